@@ -1,0 +1,1 @@
+"""The system, one file an actor; the loop they share; the supervisor."""

@@ -1,0 +1,46 @@
+"""Points between two steps at which a test can have the process killed: the crash that matters is the one in between.
+
+`PENSTOCK_CRASH_AT=fetch.publish` kills the process the first time that it reaches that point,
+`PENSTOCK_CRASH_AT=fetch.publish:3` the third time. SIGKILL, so nothing is cleaned up, as in a power cut of the process.
+Without the variable a point costs one call of an empty function.
+
+A slice passes, in this order: `cut` (in the ledger), `offer` (in the queue), `take` (the ledger names its holder),
+`fetch` (a page was read), `publish` (its orders are stored), `tell` (so is the event that it was read), `complete` (the
+ledger has closed it), `ack` (the queue was told). Orders then pass `sink.commit` and `sink.ack`, or `sink.bury`.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+
+VARIABLE = "PENSTOCK_CRASH_AT"
+
+
+def crash_at(wanted: str, crash: Callable[[], None]) -> Callable[[str], None]:
+    """Return the function that a point calls with its name, and that calls `crash` at the wanted passing.
+    Raises ValueError for a count that is no whole number from 1."""
+    name, _, count = wanted.partition(":")
+    if count and (not count.isdecimal() or int(count) < 1):
+        raise ValueError(f"{VARIABLE}={wanted!r}: say NAME, or NAME:N with N from 1")
+    left = int(count or 1)
+
+    def pass_by(point: str) -> None:
+        nonlocal left
+        if point == name:
+            left -= 1
+            if left == 0:
+                crash()
+
+    return pass_by
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _pass_by(_point: str) -> None:
+    """Nothing is armed."""
+
+
+reach: Callable[[str], None] = crash_at(os.environ[VARIABLE], _kill) if os.environ.get(VARIABLE) else _pass_by
+"""Say that the process has come to this point."""

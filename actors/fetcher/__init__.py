@@ -1,0 +1,4 @@
+"""Fetcher: takes offered slices, reads their windows, publishes their orders, completes them.
+
+`decisions` says what follows an offer and an outcome; `window` reads one window in the world; `lanes` pulls offers.
+"""

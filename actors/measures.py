@@ -1,0 +1,57 @@
+"""Figures for Prometheus: what this node did, and, on the node that leads the monitor, how far each source is.
+
+Names follow Prometheus' conventions: base units, `_total` for counters. `penstock up --metrics HOST:PORT` serves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from actors.model.ledger import Ledger
+from actors.sources import SourceKey
+
+__all__ = ["Measures"]
+
+BY_SOURCE = ("platform", "source")
+
+
+class Measures:
+    """A node's figures, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._slices = Counter(
+            "penstock_slices_total", "Slices that this node ended.", ("platform", "outcome"), registry=self.registry
+        )
+        self._orders = Counter(
+            "penstock_orders_total", "Orders that this node published.", ("platform",), registry=self.registry
+        )
+        self._lag = Gauge("penstock_watermark_lag_seconds", "How far behind.", BY_SOURCE, registry=self.registry)
+        self._open = Gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE, registry=self.registry)
+        self._holes = Gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE, registry=self.registry)
+        self._known: set[SourceKey] = set()
+        self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
+
+    def slice_ended(self, platform: str, outcome: str) -> None:
+        self._slices.labels(platform, outcome).inc()
+
+    def orders_published(self, platform: str, count: int) -> None:
+        self._orders.labels(platform).inc(count)
+
+    def source(self, source: SourceKey, ledger: Ledger, lag_ms: int) -> None:
+        """Take one source's figures, as the leading monitor sees them."""
+        self._known.add(source)
+        names = (source.platform, source.source)
+        self._lag.labels(*names).set(lag_ms / 1000)
+        self._open.labels(*names).set(len(ledger.open))
+        self._holes.labels(*names).set(sum(not hole.accepted_by for hole in ledger.holes))
+        self._parked.labels(*names).set(ledger.state == "parked")
+
+    def keep_only(self, sources: Collection[SourceKey]) -> None:
+        """Drop the figures of all other sources: they were removed, or another node leads by now."""
+        for source in self._known.difference(sources):
+            self._known.discard(source)
+            for gauge in (self._lag, self._open, self._holes, self._parked):
+                gauge.remove(source.platform, source.source)

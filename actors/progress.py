@@ -1,0 +1,65 @@
+"""Which consumers are stuck: messages wait, somebody pulls, and yet nothing is delivered. Pure but for its memory.
+
+The server is known to have lost such deliveries, and a consumer that somebody paused looks the same; from within the
+node both look like quiet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from streams.backlog import ConsumerState
+
+__all__ = ["Progress", "Stuck"]
+
+
+class Stuck(NamedTuple):
+    """A consumer that got stuck `for_s` ago, or (`is_over`) goes on."""
+
+    stream: str
+    consumer: str
+    pending: int
+    for_s: float
+    is_over: bool
+
+
+class _Seen(NamedTuple):
+    delivered: int
+    at_s: float
+    is_told: bool = False
+
+
+class Progress:
+    """Watches how far the consumers of some streams get. Times are one monotonic clock's seconds."""
+
+    def __init__(self, stuck_s: float) -> None:
+        self.stuck_s = stuck_s
+        self._seen: dict[tuple[str, str], _Seen] = {}
+
+    def forget(self) -> None:
+        """Begin anew: what was seen is old."""
+        self._seen.clear()
+
+    def look(self, stream: str, states: Iterable[ConsumerState], at_s: float) -> list[Stuck]:
+        """Take how the stream's consumers fare now; return those that got stuck or free since the last look."""
+        found: list[Stuck] = []
+        known = {key: seen for key, seen in self._seen.items() if key[0] == stream}
+        for state in states:
+            key = (stream, state.name)
+            seen, news = _judged(state, known.pop(key, None), at_s, self.stuck_s)
+            self._seen[key] = seen
+            if news:
+                found.append(Stuck(stream, state.name, state.pending, at_s - seen.at_s, is_over=not seen.is_told))
+        for key in known:  # deleted
+            del self._seen[key]
+        return found
+
+
+def _judged(state: ConsumerState, before: _Seen | None, at_s: float, stuck_s: float) -> tuple[_Seen, bool]:
+    """Return what is known of a consumer now, and whether that is news."""
+    is_waiting = state.pending > 0 and state.pulls > 0
+    if before is None or not is_waiting or state.delivered != before.delivered:
+        return _Seen(state.delivered, at_s), before is not None and before.is_told
+    is_stuck = at_s - before.at_s >= stuck_s
+    return before._replace(is_told=before.is_told or is_stuck), is_stuck and not before.is_told

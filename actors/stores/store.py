@@ -1,0 +1,48 @@
+"""What a sink asks of the place where orders end up, and the three ways in which that place can say no.
+
+Stored orders are keyed by (platform, source, order_key), and only a higher version changes one. That guard is what
+turns "handed over at least once" into one effect: a batch may be stored again after any crash or lost connection.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streams.messages import Order
+
+
+class StoreError(Exception):
+    """What a store raises. Whatever it had already stored of the batch may stay stored."""
+
+
+class StoreDown(StoreError):
+    """The store takes nothing now, or nobody knows whether it took the batch. The orders are fine: store them again."""
+
+
+class OrderRefused(StoreError):
+    """At least one order of the batch can never be stored; alone in a batch, it is that one."""
+
+
+class StoreFailed(StoreError):
+    """It failed, and the error does not tell whether an order or the store is to blame."""
+
+
+class Store(Protocol):
+    """A place for orders."""
+
+    name: str
+    """For logs; no password in it."""
+
+    async def open(self) -> None:
+        """Make ready to store: connect, create what is missing. Raises StoreDown. May be called again after it."""
+        ...
+
+    async def store(self, orders: Sequence[Order]) -> int:
+        """Store a batch as a whole, and return how many orders were new or newer than what was stored.
+
+        `orders` holds each key once, in the order of their keys (two sinks that store the same keys then lock them in
+        the same order). Raises StoreDown, OrderRefused or StoreFailed."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Never raises a StoreError."""
+        ...

@@ -1,0 +1,119 @@
+"""HTTP for adapters: one pooled client a node; bounded in time and size; no redirect is followed.
+
+What goes wrong on the wire comes back as PlatformDown with the reason, an answer over the limit as TooMuch; an answer
+with any status is an answer, and the adapter judges it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from platforms.adapter import Request, Response
+
+__all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport"]
+
+CHUNK = 1 << 16
+MOST_REASON = 200
+_QUERY = re.compile(r"[?#][^\s'\"]*")
+
+
+class BadUrl(ValueError):
+    """A URL that must not be called; the message says why, without user and query."""
+
+
+class PlatformDown(Exception):
+    """No usable answer: refused, reset, cut off in the middle, TLS, name, or time."""
+
+
+class TooMuch(Exception):
+    """The answer is larger than the adapter allows; it was not read to its end."""
+
+
+class Transport:
+    """Sends an adapter's requests. Concurrency is the caller's affair; connections are pooled by host."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def send(self, request: Request, *, timeout_s: float, most_bytes: int) -> Response:
+        """Return the answer. Raises PlatformDown, TooMuch, or BadUrl."""
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(
+                request.method,
+                check_url(request.url),
+                params=request.params or None,
+                headers=dict(request.headers) or None,
+                data=request.body or None,
+                timeout=limit,
+                allow_redirects=False,
+            ) as answer:
+                body = await _read(answer, most_bytes)
+                return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PlatformDown(
+                f"{request.method} {_shown(request.url)}: {type(error).__name__} {_said(error)}"
+            ) from None
+
+
+async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """Read the body, decompressed, up to `most` bytes."""
+    if answer.content_length is not None and answer.content_length > most:
+        raise TooMuch(f"{_shown(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
+    parts, size = [], 0
+    async for part in answer.content.iter_chunked(CHUNK):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise TooMuch(f"{_shown(str(answer.url))}: more than the {most} bytes allowed")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def check_url(url: str) -> URL:
+    """Return the URL if it may be called. Raises BadUrl: only http and https, and no user in it, since a URL is shown
+    in logs."""
+    try:
+        parsed = URL(url, encoded=False)
+        has_user = bool(parsed.user or parsed.password)
+    except ValueError:
+        raise BadUrl(f"cannot call {_shown(url)!r}: it is no URL") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise BadUrl(f"cannot call {_shown(url)!r}: the URL must begin with http:// or https:// and name a host")
+    if has_user:
+        raise BadUrl(f"cannot call {_shown(url)!r}: put user and password into the account, not into the URL")
+    return parsed
+
+
+def _shown(url: str) -> str:
+    """Return the URL without user, query and fragment: those may be secret."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    except ValueError:
+        return url.partition("?")[0].rpartition("@")[2]
+
+
+def _said(error: BaseException) -> str:
+    """Return what the client says, without what it quotes of a URL's query: signatures and tokens stand there."""
+    return _QUERY.sub("?…", str(error))[:MOST_REASON]
+
+
+@asynccontextmanager
+async def open_transport(*, connections: int = 200) -> AsyncIterator[Transport]:
+    """Open the node's client; closed with the block."""
+    connector = aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": "penstock"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=True,
+        max_line_size=16384,
+        max_field_size=16384,
+    ) as session:
+        yield Transport(session)

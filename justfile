@@ -1,0 +1,59 @@
+# Each chore, by one name. `just` lists them.
+
+bin := ".venv/bin"
+
+default:
+    @just --list --unsorted
+
+# make the environment from the lock
+setup:
+    python3 -m venv .venv
+    {{bin}}/pip install -q --require-hashes -r requirements.lock
+    {{bin}}/pip install -q --no-deps --no-build-isolation -e .
+
+# all that CI asks of a change
+check: lint types test
+
+fmt:
+    {{bin}}/ruff format .
+    {{bin}}/ruff check --fix .
+
+lint:
+    {{bin}}/ruff format --check .
+    {{bin}}/ruff check .
+    {{bin}}/lint-imports
+
+types:
+    {{bin}}/mypy
+
+# the quick loop: no socket, no server
+unit:
+    {{bin}}/pytest tests/unit
+
+integration:
+    {{bin}}/pytest tests/integration tests/contract
+
+# everything, the way the README's second line runs it
+test:
+    {{bin}}/pytest
+
+# the long kills; the short form of each runs in `test`
+chaos seed="1":
+    {{bin}}/pytest tests/chaos --long --seed {{seed}} --timeout 1800
+
+# renew docs/settings.md from the table of settings, and check all pages
+docs:
+    {{bin}}/python -m penstock.settings_page > docs/settings.md
+    {{bin}}/pytest tests/unit/docs tests/integration/docs
+
+# every measured claim: ratio, target, verdict
+bench:
+    {{bin}}/python -m bench all
+
+# a development server with the settings of nats/dev.conf
+nats:
+    {{bin}}/nats-server -c nats/dev.conf
+
+# renew the lock (needs uv); no addresses in it
+lock:
+    uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml -o requirements.lock

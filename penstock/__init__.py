@@ -1,0 +1,61 @@
+"""Penstock: what users import. See README.md."""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, StartFailed, UsageError
+
+__all__ = ["Order", "OrderRefused", "PenstockError", "StartFailed", "StoreDown", "UsageError", "__version__", "sink"]
+
+_LATER = {
+    "sink": "penstock.sinks",
+    "Order": "streams.messages",
+    "OrderRefused": "actors.stores.store",
+    "StoreDown": "actors.stores.store",
+}
+"""Public names by the module that has them, imported when they are asked for: `import penstock` stays quick."""
+
+
+def _folder_of(name: str) -> Path | None:
+    """Return where Python finds a top-level package, without importing it; None if it finds none."""
+    loaded: ModuleType | None = sys.modules.get(name)
+    spec = loaded.__spec__ if loaded is not None else find_spec(name)
+    if spec is None:
+        return None
+    if spec.origin is not None:
+        return Path(spec.origin).resolve().parent
+    return next((Path(folder).resolve() for folder in spec.submodule_search_locations or ()), None)
+
+
+def _check_packages() -> None:
+    """Fail if one of our plainly named packages is hidden by somebody else's."""
+    home = Path(__file__).resolve().parent.parent
+    for name in ("actors", "streams", "platforms"):
+        found = _folder_of(name)
+        if found != home / name:
+            where = f"finds {found} first; rename that folder or start Python elsewhere" if found else "finds none"
+            raise ImportError(f"penstock needs its own package {name!r} in {home}, but Python {where}.", name=name)
+
+
+_check_packages()
+
+
+if TYPE_CHECKING:
+    from actors.stores.store import OrderRefused, StoreDown
+    from penstock.sinks import sink
+    from streams.messages import Order
+
+
+def __getattr__(name: str) -> object:
+    """Public names that are not imported yet, and the version: finding it takes longer than the whole import."""
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("penstock")
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

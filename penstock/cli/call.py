@@ -1,0 +1,177 @@
+"""What all commands have in common: the options that say which installation is meant, and how a failure ends.
+
+    @command(app)
+    async def nodes(call: Call) -> None:
+        async with call.session() as session:
+            ...
+
+The options (`--nats`, `--namespace`, `--data`, `--config`, `--json`) are added to each command's own. A failure prints
+one line and sets the exit code: 2 for a wrong argument, configuration or setting, 1 for anything else.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec
+
+import typer
+
+from penstock.cli.output import Output
+from penstock.config import Config, load_config
+from penstock.errors import PenstockError
+from penstock.logs import set_up_logs
+
+if TYPE_CHECKING:
+    from penstock.session import Session
+
+__all__ = ["TAKES_TIMES", "Call", "command", "end_with"]
+
+P = ParamSpec("P")
+
+SERVER = "Which installation"
+Nats = Annotated[
+    str | None,
+    typer.Option("--nats", metavar="URL", help="Server; without it the embedded one.", rich_help_panel=SERVER),
+]
+NamespaceName = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NAME", help="Installation on that server.", rich_help_panel=SERVER),
+]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FOLDER", help="Data folder of the embedded server.", rich_help_panel=SERVER),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Configuration file (TOML).", rich_help_panel=SERVER),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+COMMON: Mapping[str, tuple[Any, object]] = {
+    "nats": (Nats, None),
+    "namespace": (NamespaceName, None),
+    "data": (Data, None),
+    "config": (ConfigFile, None),
+    "json": (Json, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a command: the configuration with its common flags, and where the answer goes."""
+
+    file: Path | None
+    flags: Mapping[str, object | None]
+    out: Output
+
+    def config(self, **flags: object | None) -> Config:
+        """Return the configuration, with the command's own flags over the common ones. Raises UsageError."""
+        return load_config(self.file, os.environ, {**self.flags, **flags})
+
+    def session(self) -> "AbstractAsyncContextManager[Session]":
+        """Connect for this command; see penstock/session.py."""
+        from penstock.session import open_session
+
+        config = self.config()
+        set_up_logs("error", "text")
+        return open_session(config)
+
+
+TAKES_TIMES: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+"""For commands with moments among their arguments: `-3h` is one, neither an option nor a call for help."""
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, context: Mapping[str, Any] | None = None
+) -> Callable[[Callable[Concatenate[Call, P], Awaitable[None]]], Callable[Concatenate[Call, P], Awaitable[None]]]:
+    """Add an async function to `app` as a command, with the common options beside its own."""
+
+    def add(
+        function: Callable[Concatenate[Call, P], Awaitable[None]],
+    ) -> Callable[Concatenate[Call, P], Awaitable[None]]:
+        @functools.wraps(function)
+        def run(**arguments: Any) -> None:
+            flags = {key: arguments.pop(key) for key in ("nats", "namespace", "data")}
+            call = Call(arguments.pop("config"), flags, Output(is_json=arguments.pop("json")))
+            _run(call, functools.partial(function, call, **arguments))
+
+        own = list(inspect.signature(function).parameters.values())[1:]
+        run.__signature__ = inspect.Signature([*(_keyword(one) for one in own), *_common()])  # type: ignore[attr-defined] # typer reads it
+        run.__annotations__ = {one.name: one.annotation for one in [*own, *_common()]}
+        app.command(name, context_settings=dict(context or {}))(run)
+        return function
+
+    return add
+
+
+def _common() -> list[inspect.Parameter]:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(name, kind, default=default, annotation=annotation)
+        for name, (annotation, default) in COMMON.items()
+    ]
+
+
+def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _run(call: Call, body: Callable[[], Awaitable[None]]) -> None:
+    """Run a command's body to its end, and end the process with what it failed with."""
+    import anyio
+
+    from actors.supervisor import one_error
+
+    async def alone() -> None:
+        with one_error():
+            await body()
+
+    try:
+        anyio.run(alone, backend_options={"use_uvloop": _has_uvloop()})
+        sys.stdout.flush()
+    except (typer.Exit, typer.Abort, SystemExit):
+        raise
+    except BrokenPipeError:
+        _silence_stdout()
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception as error:  # the command line's own end: one line for a person, the trace in debug
+        end_with(error, call.out)
+
+
+def end_with(error: Exception, out: Output) -> NoReturn:
+    """Say in one line what went wrong (and as JSON to programs), and end with its exit code."""
+    from actors.model.setting_values import BadSetting
+    from streams.errors import MalformedSubject, NoStream, StreamError
+
+    if isinstance(error, PenstockError):
+        line, code = str(error), error.exit_code
+    elif isinstance(error, BadSetting | MalformedSubject):
+        line, code = str(error), 2
+    elif isinstance(error, NoStream):
+        line, code = f"{error}; has `penstock init` been run there, with this --namespace?", 1
+    elif isinstance(error, StreamError | OSError):
+        line, code = str(error) or type(error).__name__, 1
+    else:
+        if os.environ.get("PENSTOCK_TRACE"):
+            raise error
+        line, code = f"{type(error).__name__}: {error} (PENSTOCK_TRACE=1 shows where)", 1
+    typer.echo(f"penstock: {line}", err=True)
+    out.result({"error": line})
+    raise typer.Exit(code)
+
+
+def _silence_stdout() -> None:
+    """Whoever read our output has gone: what is buffered would fail again while Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _has_uvloop() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("uvloop") is not None

@@ -1,0 +1,219 @@
+"""`penstock slices` and `penstock holes`: what of each source's time is open, and what was given up on."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.call import Call, command
+from penstock.cli.person import By, Yes, confirm, who
+from penstock.errors import PenstockError, UsageError
+from penstock.source_door import read_source
+from penstock.times import span_text, time_text
+
+if TYPE_CHECKING:
+    from actors.model.ledger import Ledger
+    from actors.sources import SourceKey
+    from penstock.records import Records
+
+__all__ = ["add_to"]
+
+SliceState = Literal["open", "taken", "waiting"]
+MOST_SHOWN = 200
+
+SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.", show_default=False)]
+MaybeSource = Annotated[str, typer.Argument(metavar="[SOURCE]", help="Only this one.", show_default=False)]
+SliceId = Annotated[str, typer.Argument(metavar="SLICE", help="As `holes list` shows it.", show_default=False)]
+MaybeSlice = Annotated[str, typer.Argument(metavar="[SLICE]", help="As `holes list` shows it.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    command(app, "slices")(_slices)
+    group = typer.Typer(help="Windows that were given up on. They hold the watermark until somebody acts.")
+    app.add_typer(group, name="holes")
+    command(group, "list")(_list)
+    command(group, "redrive")(_redrive)
+    command(group, "accept")(_accept)
+    command(group, "forget")(_forget)
+
+
+async def _slices(
+    call: Call,
+    source: MaybeSource = "",
+    state: Annotated[
+        SliceState | None, typer.Option(help="All that are open, if not given.", show_default=False)
+    ] = None,
+) -> None:
+    """List the slices that are cut and not finished: who holds them, or what they wait for."""
+    from penstock.records import Records
+
+    async with call.session() as session:
+        records = Records(session)
+        found, now_ms = await _ledgers(records, source), records.now_ms()
+    rows = [
+        row for key, ledger in found for row in _open_rows(key, ledger, now_ms) if state in (None, "open", row["state"])
+    ]
+    columns = {
+        "source": "source",
+        "slice_id": "slice",
+        "start": "from",
+        "end": "to",
+        "state": "state",
+        "attempt": "attempt",
+        "about": "",
+    }
+    _show(call, columns, rows, empty="no slice is open")
+
+
+def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
+    """Return the open slices of a ledger; `waiting` are those that nobody may take yet."""
+    rows: list[dict[str, object]] = []
+    for held in ledger.open:
+        due_ms = max(held.not_before_ms, ledger.hold_until_ms)
+        state, about = "open", "offered"
+        if held.is_taken:
+            state, about = "taken", f"{held.holder}, for {span_text(max(0, now_ms - held.taken_ms))}"
+        elif ledger.state != "running":
+            state, about = "waiting", f"the source is {ledger.state}"
+        elif due_ms > now_ms:
+            state, about = "waiting", f"{span_text(due_ms - now_ms)} more" + (f": {held.reason}" if held.reason else "")
+        rows.append(
+            {
+                "source": str(source),
+                "slice_id": held.slice_id,
+                "start": time_text(held.start_ms),
+                "end": time_text(held.end_ms),
+                "start_ms": held.start_ms,
+                "end_ms": held.end_ms,
+                "state": state,
+                "attempt": held.attempt,
+                "holder": held.holder,
+                "taken_ms": held.taken_ms,
+                "not_before_ms": due_ms,
+                "losses": held.losses,
+                "reason": held.reason,
+                "pass": held.pass_name,
+                "about": about,
+            }
+        )
+    return rows
+
+
+async def _list(call: Call, source: MaybeSource = "") -> None:
+    """List the holes, with what was tried and why it failed."""
+    from penstock.records import Records
+
+    async with call.session() as session:
+        records = Records(session)
+        found = await _ledgers(records, source)
+    rows: list[dict[str, object]] = [
+        {
+            "source": str(key),
+            "slice_id": hole.slice_id,
+            "start": time_text(hole.start_ms),
+            "end": time_text(hole.end_ms),
+            "start_ms": hole.start_ms,
+            "end_ms": hole.end_ms,
+            "attempts": hole.attempts,
+            "since": time_text(hole.since_ms),
+            "reason": hole.reason,
+            "accepted_by": hole.accepted_by,
+        }
+        for key, ledger in found
+        for hole in ledger.holes
+    ]
+    columns = {
+        "source": "source",
+        "slice_id": "slice",
+        "start": "from",
+        "end": "to",
+        "attempts": "tried",
+        "since": "given up",
+        "accepted_by": "accepted by",
+        "reason": "why",
+    }
+    _show(call, columns, rows, empty="no holes")
+
+
+async def _redrive(
+    call: Call,
+    source: SourceName,
+    slice_id: MaybeSlice = "",
+    all_: Annotated[bool, typer.Option("--all", help="All holes that nobody accepted.")] = False,
+    by: By = "",
+) -> None:
+    """Have a hole read again, from its first attempt on."""
+    from penstock import holes
+    from penstock.records import Records
+
+    if bool(slice_id) == all_:
+        raise UsageError("name one SLICE, or say --all")
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        if all_:
+            again = await holes.redrive_all(records, key, by=who(by))
+        else:
+            again = [await holes.redrive(records, key, slice_id, by=who(by))]
+        ledger = await records.ledger(key)
+    call.out.say(
+        "\n".join(f"{key}: {each.slice_id} is read again" for each in again) or f"{key} has no hole to redrive"
+    )
+    if again and ledger and ledger.state != "running":
+        call.out.say(f"note: {key} is {ledger.state}; `penstock sources resume {key}` lets it run")
+    call.out.result({"source": str(key), "redriven": [each.slice_id for each in again]})
+
+
+async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = "") -> None:
+    """Let the watermark pass a hole as it is. It stays listed, with who accepted it."""
+    from penstock import holes
+    from penstock.records import Records
+
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        is_new = await holes.accept(records, key, slice_id, by=who(by))
+    call.out.say(f"{key}: {slice_id} is accepted" if is_new else f"{key}: {slice_id} was accepted before")
+    call.out.result({"source": str(key), "slice_id": slice_id, "accepted_by": who(by), "is_new": is_new})
+
+
+async def _forget(call: Call, source: SourceName, slice_id: SliceId, yes: Yes = False) -> None:
+    """Take an accepted hole off the list for good."""
+    from penstock import holes
+    from penstock.records import Records
+
+    key = read_source(source)
+    confirm(f"{key}: forget that {slice_id} was never read?", is_sure=yes)
+    async with call.session() as session:
+        records = Records(session)
+        await holes.forget(records, key, slice_id)
+    call.out.say(f"{key}: {slice_id} is forgotten")
+    call.out.result({"source": str(key), "forgotten": slice_id})
+
+
+async def _ledgers(records: "Records", source: str) -> "list[tuple[SourceKey, Ledger]]":
+    """Return the ledgers asked for. One that is broken is told, and ends the command only if it was asked for alone."""
+    from penstock.records import Broken
+
+    if source:
+        key = read_source(source)
+        _, ledger = await records.need(key)
+        if ledger is None:
+            raise PenstockError(f"{key} has no ledger; say where to begin: penstock sources rewind {key} TIME")
+        return [(key, ledger)]
+    found: list[tuple[SourceKey, Ledger]] = []
+    for key, each in (await records.all_ledgers()).items():
+        if isinstance(each, Broken):
+            typer.echo(f"left out: {each.why}", err=True)
+        else:
+            found.append((key, each))
+    return found
+
+
+def _show(call: Call, columns: dict[str, str], rows: list[dict[str, object]], *, empty: str) -> None:
+    """Print all rows for programs, and what fits a screen or two for people."""
+    shown = [[row[key] for key in columns] for row in rows[:MOST_SHOWN]]
+    call.out.table(list(columns.values()), shown, empty=empty)
+    if len(rows) > MOST_SHOWN:
+        call.out.say(f"… and {len(rows) - MOST_SHOWN} more; name a source, or take all with --json")
+    call.out.result(rows)

@@ -1,0 +1,210 @@
+"""`penstock up`, `init`, `nodes`, `config`: nodes, and the server that they share."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from actors.membership import NodeRecord, decode_node
+from actors.settings_desk import Seeded, seed_levels
+from penstock.cli.call import Call, command
+from penstock.cli.output import moment
+from penstock.cli.settings import seed_of
+from penstock.config import origin_of
+from penstock.logs import set_up_logs
+from streams.clock import now_ms
+from streams.errors import MalformedMessage
+
+if TYPE_CHECKING:
+    from streams.connection import Connection
+
+__all__ = ["add_to"]
+
+Seed = Annotated[
+    Path | None,
+    typer.Option(
+        "--seed", metavar="FILE", help="Settings (TOML) to write where there are none yet.", show_default=False
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write the seed over what is there.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    command(app, "up")(_up)
+    command(app, "init")(_init)
+    command(app, "nodes")(_nodes)
+    command(app, "config")(_config)
+
+
+async def _up(
+    call: Call,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name; its own in the cluster.")] = None,
+    roles: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Duties, parted by commas; all if not given.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where the node stands.")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="A,B", help="What sources can be pinned to.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="The embedded server's port.")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")] = None,
+    drain: Annotated[
+        float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")
+    ] = None,
+    sink: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where orders go: sqlite:///FILE, postgresql://…")
+    ] = None,
+    history: Annotated[bool | None, typer.Option("--history", help="Keep each change of an order, too.")] = None,
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve figures to Prometheus there.")] = None,
+    app: Annotated[str | None, typer.Option(metavar="MODULE", help="Python module with your own sinks.")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Run a node until it is stopped: on the server at --nats, else on an embedded one."""
+    from penstock.app import run_node
+    from penstock.sinks import load_app
+
+    config = call.config(
+        name=name,
+        roles=roles,
+        zone=zone,
+        labels=labels,
+        port=port,
+        profile=profile,
+        drain_s=drain,
+        sink=sink,
+        history=history,
+        app=app,
+        metrics=metrics,
+        log_level=log_level,
+    )
+    if config.app:
+        load_app(config.app)
+    levels = seed_of(seed)
+    set_up_logs(config.log_level, config.log_form)
+
+    @asynccontextmanager
+    async def seeded(connection: "Connection") -> AsyncIterator[None]:
+        if levels:
+            await _seed(connection, seed, is_overwriting=False)
+        yield
+
+    await run_node(config, before=seeded)
+
+
+async def _init(
+    call: Call,
+    seed: Seed = None,
+    overwrite: Overwrite = False,
+    profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")] = None,
+    replicas: Annotated[int | None, typer.Option(metavar="N", help="Copies of each stream: 1, 3 or 5.")] = None,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Make a deleted stream again, empty. What it held is lost.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
+) -> None:
+    """Make the streams and buckets on a server, or bring them up to this version."""
+    from penstock.session import open_session, topology_of
+    from streams.topology import apply, diff
+
+    config = call.config(profile=profile, replicas=replicas)
+    topology, levels = topology_of(config), seed_of(seed)
+    set_up_logs("error", "text")
+    async with open_session(config) as session:
+        found = await (
+            diff(session.connection, topology) if check else apply(session.connection, topology, adopt=adopt)
+        )
+        told = None
+        if levels and not check:
+            told = await _seed(session.connection, seed, is_overwriting=overwrite)
+    lines = [str(difference) for difference in found]
+    for line in lines:
+        call.out.say(line)
+    verb = "differ" if check else "made or changed"
+    call.out.say(f"{len(lines)} setting(s) {verb}" if lines else "everything is there, and as it has to be")
+    if told is not None:
+        _say_seeded(call, told)
+    call.out.result({"differences": lines, "is_applied": not check, "seeded": _seeded(told)})
+
+
+async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> Seeded:
+    from penstock.session import Session
+    from streams.publisher import Publisher
+
+    async with Publisher(connection) as publisher:
+        desk = Session(connection, publisher).settings_desk()
+        return await seed_levels(desk, seed_of(file), now_ms=now_ms(), is_overwriting=is_overwriting)
+
+
+def _say_seeded(call: Call, told: Seeded) -> None:
+    for level in told.written:
+        call.out.say(f"seeded {level}")
+    for level in told.kept:
+        call.out.say(f"left {level} as it is (there already; --overwrite replaces it)")
+
+
+def _seeded(told: Seeded | None) -> dict[str, list[str]] | None:
+    if told is None:
+        return None
+    return {"written": [str(each) for each in told.written], "kept": [str(each) for each in told.kept]}
+
+
+async def _nodes(call: Call) -> None:
+    """List the nodes that live, their duties, and how their actors fare."""
+    async with call.session() as session:
+        entries = await session.bucket("NODES").entries()
+    records = [record for entry in entries if (record := _living(entry.key, entry.value)) is not None]
+    call.out.table(
+        ["node", "zone", "labels", "roles", "platforms", "since", "load", "version", "actors"],
+        [_row(record) for record in records],
+        empty="no node lives; start one with `penstock up`",
+    )
+    for record in records:
+        for actor in record.actors:
+            if actor.last_error:
+                call.out.say(f"{record.node}: {actor.name} {actor.status}, failed {actor.failures}: {actor.last_error}")
+    call.out.result([msgspec.to_builtins(record) for record in records])
+
+
+def _living(key: str, value: bytes) -> NodeRecord | None:
+    try:
+        record = decode_node(key, value)
+    except MalformedMessage:
+        return None
+    return None if record.is_leaving else record
+
+
+def _row(record: NodeRecord) -> list[Any]:
+    troubled = [f"{actor.name}: {actor.status}" for actor in record.actors if actor.status != "running"]
+    return [
+        record.node,
+        record.zone or "-",
+        ",".join(record.labels) or "-",
+        ",".join(record.roles) or "all",
+        ",".join(record.platforms) or "-",
+        moment(record.started_ms),
+        f"{record.load:.0%}",
+        record.version,
+        ", ".join(troubled) or f"{len(record.actors)} running",
+    ]
+
+
+async def _config(call: Call) -> None:
+    """Print the configuration as a node would take it, and where each value comes from; secrets are hidden."""
+    import os
+
+    config = call.config()
+    origins = origin_of(call.file, os.environ, call.flags)
+    shown = config.shown()
+    call.out.table(
+        ["name", "value", "from"],
+        [[name, _plain(value), origins.get(name, "default")] for name, value in shown.items()],
+    )
+    call.out.say(f"data folder: {config.data_folder()}")
+    call.out.result({"config": shown, "from": origins, "data_folder": str(config.data_folder())})
+
+
+def _plain(value: object) -> str:
+    return ",".join(str(each) for each in value) if isinstance(value, tuple | list) else str(value)

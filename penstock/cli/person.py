@@ -1,0 +1,52 @@
+"""Talks with the person at the terminal: asks before something is lost, shows how far long work is, knows who it is."""
+
+import getpass
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from penstock.errors import PenstockError, UsageError
+
+__all__ = ["By", "Yes", "confirm", "progress", "who"]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+By = Annotated[
+    str, typer.Option("--by", metavar="NAME", help="Who does it; your login if not given.", show_default=False)
+]
+
+
+def who(by: str = "") -> str:
+    """Return who acts, for the record: the name given, else the login."""
+    if by:
+        return by[:100]
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        return "somebody"
+
+
+def confirm(question: str, *, is_sure: bool) -> None:
+    """Ask before something is lost. Raises UsageError where nobody can answer, PenstockError for a no."""
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Not asked, since this is no terminal: add --yes")
+    if not typer.confirm(question, err=True):
+        raise PenstockError("left as it is")
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[float], None]]:
+    """Show long work on a terminal's stderr; give what takes the share that is done, from 0 to 1."""
+    if not sys.stderr.isatty():
+        yield lambda _share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda share: bar.update(task, completed=min(1.0, max(0.0, share)))

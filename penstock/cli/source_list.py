@@ -1,0 +1,178 @@
+"""`penstock sources list` and `show`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from penstock.cli.call import Call, command
+from penstock.errors import UsageError
+from penstock.source_door import read_platform, read_source
+from penstock.times import span_text, time_text
+
+if TYPE_CHECKING:
+    from actors.settings_levels import Levels
+    from actors.sources import SourceKey, SourceRecord
+    from penstock.records import Broken, Records
+    from penstock.source_view import Overview
+
+__all__ = ["add_to"]
+
+SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the commands to the group."""
+    command(group, "list")(_list)
+    command(group, "show")(_show)
+
+
+async def _list(
+    call: Call,
+    platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
+) -> None:
+    """List the sources: state, how far they are read, what is open or given up on, and the node that tends each."""
+    from penstock.records import Records
+
+    pattern = f"{read_platform(platform)}.*" if platform else ">"
+    async with call.session() as session:
+        records = Records(session)
+        found = await _overviews(records, pattern)
+    call.out.table(
+        ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""],
+        [_row(each) for each in found],
+        empty="no sources yet: penstock sources add PLATFORM/SOURCE --adapter NAME --account NAME=VALUE",
+    )
+    call.out.result([msgspec.to_builtins(each) for each in found])
+
+
+async def _overviews(records: "Records", pattern: str) -> "list[Overview]":
+    from penstock.source_view import overview
+
+    sources, ledgers = await records.sources(pattern), await records.all_ledgers(pattern)
+    levels, nodes, settles = await records.levels(), await records.node_names("allocator"), dict[str, int]()
+    found = []
+    for key in sorted({*sources, *ledgers}):
+        record = sources.get(key)
+        settle_ms = await _settle_ms(records, levels, key, record, settles)
+        ledger, now_ms = ledgers.get(key), records.now_ms()
+        found.append(overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms))
+    return found
+
+
+async def _settle_ms(
+    records: "Records",
+    levels: "Levels",
+    source: "SourceKey",
+    record: "SourceRecord | Broken | None",
+    known: dict[str, int],
+) -> int:
+    """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""
+    from actors.settings_levels import LevelName
+    from actors.sources import SourceRecord
+
+    own_ms = levels.settings(LevelName(source.platform, source.source)).settle_ms
+    if not isinstance(record, SourceRecord):
+        return own_ms
+    if record.adapter not in known:
+        try:
+            known[record.adapter] = (await records.adapter(record.adapter)).declaration.settle_ms
+        except UsageError:
+            known[record.adapter] = 0
+    return max(own_ms, known[record.adapter])
+
+
+def _row(each: "Overview") -> list[object]:
+    return [
+        each.source,
+        each.adapter or "-",
+        each.state,
+        "-" if each.watermark_ms is None else time_text(each.watermark_ms),
+        "-" if each.lag_ms is None else span_text(each.lag_ms),
+        f"{each.open} ({each.taken} taken)" if each.open else 0,
+        f"{each.holes} (+{each.accepted} accepted)" if each.accepted else each.holes,
+        ", ".join(each.backfills) or "-",
+        each.node or "-",
+        each.reason,
+    ]
+
+
+async def _show(
+    call: Call,
+    source: SourceName,
+    all_: Annotated[bool, typer.Option("--all", help="Every setting, also those at their default.")] = False,
+) -> None:
+    """Show one source whole: account, settings and where they come from, ledger, and the last event of each kind."""
+    from actors.model.ledger import faults
+    from actors.model.settings import as_level, origins
+    from actors.settings_levels import LevelName
+    from penstock.records import Records
+    from penstock.source_view import account_shown, ledger_document
+
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        record, ledger = await records.need(key)
+        levels, events = await records.levels(), await _last_events(records, key)
+        (shown,) = await _overviews(records, key.key)
+    name = LevelName(key.platform, key.source)
+    told = origins(*levels.three(name))
+    settings = {each: (value, told[each] or "built in") for each, value in as_level(levels.settings(name)).items()}
+    account = account_shown(record.account) if record else {}
+    for line in _head(shown, account):
+        call.out.say(line)
+    rows = [[each, value, origin] for each, (value, origin) in settings.items() if all_ or origin != "built in"]
+    call.out.table(["setting", "value", "from"], rows, empty="every setting is at its default")
+    broken = faults(ledger) if ledger else []
+    for fault in broken:
+        call.out.say(f"the ledger breaks a rule: {fault}")
+    call.out.table(
+        ["last event", "at", ""], [[each["kind"], each["at"], each["about"]] for each in events], empty="no events"
+    )
+    call.out.result(
+        {
+            **msgspec.to_builtins(shown),
+            "account": account,
+            "settings": {each: {"value": value, "from": origin} for each, (value, origin) in settings.items()},
+            "ledger": ledger_document(ledger) if ledger else None,
+            "faults": broken,
+            "events": events,
+        }
+    )
+
+
+def _head(shown: "Overview", account: dict[str, str]) -> list[str]:
+    lines = [
+        f"{shown.source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
+        f"adapter {shown.adapter or '-'}, tended by {shown.node or 'nobody: no node lives'}",
+        *(f"account {name}: {value}" for name, value in account.items()),
+    ]
+    if shown.watermark_ms is not None and shown.frontier_ms is not None and shown.lag_ms is not None:
+        marks = f"stored up to {time_text(shown.watermark_ms)}, cut up to {time_text(shown.frontier_ms)}"
+        lines.append(f"{marks}, {span_text(shown.lag_ms)} behind")
+        lines.append(f"{shown.open} open ({shown.taken} taken), {shown.holes} holes, {shown.accepted} accepted")
+        lines += [f"backfill {name} is running" for name in shown.backfills]
+    return lines
+
+
+async def _last_events(records: "Records", source: "SourceKey") -> list[dict[str, object]]:
+    """Return the last event of each kind, the newest first."""
+    from streams.errors import MalformedMessage
+    from streams.log import last_entries
+    from streams.messages import decode_event
+
+    pattern = records.namespace.pattern("events", "fetch", "*", source.platform, source.source)
+    found = await last_entries(records.connection, records.namespace.stream("EVENTS"), [pattern])
+    events: list[dict[str, object]] = []
+    for entry in sorted(found.values(), key=lambda entry: -entry.stored_ms):
+        try:
+            told = msgspec.to_builtins(decode_event(entry.payload))
+        except MalformedMessage:
+            continue
+        kind = told.pop("type")
+        facts = {name: value for name, value in told.items() if name not in ("platform", "source")}
+        about = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", 0, None))
+        events.append(
+            {"kind": kind, "at_ms": entry.stored_ms, "at": time_text(entry.stored_ms), "about": about, **facts}
+        )
+    return events

@@ -1,0 +1,270 @@
+"""`penstock sources`: the shops that orders are fetched from."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import source_list
+from penstock.cli.call import TAKES_TIMES, Call, command
+from penstock.cli.person import By, Yes, confirm, who
+from penstock.errors import UsageError
+from penstock.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
+from penstock.times import read_moment, read_range, read_zone, time_text
+from streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from actors.model.ledger import Ledger
+    from actors.sources import SourceKey
+
+__all__ = ["add_to"]
+
+SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
+Account = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="What the adapter asks for; secrets as NAME=env:VARIABLE or file:/path."),
+]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting for this source alone.")]
+Pin = Annotated[
+    str | None, typer.Option(metavar="LABEL", help="Only nodes with this label or name fetch it.", show_default=False)
+]
+AdapterOption = typer.Option(metavar="NAME|FILE", help="An adapter's name, or a TOML file that declares one.")
+Zone = Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.", show_default=False)]
+Moment = Annotated[str, typer.Argument(metavar="TIME", help="2026-01-31T08:00:00Z, -3d, or now.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(help="The shops that orders are fetched from.")
+    app.add_typer(group, name="sources")
+    command(group, "add")(_add)
+    source_list.add_to(group)
+    command(group, "set")(_set)
+    command(group, "pause")(_pause)
+    command(group, "resume")(_resume)
+    command(group, "rewind", context=TAKES_TIMES)(_rewind)
+    command(group, "backfill", context=TAKES_TIMES)(_backfill)
+    command(group, "remove")(_remove)
+
+
+async def _add(
+    call: Call,
+    source: SourceName,
+    adapter: Annotated[str, AdapterOption],
+    account: Account = None,
+    start: Annotated[
+        str, typer.Option(metavar="TIME", help="Where to begin: -90d, or a moment. Not for a source that was kept.")
+    ] = "",
+    set_: Set = None,
+    pin: Pin = None,
+    tz: Zone = "",
+) -> None:
+    """Add a source; nodes begin with it at once. The same again changes nothing.
+
+    A source that was removed with --keep goes on where its ledger is; --start then only guards against a gap before it.
+    """
+    from penstock import sources
+    from penstock.records import Records
+    from penstock.source_view import ledger_document
+
+    wanted = sources.Wanted(
+        source=read_source(source),
+        adapter=_adapter(adapter),
+        account=read_pairs("--account", account or ()),
+        settings=_settings(set_, pin),
+        start=_start(start, tz),
+    )
+    async with call.session() as session:
+        records = Records(session)
+        added = await sources.add(records, wanted)
+    is_running = f"reading from {time_text(added.ledger.frontier_ms)} on"
+    call.out.say(f"{added.source}: {'added' if added.is_new else 'is there already, just so'}, {is_running}")
+    for note in added.notes:
+        call.out.say(f"note: {note}")
+    call.out.result(
+        {
+            "source": str(added.source),
+            "is_new": added.is_new,
+            "is_continued": added.is_continued,
+            "notes": added.notes,
+            "ledger": ledger_document(added.ledger),
+        }
+    )
+
+
+async def _set(
+    call: Call,
+    source: SourceName,
+    account: Account = None,
+    drop_account: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Take an account value away.")] = None,
+    adapter: Annotated[str | None, AdapterOption] = None,
+    set_: Set = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave a setting to the platform.")] = None,
+    pin: Pin = None,
+) -> None:
+    """Change a source's account, adapter or settings. An adapter FILE replaces the stored one for all its sources."""
+    from penstock import sources
+    from penstock.records import Records
+
+    key = read_source(source)
+    edit = sources.Edit(
+        adapter=None if adapter is None else _adapter(adapter),
+        account=read_pairs("--account", account or ()),
+        dropped=drop_account or (),
+        settings=_settings(set_, pin),
+        unset=unset or (),
+    )
+    if edit == sources.Edit():
+        raise UsageError("nothing to set: give --account, --adapter, --set, --unset or --pin")
+    async with call.session() as session:
+        records = Records(session)
+        changed = await sources.change(records, key, edit)
+    call.out.say("\n".join(f"{key}: {line}" for line in changed) or f"{key}: nothing changes")
+    call.out.result({"source": str(key), "changed": changed})
+
+
+async def _pause(
+    call: Call, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
+) -> None:
+    """Stop fetching; what is being read is finished. Time goes on: `resume` reads what was left out."""
+    from penstock import source_moves
+    from penstock.records import Records
+
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        ledger, is_changed = await source_moves.pause(records, key, reason=reason)
+    _tell_state(call, key, ledger, is_changed=is_changed)
+
+
+async def _resume(call: Call, source: SourceName, by: By = "") -> None:
+    """Run on after a pause, or after the platform's refusal has been mended."""
+    from penstock import source_moves
+    from penstock.records import Records
+
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        ledger, is_changed = await source_moves.resume(records, key, by=who(by))
+    _tell_state(call, key, ledger, is_changed=is_changed)
+
+
+def _tell_state(call: Call, source: "SourceKey", ledger: "Ledger", *, is_changed: bool) -> None:
+    from penstock.source_view import ledger_document
+
+    reason = f": {ledger.reason}" if ledger.reason else ""
+    call.out.say(f"{source} is {ledger.state}{'' if is_changed else ' already'}{reason}")
+    call.out.result({"source": str(source), "is_changed": is_changed, "ledger": ledger_document(ledger)})
+
+
+async def _rewind(call: Call, source: SourceName, time: Moment, tz: Zone = "") -> None:
+    """Read everything from TIME on again. For a source whose ledger was deleted: begin there.
+
+    What comes again is recognised by key and version, so sinks do not see it twice. To read one past window only, and
+    leave the live tail alone, use `backfill`."""
+    from penstock import source_moves
+    from penstock.records import Records
+    from penstock.source_view import ledger_document
+
+    key = read_source(source)
+    to_ms = read_moment(time, now_ms=now_ms(), zone=read_zone(tz))
+    async with call.session() as session:
+        records = Records(session)
+        ledger = await source_moves.rewind(records, key, to_ms)
+    call.out.say(f"{key}: reading from {time_text(ledger.frontier_ms)} on, epoch {ledger.epoch}")
+    call.out.result({"source": str(key), "ledger": ledger_document(ledger)})
+
+
+async def _backfill(
+    call: Call,
+    source: SourceName,
+    from_: Annotated[str, typer.Argument(metavar="[FROM]", help="Where it begins.", show_default=False)] = "",
+    to: Annotated[str, typer.Argument(metavar="[TO]", help="Where it ends.", show_default=False)] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="To know it by.", show_default=False)] = "",
+    cancel: Annotated[str, typer.Option(metavar="NAME", help="Drop this backfill.", show_default=False)] = "",
+    tz: Zone = "",
+) -> None:
+    """Read a past window once more, beside the live tail and at lower priority."""
+    from penstock import source_moves
+    from penstock.records import Records
+
+    key = read_source(source)
+    if bool(cancel) == bool(from_ or to) or (not cancel and not to):
+        raise UsageError("give FROM and TO, or --cancel NAME")
+    span = None if cancel else read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
+    async with call.session() as session:
+        records = Records(session)
+        if span is None:
+            is_there = await source_moves.cancel_backfill(records, key, cancel)
+        else:
+            cancel = await source_moves.backfill(records, key, *span, name=name)
+    if span is None:
+        call.out.say(f"{key}: {cancel} is dropped" if is_there else f"{key}: no backfill is called {cancel}")
+        call.out.result({"source": str(key), "cancelled": cancel if is_there else None})
+        return
+    call.out.say(f"{key}: {cancel} reads {time_text(span[0])} to {time_text(span[1])}")
+    call.out.result({"source": str(key), "backfill": cancel, "start_ms": span[0], "end_ms": span[1]})
+
+
+async def _remove(
+    call: Call,
+    source: SourceName,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep ledger and settings; `add` goes on with them.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a source. Orders that were fetched stay; without --keep, how far it was read is forgotten."""
+    from penstock import source_moves
+    from penstock.records import Records
+
+    key = read_source(source)
+    async with call.session() as session:
+        records = Records(session)
+        _, ledger = await records.need(key)
+        reached = f"it was read up to {time_text(ledger.watermark_ms)}; " if ledger else ""
+        if ledger and ledger.holes:
+            reached += f"{len(ledger.holes)} holes are listed; "
+        what = "its ledger is kept" if keep else "its ledger and settings go too"
+        confirm(f"Remove {key} ({reached}{what})?", is_sure=yes)
+        await source_moves.remove(records, key, keeps_ledger=keep)
+    call.out.say(f"{key}: removed" + (", its ledger is kept" if keep else ""))
+    call.out.result({"source": str(key), "removed": True, "is_ledger_kept": keep})
+
+
+# ---- arguments into values
+
+
+def _adapter(text: str) -> str | AdapterTable:
+    """Return an adapter's name, or what a file declares: anything with a slash or a dot is a file."""
+    if "/" not in text and "." not in text:
+        return text
+    path = Path(text).expanduser()
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LONGEST_FILE * 4 + 1)
+        return read_adapter_table(raw.decode(), where=str(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text") from error
+
+
+def _settings(texts: list[str] | None, pin: str | None) -> dict[str, object]:
+    from actors.settings_desk import value_of
+
+    values = {name: value_of(name, text) for name, text in read_pairs("--set", texts or ()).items()}
+    if pin is not None:
+        if "pin" in values:
+            raise UsageError("--pin and --set pin=…: give one of them")
+        values["pin"] = pin
+    if "start" in values:
+        raise UsageError("--set start=…: give it as --start, or rewind the source")
+    return values
+
+
+def _start(text: str, tz: str) -> str:
+    """Return a start as settings hold it: `-90d` as it is, a moment in UTC to the whole second."""
+    zone = read_zone(tz)
+    if not text:
+        return ""
+    at_ms = read_moment(text, now_ms=now_ms(), zone=zone)
+    return text if text.startswith("-") else time_text(at_ms - at_ms % 1000)

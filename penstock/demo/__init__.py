@@ -1,0 +1,1 @@
+"""`penstock demo`: simulated shops, real everything else, nodes that are killed, and a comparison at the end."""

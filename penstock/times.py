@@ -1,0 +1,135 @@
+"""Moments and spans as people write and read them on the command line. Inside, time is whole milliseconds UTC.
+
+A moment without a zone means something else on each side of the world, so it is refused unless a zone was named: a
+window that is off by eight hours is the worst kind of wrong, since it looks right.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from actors.model.setting_values import BadSetting, read_duration
+from penstock.errors import UsageError
+
+__all__ = ["read_moment", "read_range", "read_zone", "span_text", "time_text"]
+
+_MOMENT = re.compile(
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s?(Z|z|[+-]\d{2}:?\d{2})?)?", re.ASCII
+)
+_WRITE = "write it as 2026-01-31T08:00:00Z, 2026-01-31T16:00:00+08:00, -3d or now"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_moment(text: str, *, now_ms: int, zone: ZoneInfo | None = None) -> int:
+    """Return the moment that `text` names: ISO 8601 with an offset, `-3d` (before now), or `now`; the last two down to
+    the whole second. With `zone`, wall time and a bare date (its midnight) are of that zone. Raises UsageError."""
+    text = text.strip()
+    if text == "now" or text.startswith("-"):
+        at_ms = now_ms if text == "now" else now_ms - _span_ms(text)
+        return _since_1970(text, at_ms - at_ms % 1000)
+    if text.isdecimal():
+        raise UsageError(f"time {text!r}: a bare number is no moment{_meant(text)}; {_WRITE}")
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise UsageError(f"time {text[:64]!r}: is no moment; {_WRITE}")
+    date, clock, offset = found.groups()
+    wall = _read_wall(text, f"{date}T{clock or '00:00'}".replace(",", "."))
+    if offset:
+        moment = _read_wall(text, f"{wall.isoformat()}{offset.upper()}")
+    elif zone is None:
+        raise UsageError(f"time {text!r}: says no zone; add Z or an offset such as +08:00, or name one with --tz")
+    else:
+        moment = _in_zone(text, wall, zone)
+    return _milliseconds(text, moment)
+
+
+def read_range(start: str, end: str, *, now_ms: int, zone: ZoneInfo | None = None) -> tuple[int, int]:
+    """Return a half-open range of time. Raises UsageError also when it is empty or turned round."""
+    start_ms, end_ms = (read_moment(text, now_ms=now_ms, zone=zone) for text in (start, end))
+    if start_ms >= end_ms:
+        raise UsageError(f"from {start} to {end}: the first moment must lie before the second")
+    return start_ms, end_ms
+
+
+def read_zone(name: str) -> ZoneInfo | None:
+    """Return the time zone of that name (Asia/Shanghai), None for an empty one. Raises UsageError with the nearest."""
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = get_close_matches(name, sorted(available_timezones()), 1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "write one such as Asia/Shanghai"
+        raise UsageError(f"--tz {name[:64]!r}: no such time zone; {hint}") from None
+
+
+def time_text(at_ms: int) -> str:
+    """Return a moment in UTC as it can be written back; milliseconds only where they are not zero."""
+    moment = _EPOCH + timedelta(milliseconds=at_ms)
+    return moment.isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds").replace("+00:00", "Z")
+
+
+def span_text(span_ms: int) -> str:
+    """Return a length of time for eyes: its two largest units, `3d4h`, `2m5s`, `12.5s`, `80ms`."""
+    if span_ms < 0:
+        return f"-{span_text(-span_ms)}"
+    if span_ms < 1000:
+        return f"{span_ms}ms"
+    if span_ms < 60_000:
+        return f"{span_ms / 1000:.1f}".rstrip("0").rstrip(".") + "s"
+    for unit_ms, unit, below_ms, below in _PAIRS:
+        if span_ms >= unit_ms:
+            rest = span_ms % unit_ms // below_ms
+            return f"{span_ms // unit_ms}{unit}" + (f"{rest}{below}" if rest else "")
+    raise AssertionError("a minute or more has a pair")
+
+
+_PAIRS = (
+    (86_400_000, "d", 3_600_000, "h"),
+    (3_600_000, "h", 60_000, "m"),
+    (60_000, "m", 1_000, "s"),
+)
+
+
+def _span_ms(text: str) -> int:
+    try:
+        return read_duration("time", text[1:])
+    except BadSetting:
+        raise UsageError(
+            f"time {text!r}: is no moment before now; write a number with its unit, as -3d or -90m"
+        ) from None
+
+
+def _meant(digits: str) -> str:
+    """Say what a number would be if it were Unix time, since slice ids hold such numbers."""
+    at_ms = int(digits) if len(digits) == 13 else int(digits) * 1000 if len(digits) == 10 else 0
+    return f" (in Unix time it would be {time_text(at_ms)})" if at_ms else ""
+
+
+def _read_wall(text: str, iso: str) -> datetime:
+    try:
+        return datetime.fromisoformat(iso)
+    except ValueError:
+        raise UsageError(f"time {text!r}: does not exist in the calendar; {_WRITE}") from None
+
+
+def _in_zone(text: str, wall: datetime, zone: ZoneInfo) -> datetime:
+    """Refuse wall times that a change of the clock makes twice or never."""
+    early, late = (wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    if early.utcoffset() != late.utcoffset():
+        is_gap = early.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != wall
+        fault = "does not exist" if is_gap else "exists twice"
+        raise UsageError(f"time {text!r}: {fault} in {zone.key}, where the clock changes; write it with an offset")
+    return early
+
+
+def _milliseconds(text: str, moment: datetime) -> int:
+    since = moment - _EPOCH
+    return _since_1970(text, (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
+
+
+def _since_1970(text: str, at_ms: int) -> int:
+    if at_ms < 0:
+        raise UsageError(f"time {text!r}: lies before 1970")
+    return at_ms

@@ -1,0 +1,32 @@
+"""Which engines a node runs: the one list to extend when there is another."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from actors.membership import Status
+from actors.supervisor import ActorSpec
+from penstock.node import Node
+
+__all__ = ["open_engines"]
+
+
+@asynccontextmanager
+async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
+    """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.fetch_engine import open_fetch_engine
+    from penstock.metrics import serve_metrics
+    from penstock.sinks import open_sink_actors
+
+    opened = open_fetch_engine(
+        labels=node.config.labels,
+        connection=node.connection,
+        publisher=node.publisher,
+        members=node.members,
+        settings=node.settings,
+        clock=node.clock,
+        stop=node.stop,
+    )
+    async with opened as fetch:
+        node.status = lambda: Status(platforms=fetch.fetcher.platforms)
+        with serve_metrics(node.config.metrics, fetch.measures.registry):
+            yield (*await open_sink_actors(node), *fetch.actors())

@@ -1,0 +1,1 @@
+"""The adapter kit: one file for each outside service."""

@@ -1,0 +1,245 @@
+"""What an adapter declares and what it answers: data and plain functions, no I/O.
+
+The engine owns the connection, the limiter, retries, windows, the ledger and the clock. It asks an adapter for a
+`Request`, sends it, and gives the `Response` back: first to `outcome`, which says whether the body may be trusted at
+all, then to `page`. How the requests of one window follow each other is decided in `reading`, from the declaration.
+
+All times are whole milliseconds UTC; windows are half-open. How a platform writes and compares times is `bounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Meta, Struct
+
+from platforms.bounds import Bounds, Window
+
+__all__ = [
+    "EMPTY_PAGE",
+    "Account",
+    "Adapter",
+    "BadRow",
+    "Bug",
+    "Declaration",
+    "Empty",
+    "Later",
+    "Login",
+    "Outcome",
+    "Page",
+    "PageRules",
+    "Park",
+    "RateBucket",
+    "Refreshing",
+    "Request",
+    "Response",
+    "Row",
+    "Split",
+    "Throttled",
+    "Window",
+    "WindowRules",
+]
+
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+
+
+class Account(Struct, frozen=True):
+    """One shop's way in: resolved credentials, and `base_url`. The values never show in a repr, log or traceback."""
+
+    name: str
+    values: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Account({self.name!r}, values hidden: {', '.join(sorted(self.values))})"
+
+
+class Request(Struct, frozen=True):
+    """One HTTP request. `params` are still to be encoded and added to `url`. Redirects must not be followed."""
+
+    method: str
+    url: str
+    params: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.url.partition('?')[0]}, {len(self.params)} params, headers hidden)"
+
+
+class Response(Struct, frozen=True):
+    """One HTTP answer, wholly read. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Row(NamedTuple):
+    """One order as the platform lists it.
+
+    `modified_ms` is the time that the window asks by; None where the answer does not tell it for certain (then the row
+    is never cut off). `body` is the row's own JSON, byte for byte."""
+
+    key: str
+    version: int
+    modified_ms: int | None
+    body: bytes
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be trusted, to be set aside alone: `body` is its first 4 KiB."""
+
+    key: str | None
+    reason: str
+    body: bytes
+
+
+class Page(Struct):
+    """One answer, read. `next` is the platform's opaque token or the next URL; `total` counts the whole window."""
+
+    rows: list[Row]
+    next: str | None = None
+    total: int | None = None
+    server_time_ms: int | None = None
+    bad: list[BadRow] = msgspec.field(default_factory=list)
+
+
+EMPTY_PAGE = Page(rows=[], total=0)
+"""What an `Empty` outcome is fed as. Never changed by anyone."""
+
+
+class Later(Struct, frozen=True, tag="later"):
+    """A passing trouble of theirs: try again after the wait (milliseconds), else one of ours. Counts as an attempt."""
+
+    after_ms: int | None = None
+
+
+class Throttled(Struct, frozen=True, tag="throttled"):
+    """We were too fast: slow the source down, give the slice back. Does not count as an attempt."""
+
+    after_ms: int | None = None
+
+
+class Login(Struct, frozen=True, tag="login"):
+    """The credentials are no longer good: refresh them (see `Refreshing`), else pause the source and tell a person."""
+
+
+class Split(Struct, frozen=True, tag="split"):
+    """The window is too wide or too deep for the platform: `Reading.split()`."""
+
+
+class Park(Struct, frozen=True, tag="park"):
+    """This shop cannot go on without a person: park the source with the reason."""
+
+    reason: str
+
+
+class Bug(Struct, frozen=True, tag="bug"):
+    """This request can never succeed: set this slice aside with the reason, the source goes on."""
+
+    reason: str
+
+
+class Empty(Struct, frozen=True, tag="empty"):
+    """An error that means 'nothing there': `Reading.feed(EMPTY_PAGE)`."""
+
+
+Outcome = Later | Throttled | Login | Split | Park | Bug | Empty
+
+
+class WindowRules(Struct, frozen=True):
+    """What the window is about. `longest_ms` bounds one request, `look_back_ms` how far back the platform remembers."""
+
+    time: Literal["updated", "created", "ingested", "none"] = "updated"
+    bounds: Bounds = Bounds()
+    longest_ms: Positive = DAY_MS
+    look_back_ms: Positive | None = None
+
+
+class PageRules(Struct, frozen=True):
+    """How one window is read.
+
+    `one`: a window is halved until it fits one answer, and `next` is used only where it can be halved no further.
+    `token`, `link`: follow `Page.next` to its end. size: what is asked for; the platform must really keep to it where
+    there is no total. has_live_total: each page counts anew, so the last one tells the total at the end and nobody has
+    to ask again; leave it out where a token may carry the first count along. most_requests ends a reading that does not
+    come to an end by itself."""
+
+    style: Literal["one", "token", "link"] = "one"
+    size: Positive = 100
+    has_total: bool = False
+    has_live_total: bool = False
+    most_requests: Positive = 5_000
+
+
+class RateBucket(Struct, frozen=True):
+    """One limit of the platform: `per_second` on average, `burst` at once, counted per `scope`."""
+
+    per_second: Annotated[float, Meta(gt=0)]
+    burst: Positive = 1
+    scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
+
+
+class Declaration(Struct, frozen=True):
+    """Everything about a platform that is data.
+
+    settle_ms: how far behind the platform's own clock (`Page.server_time_ms`) a window may end.
+    overlap_ms: how much the asked window begins before the slice; the repeats are harmless.
+    again_ms: when closed windows are looked at once more.
+    account: the names that an account's values must have.
+    is_version_ordered: False when the version is a hash of the content, so that 'other' is all that can be said.
+    largest_row, largest_answer: bytes; a bigger row is set aside, a bigger answer must not be read to its end.
+    longest_wait_ms: the most that a platform's own 'retry after' is believed.
+    timeout_s: seconds within which one answer must have come whole."""
+
+    name: str
+    window: WindowRules = WindowRules()
+    pages: PageRules = PageRules()
+    settle_ms: NotNegative = 5 * MINUTE_MS
+    overlap_ms: NotNegative = 5_000
+    again_ms: tuple[Positive, ...] = ()
+    rate: tuple[RateBucket, ...] = ()
+    account: tuple[str, ...] = ()
+    is_version_ordered: bool = True
+    largest_row: Positive = 512 * 1024
+    largest_answer: Positive = 64 * 1024 * 1024
+    longest_wait_ms: Positive = 15 * MINUTE_MS
+    timeout_s: Annotated[float, Meta(gt=0)] = 30.0
+
+
+class Adapter(Protocol):
+    """A platform. Pure: the same arguments give the same answer, and nothing outside is touched."""
+
+    @property
+    def declaration(self) -> Declaration: ...
+
+    def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
+        """Return the request for a window's first page (None) or the page that an earlier answer named.
+        BadDeclaration when the account lacks a value; BrokenContract when `page` leads to another host."""
+        ...
+
+    def outcome(self, response: Response) -> Outcome | None:
+        """Return what to do instead of reading the body, or None when it may be read."""
+        ...
+
+    def page(self, response: Response) -> Page:
+        """Return the rows and what follows. BrokenContract when the body is not what was declared; Garbled, which may
+        pass by itself, when it is no whole JSON."""
+        ...
+
+
+@runtime_checkable
+class Refreshing(Protocol):
+    """An adapter that can get fresh credentials by itself. One refresh at a time per account is the caller's duty."""
+
+    def refresh(self, account: Account, now_ms: int) -> Request: ...
+
+    def refreshed(self, response: Response) -> Mapping[str, str]:
+        """Return the account values to replace. BrokenContract when the answer holds none."""
+        ...

@@ -1,0 +1,100 @@
+"""From our half-open UTC milliseconds to a platform's own way of saying 'from' and 'to'.
+
+The rule everywhere is: widen, never narrow. A row at any millisecond inside the window must be inside what the platform
+is asked for, whether it compares whole milliseconds or drops them to its step first. What comes back from outside the
+window is cut off by the reader.
+
+Wall time has no unique meaning where a zone changes its offset. There the lower bound is written with the smallest
+offset in force nearby and the upper with the largest, which holds for both ways in which platforms compare: the text
+read as an instant (either pass of a repeated hour, either side of a missing one), or wall times stored and compared as
+they are. 'Nearby' is as far as the offsets differ: further off no reading of the text can reach.
+"""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta, Struct
+
+from platforms.errors import BadDeclaration
+from platforms.times import TimeStyle, can_write, find_zone, offset_ms, write_time
+
+_LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day; no zone has moved further
+
+BoundKind = Literal["includes", "excludes", "absent"]
+
+
+class Window(Struct, frozen=True):
+    """Half-open range [start_ms, end_ms) in milliseconds UTC, never empty."""
+
+    start_ms: int
+    end_ms: int
+
+    def __post_init__(self) -> None:
+        if self.start_ms >= self.end_ms:
+            raise ValueError(f"window [{self.start_ms}, {self.end_ms}) is empty or turned round")
+
+
+class Asked(NamedTuple):
+    """A window in the platform's words; None where it takes no such bound. An honest platform answers with rows of
+    [earliest_ms, latest_ms] only (None: unbounded)."""
+
+    lower: str | None
+    upper: str | None
+    earliest_ms: int | None
+    latest_ms: int | None
+
+
+class Bounds(Struct, frozen=True):
+    """The platform's comparison. `step_ms` is the unit that bounds are written in, `clock_ms` the unit that order times
+    are kept in: leave it 1 unless the platform is known to keep nothing finer, then no step is asked for in vain."""
+
+    lower: BoundKind = "includes"
+    upper: BoundKind = "excludes"
+    step_ms: Annotated[int, Meta(ge=1)] = 1
+    clock_ms: Annotated[int, Meta(ge=1)] = 1
+    time: TimeStyle = TimeStyle()
+
+    def __post_init__(self) -> None:
+        if not can_write(self.time, self.step_ms * 1_234_567):
+            raise BadDeclaration(
+                "window.step", f"steps of {self.step_ms} ms cannot be told apart in {self.time.format}"
+            )
+
+    def ask(self, window: Window) -> Asked:
+        """Return the bounds to send for `window`, widened to the step and for the zone's jumps."""
+        low, high = self._offsets(window.start_ms), self._offsets(window.end_ms)
+        lower = None if self.lower == "absent" else self._lower(window.start_ms + low[0])
+        upper = None if self.upper == "absent" else self._upper(window.end_ms + high[1])
+        return Asked(
+            None if lower is None else write_time(lower - low[0], low[0], self.time),
+            None if upper is None else write_time(upper - high[1], high[1], self.time),
+            None if lower is None else lower - low[1] - self.step_ms,
+            None if upper is None else upper - high[0] + self.step_ms,
+        )
+
+    def _lower(self, at: int) -> int:
+        first = -(-at // self.clock_ms) * self.clock_ms
+        floor = first // self.step_ms * self.step_ms
+        return floor if self.lower == "includes" else floor - self.step_ms
+
+    def _upper(self, at: int) -> int:
+        last = (at - 1) // self.clock_ms * self.clock_ms
+        if self.upper == "includes":
+            return -(-last // self.step_ms) * self.step_ms
+        return last // self.step_ms * self.step_ms + self.step_ms
+
+    def _offsets(self, at_ms: int) -> tuple[int, int]:
+        """Return the smallest and the largest offset by which a wall time near `at_ms` may be meant."""
+        if self.time.format != "wall":
+            return 0, 0
+        zone = find_zone(self.time.zone)
+        wide = _offsets_between(zone, at_ms, _LONGEST_SHIFT_MS, pieces=2)
+        reach = max(wide) - min(wide)
+        near = _offsets_between(zone, at_ms, reach, pieces=8) if reach else wide
+        return min(near), max(near)
+
+
+def _offsets_between(zone: tzinfo, at_ms: int, reach: int, *, pieces: int) -> list[int]:
+    return [offset_ms(zone, at_ms - reach + 2 * reach * i // pieces) for i in range(pieces + 1)]

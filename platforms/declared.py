@@ -1,0 +1,263 @@
+"""An adapter from a file of settings: everything is checked when it is loaded, nothing in it can run code.
+
+`declare(table)` takes what a TOML file holds (`declare_toml` the text itself); `declared_file` lists the keys, and
+`plain.toml` is an example with all of them explained."""
+
+from __future__ import annotations
+
+import base64
+import re
+import tomllib
+from collections.abc import Mapping
+from urllib.parse import quote_plus, urlencode
+
+from platforms.adapter import Account, Declaration, Outcome, Page, PageRules, RateBucket, Request, Response, WindowRules
+from platforms.bounds import Bounds, Window
+from platforms.declared_file import AdapterFile, AuthPart, TimePart, WindowPart, read_file
+from platforms.errors import BadDeclaration
+from platforms.outcomes import json_outcome, usual_outcome
+from platforms.pages import PageReader
+from platforms.rules import Rules
+from platforms.signing import Signer
+from platforms.templates import Template
+from platforms.times import TimeStyle, has_jumps
+from platforms.urls import check_base_url, next_url
+
+_KNOWN = frozenset({"window.start", "window.end", "page.token", "page.size", "now"})
+_SECRET_NAME = re.compile(
+    r"(.*[-_])?(authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?key|token)", re.I
+)
+_NAME = re.compile(
+    r"authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?(key|token)|.*[-_]token|token", re.I
+)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def declare_toml(text: str) -> DeclaredAdapter:
+    """Return the adapter of a TOML text. BadDeclaration when it is no TOML, or as `declare`."""
+    try:
+        return declare(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadDeclaration("file", f"is no TOML: {error}") from error
+
+
+def declare(table: Mapping[str, object]) -> DeclaredAdapter:
+    """Return the adapter that a table describes. BadDeclaration with the path of the first thing wrong in it."""
+    return DeclaredAdapter(read_file(table))
+
+
+class DeclaredAdapter:
+    """A platform that is wholly data."""
+
+    def __init__(self, file: AdapterFile) -> None:
+        check_file(file)
+        self._file = file
+        self._params = _templates("request.params", file.request.params)
+        self._form = _templates("request.form", file.request.form)
+        self._headers = _templates("request.headers", file.request.headers)
+        self._auth = _Auth(file.auth, [*self._params, *self._form])
+        self._now = _style("request.now", file.request.now)
+        self._rules = Rules(file.errors, int(file.longest_wait))
+        self._reader = PageReader(file)
+        self._account_names = self._find_account_names()
+        self._declaration = _declaration(file, self._account_names)
+
+    @property
+    def declaration(self) -> Declaration:
+        return self._declaration
+
+    def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
+        base_url = self._base_url(account)
+        is_link = page is not None and self._file.pages.style == "link"
+        values = self._values(window, page, account, now_ms)
+        params = [] if is_link else _render(self._params, values)
+        form = _render(self._form, values)
+        headers = [("accept", "application/json"), *_render(self._headers, values)]
+        self._auth.apply(self._file.request.path, params, form, headers, values)
+        if form:
+            headers.append(("content-type", "application/x-www-form-urlencoded"))
+        url = next_url(page, base_url) if is_link and page is not None else base_url + self._file.request.path
+        body = urlencode(form, quote_via=quote_plus).encode() if form else b""
+        return Request(self._file.request.method, url, tuple(params), tuple(headers), body)
+
+    def outcome(self, response: Response) -> Outcome | None:
+        ruled = self._rules.judge(response)
+        if ruled == "fine":
+            return None
+        usual = ruled or usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms)
+        return usual or json_outcome(response)
+
+    def page(self, response: Response) -> Page:
+        return self._reader.read(response)
+
+    def _values(self, window: Window, page: str | None, account: Account, now_ms: int) -> dict[str, str | None]:
+        asked = self._declaration.window.bounds.ask(window)
+        values: dict[str, str | None] = {
+            "window.start": asked.lower,
+            "window.end": asked.upper,
+            "page.token": page,
+            "page.size": str(self._file.pages.size),
+            "now": self._now.write(now_ms),
+        }
+        for name in self._account_names:
+            values[f"account.{name}"] = account_value(account, name)
+        return values
+
+    def _base_url(self, account: Account) -> str:
+        own = account.values.get("base_url")
+        if own:
+            return check_base_url(f"account {account.name}: base_url", own)
+        return self._file.request.base_url.rstrip("/")
+
+    def _find_account_names(self) -> tuple[str, ...]:
+        templates = [*self._params.values(), *self._form.values(), *self._headers.values(), *self._auth.templates]
+        names = {name for template in templates for name in template.account_names}
+        if not self._file.request.base_url:
+            names.add("base_url")
+        return tuple(sorted(names))
+
+
+class _Auth:
+    """Puts credentials into a request."""
+
+    def __init__(self, part: AuthPart, param_names: list[str]) -> None:
+        self._part = part
+        texts = {"value": part.value, "user": part.user, "password": part.password, "secret": part.secret}
+        wanted = {"none": (), "header": ("value",), "basic": ("user", "password"), "sign": ("secret",)}[part.kind]
+        for name in wanted:
+            if not texts[name]:
+                raise BadDeclaration(f"auth.{name}", f"is needed for kind {part.kind!r}")
+        self._templates = {name: Template(f"auth.{name}", texts[name], _KNOWN) for name in wanted}
+        for name, template in self._templates.items():
+            _refuse_literal(f"auth.{name}", template)
+        if part.kind in ("header", "sign") and not part.name:
+            raise BadDeclaration("auth.name", f"is needed for kind {part.kind!r}")
+        self._signer = Signer("auth.recipe", part.recipe, param_names) if part.kind == "sign" else None
+
+    @property
+    def templates(self) -> list[Template]:
+        return list(self._templates.values())
+
+    def apply(self, path: str, params: _Pairs, form: _Pairs, headers: _Pairs, values: Mapping[str, str | None]) -> None:
+        said = {name: template.render(values) or "" for name, template in self._templates.items()}
+        part = self._part
+        if part.kind == "header":
+            headers.append((part.name, said["value"]))
+        elif part.kind == "basic":
+            pair = f"{said['user']}:{said['password']}".encode()
+            headers.append(("authorization", f"Basic {base64.b64encode(pair).decode()}"))
+        elif self._signer is not None:
+            signature = self._signer.sign(said["secret"], path, [*params, *form])
+            {"params": params, "form": form, "headers": headers}[part.place].append((part.name, signature))
+
+
+def account_value(account: Account, name: str) -> str:
+    """Return an account's value. BadDeclaration, which never shows it, when it is missing or not one line of text."""
+    value = account.values.get(name)
+    where = f"account {account.name}: {name}"
+    if not value:
+        raise BadDeclaration(where, "is missing; set it with the source")
+    if not value.isprintable():
+        raise BadDeclaration(
+            where, "holds a line end or another sign that cannot be sent; look at where it is read from"
+        )
+    return value
+
+
+def check_file(file: AdapterFile) -> None:
+    """Raise BadDeclaration for what each part allows alone, but not together with the others."""
+    request, pages = file.request, file.pages
+    if not _NAME.fullmatch(file.name):
+        raise BadDeclaration("name", f"{file.name!r} is not made of 1 to 64 letters, digits, - and _")
+    if not re.fullmatch(r"/[^?#\s{}]*", request.path):
+        raise BadDeclaration("request.path", f"{request.path!r} is no path such as '/orders'; parameters have a table")
+    if request.base_url:
+        check_base_url("request.base_url", request.base_url)
+    if request.form and request.method == "GET":
+        raise BadDeclaration("request.form", "is sent with POST only")
+    if pages.style != "one" and not (pages.next or pages.next_header):
+        raise BadDeclaration("pages.next", f"is needed for style {pages.style!r}")
+    if (pages.next and pages.next_header) or (pages.total and pages.total_header):
+        raise BadDeclaration("pages", "names a path and a header for one thing")
+    if pages.total_is_live and not (pages.total or pages.total_header):
+        raise BadDeclaration("pages.total_is_live", "says something about a total that is not declared")
+    if pages.style == "link" and file.auth.kind == "sign" and file.auth.place != "headers":
+        raise BadDeclaration("auth.place", "a next link cannot be signed again; use style 'token'")
+    _check_placeholders(file)
+    version = file.record.version
+    if (version.kind == "hash") == bool(version.path):
+        raise BadDeclaration("record.version.path", "goes with kind 'number' or 'time', and not with 'hash'")
+    if version.kind == "time" and version.format == "wall" and has_jumps(version.zone):
+        raise BadDeclaration(
+            "record.version",
+            f"wall time of {version.zone} repeats an hour each year, so a later version can look older",
+        )
+
+
+def _check_placeholders(file: AdapterFile) -> None:
+    """Windows that are not asked for, and tokens that are not sent, are how the whole history is read for ever."""
+    used = {
+        name
+        for table in (file.request.params, file.request.form, file.request.headers)
+        for where, text in table.items()
+        for name in Template(where, str(text), _KNOWN).names
+    }
+    for bound, name in ((file.window.lower, "window.start"), (file.window.upper, "window.end")):
+        if (bound == "absent") == (name in used):
+            raise BadDeclaration("request.params", f"{{{name}}} and the bound {bound!r} do not go together")
+    has_next = bool(file.pages.next or file.pages.next_header)
+    if file.pages.style != "link" and has_next != ("page.token" in used):
+        raise BadDeclaration("request.params", "{page.token} and pages.next go together")
+
+
+def _templates(where: str, table: Mapping[str, str | int]) -> dict[str, Template]:
+    made = {name: Template(f"{where}.{name}", str(text), _KNOWN) for name, text in table.items()}
+    for name, template in made.items():
+        if _SECRET_NAME.fullmatch(name):
+            _refuse_literal(f"{where}.{name}", template)
+    return made
+
+
+def _refuse_literal(where: str, template: Template) -> None:
+    if not template.names:
+        raise BadDeclaration(where, "looks like a secret written into the file; use {account.<name>}")
+
+
+_Pairs = list[tuple[str, str]]
+
+
+def _render(templates: Mapping[str, Template], values: Mapping[str, str | None]) -> _Pairs:
+    return [(name, text) for name, template in templates.items() if (text := template.render(values)) is not None]
+
+
+def _style(where: str, part: TimePart | WindowPart) -> TimeStyle:
+    try:
+        return TimeStyle(part.format, part.zone, part.pattern)
+    except BadDeclaration as error:
+        raise BadDeclaration(f"{where}.zone", error.problem) from error
+
+
+def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declaration:
+    window, pages = file.window, file.pages
+    bounds = Bounds(window.lower, window.upper, int(window.step), int(window.clock), _style("window", window))
+    return Declaration(
+        name=file.name,
+        window=WindowRules(window.time, bounds, int(window.longest), window.look_back and int(window.look_back)),
+        pages=PageRules(
+            style=pages.style,
+            size=pages.size,
+            has_total=bool(pages.total or pages.total_header),
+            has_live_total=pages.total_is_live,
+            most_requests=pages.most_requests,
+        ),
+        settle_ms=int(file.settle),
+        overlap_ms=int(file.overlap),
+        again_ms=tuple(int(each) for each in file.again),
+        rate=tuple(RateBucket(part.per_second, part.burst, part.scope) for part in file.rate),
+        account=account_names,
+        is_version_ordered=file.record.version.kind != "hash",
+        largest_row=file.record.largest,
+        largest_answer=file.largest_answer,
+        longest_wait_ms=int(file.longest_wait),
+        timeout_s=file.timeout / 1000,
+    )

@@ -1,0 +1,212 @@
+"""The form of an adapter file: every key, its type and its default.
+
+Unknown keys are refused with the nearest known one; durations are text with a unit (250ms, 60s, 5m, 2h, 1d)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
+
+from platforms.bounds import BoundKind
+from platforms.errors import BadDeclaration, nearest
+from platforms.signing import Recipe
+from platforms.times import TimeFormat
+
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_USUAL_PATTERN = "%Y-%m-%d %H:%M:%S"
+
+OutcomeName = Literal["later", "throttled", "login", "split", "park", "bug", "empty", "fine"]
+Scalar = str | int | float | bool
+
+
+class Duration(int):
+    """Milliseconds, written as text with a unit."""
+
+
+class TimePart(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a time is written: see `times.TimeStyle`."""
+
+    format: TimeFormat = "unix_s"
+    zone: str = "UTC"
+    pattern: str = _USUAL_PATTERN
+
+
+class RequestPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is sent. Params, headers and form values may hold placeholders: {window.start} {window.end} {page.token}
+    {page.size} {now} {account.<name>}. A value whose placeholder has nothing to say this time is left out whole.
+    `base_url` serves accounts that have none of their own. `now`: how {now} is written."""
+
+    path: str
+    method: Literal["GET", "POST"] = "GET"
+    base_url: str = ""
+    params: dict[str, str | int] = {}
+    headers: dict[str, str | int] = {}
+    form: dict[str, str | int] = {}
+    now: TimePart = TimePart()
+
+
+class WindowPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the platform takes 'from' and 'to': see `bounds.Bounds` and `adapter.WindowRules`."""
+
+    time: Literal["updated", "created", "ingested", "none"] = "updated"
+    lower: BoundKind = "includes"
+    upper: BoundKind = "excludes"
+    step: Duration = Duration(1)
+    clock: Duration = Duration(1)
+    format: TimeFormat = "unix_ms"
+    zone: str = "UTC"
+    pattern: str = _USUAL_PATTERN
+    longest: Duration = Duration(86_400_000)
+    look_back: Duration | None = None
+
+
+class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """How one window is read: see `adapter.PageRules`. next, total, more: paths in the body; next_header, total_header:
+    header names (of a `Link` header, rel="next" is taken). `more`: a boolean that ends the pages when it is false."""
+
+    style: Literal["one", "token", "link"] = "one"
+    size: Annotated[int, Meta(ge=1)] = 100
+    next: str = ""
+    next_header: str = ""
+    more: str = ""
+    total: str = ""
+    total_header: str = ""
+    total_is_live: bool = False
+    most_requests: Annotated[int, Meta(ge=1)] = 5_000
+
+
+class VersionPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """What makes a later state of an order later: a number or a time at `path`; `hash` of the content can only tell
+    that it is another."""
+
+    kind: Literal["number", "time", "hash"] = "number"
+    path: str = ""
+    format: TimeFormat = "iso_offset"
+    zone: str = "UTC"
+    pattern: str = _USUAL_PATTERN
+
+
+class ModifiedPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """The time that the window asks by, as the rows carry it."""
+
+    path: str
+    format: TimeFormat = "iso_offset"
+    zone: str = "UTC"
+    pattern: str = _USUAL_PATTERN
+
+
+class RecordPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the orders are: `rows` is the path of the list, empty when the body is the list; `key` one path, or several
+    that make a key together. Without `modified` no row is ever cut off as a neighbour's."""
+
+    key: str | list[str]
+    rows: str = ""
+    version: VersionPart = VersionPart(kind="hash")
+    modified: ModifiedPart | None = None
+    largest: Annotated[int, Meta(ge=1)] = 512 * 1024
+
+
+class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
+    """One limit of the platform: see `adapter.RateBucket`."""
+
+    per_second: Annotated[float, Meta(gt=0)]
+    burst: Annotated[int, Meta(ge=1)] = 1
+    scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
+
+
+class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """One rule; all its conditions must hold, the first rule that does wins. status: 429, '5xx', or a list of these.
+    header, body: a header's name, a path in the body, which must be there (and not null, false, empty or 0), or be one
+    of `equals`, or contain `contains`. `after`: the wait where the answer itself names none."""
+
+    outcome: OutcomeName
+    status: int | str | list[int | str] | None = None
+    header: str = ""
+    body: str = ""
+    equals: Scalar | list[Scalar] | None = None
+    contains: str = ""
+    after: Duration | None = None
+    reason: str = ""
+
+
+class AuthPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """none; header: `name` = `value`; basic: `user`, `password`; sign: `recipe` over `secret`, put as `name` into the
+    params, the form or the headers. Secrets come from the account: {account.<name>}."""
+
+    kind: Literal["none", "header", "basic", "sign"] = "none"
+    name: str = ""
+    value: str = ""
+    user: str = ""
+    password: str = ""
+    secret: str = ""
+    place: Literal["params", "form", "headers"] = "params"
+    recipe: Recipe = Recipe()
+
+
+class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A platform as data. settle, overlap, again: see `adapter.Declaration`."""
+
+    name: str
+    request: RequestPart
+    record: RecordPart
+    window: WindowPart = WindowPart()
+    pages: PagesPart = PagesPart()
+    auth: AuthPart = AuthPart()
+    rate: list[RatePart] = []
+    errors: list[ErrorPart] = []
+    settle: Duration = Duration(300_000)
+    overlap: Duration = Duration(5_000)
+    again: list[Duration] = []
+    server_time: TimePart | None = None
+    server_time_path: str = ""
+    timeout: Duration = Duration(30_000)
+    longest_wait: Duration = Duration(900_000)
+    largest_answer: Annotated[int, Meta(ge=1)] = 64 * 1024 * 1024
+
+
+def read_file(table: Mapping[str, object]) -> AdapterFile:
+    """Return the checked file. BadDeclaration names the path of what is wrong, and the nearest known key."""
+    _refuse_unknown(table, AdapterFile, "")
+    try:
+        return msgspec.convert(table, AdapterFile, dec_hook=_hook)
+    except msgspec.ValidationError as error:
+        problem, _, where = str(error).partition(" - at `$")
+        raise BadDeclaration(where.strip("`.") or "file", problem) from error
+
+
+def _hook(type_: type, value: object) -> object:
+    if type_ is not Duration:
+        raise NotImplementedError(type_)
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is no duration: a number with a unit, such as '60s' or '5m'")
+    return Duration(int(found[1]) * _UNITS[found[2]])
+
+
+def _refuse_unknown(value: object, type_: Any, where: str) -> None:
+    """Walk the table beside its type. What does not fit the type otherwise is left to the conversion."""
+    struct = _struct_in(type_)
+    if isinstance(value, list):
+        for number, each in enumerate(value):
+            _refuse_unknown(each, type_, f"{where}[{number}]")
+    elif isinstance(value, Mapping) and struct is not None:
+        known = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+        for key, below in value.items():
+            path = f"{where}.{key}" if where else str(key)
+            if key not in known:
+                raise BadDeclaration(path, f"unknown key{nearest(str(key), known)}")
+            _refuse_unknown(below, known[key], path)
+
+
+def _struct_in(type_: Any) -> type[Struct] | None:
+    if isinstance(type_, type) and issubclass(type_, Struct):
+        return type_
+    if get_origin(type_) in (Union, UnionType, list):
+        return next((found for each in get_args(type_) if (found := _struct_in(each)) is not None), None)
+    return None

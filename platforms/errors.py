@@ -1,0 +1,44 @@
+"""What a platform can do to us that is no ordinary outcome.
+
+Ordinary trouble (throttled, log in again, come back later) is a value, see `adapter.Outcome`. What stands here is
+raised: the answer cannot be trusted, or the adapter itself is not fit to be used. Each says what was found.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PlatformError(Exception):
+    """Something between us and an outside service that no retry of the same request mends."""
+
+
+class BrokenContract(PlatformError):
+    """The platform answered against its own rules. The slice is set aside with this reason and a person is told.
+
+    `reason` is one sentence that holds no order data beyond keys."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Garbled(BrokenContract):
+    """The body is no whole JSON: cut short, or mixed up on its way. The same request may well succeed: ask again."""
+
+
+class BadDeclaration(PlatformError, ValueError):
+    """An adapter's declaration, or an account for it, cannot be used. `where` is a path such as `window.step`."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        self.where = where
+        self.problem = problem
+        super().__init__(f"{where}: {problem}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for a misspelt `name`: ' (did you mean x?)' or the list of what is known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(names)})"

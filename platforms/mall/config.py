@@ -1,0 +1,71 @@
+"""What kind of platform the mall plays."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from platforms.mall.faults import NO_FAULTS, Faults
+from platforms.mall.generator import Count, Plan, Share
+
+Paging = Literal["one", "token", "link"]
+
+
+class MallConfig(Struct, frozen=True):
+    """The rules of the simulated platform.
+
+    paging: `one` gives no way to a next page, `token` an opaque token, `link` a URL. tokens: `keyset` holds its place
+    while orders leave; `offset` drifts, as most platforms do. lower, upper: how bounds compare. grain_ms: order times
+    are dropped to it before they are compared. times, zone: how `from` and `to` are written. page_size: the most rows
+    of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
+    machine's. needs_token: orders are given only against a token from /_mall/login. has_total: answers count."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    shops: Annotated[int, Meta(ge=1)] = 1
+    orders: Count = 7_000
+    seed: int = 7
+    paging: Paging = "one"
+    tokens: Literal["keyset", "offset"] = "keyset"
+    page_size: Annotated[int, Meta(ge=1)] = 100
+    has_total: bool = True
+    lower: Literal["includes", "excludes"] = "includes"
+    upper: Literal["includes", "excludes"] = "excludes"
+    grain_ms: Annotated[int, Meta(ge=1)] = 1
+    times: Literal["unix_ms", "unix_s", "iso", "wall"] = "unix_ms"
+    zone: str = "UTC"
+    clock_offset_ms: int = 0
+    needs_token: bool = False
+    history_ms: Annotated[int, Meta(ge=1)] = 7_200_000
+    live_ms: Count = 0
+    live_share: Share = 0.3
+    change_share: Share = 0.35
+    late_share: Share = 0.1
+    late_ms: Count = 1_500
+    very_late_share: Share = 0.0
+    very_late_ms: Count = 0
+    tie_share: Share = 0.1
+    faults: Faults = NO_FAULTS
+
+    def plans(self, start_ms: int) -> list[Plan]:
+        """Return a plan per shop, `s1` onwards; the first shops take what does not divide evenly."""
+        each, left = divmod(self.orders, self.shops)
+        return [
+            Plan(
+                shop=f"s{number + 1}",
+                seed=self.seed,
+                orders=each + (number < left),
+                start_ms=start_ms,
+                history_ms=self.history_ms,
+                live_ms=self.live_ms,
+                live_share=self.live_share,
+                change_share=self.change_share,
+                late_share=self.late_share,
+                late_ms=self.late_ms,
+                very_late_share=self.very_late_share,
+                very_late_ms=self.very_late_ms,
+                tie_share=self.tie_share,
+            )
+            for number in range(self.shops)
+        ]

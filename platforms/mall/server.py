@@ -1,0 +1,199 @@
+"""The mall's HTTP face.
+
+    GET  /orders?shop=s1&from=…&to=…&limit=…[&page_token=…]    what a shop lists now
+    GET  /_mall/truth?shop=s1     JSON lines: [key, version, modified_ms, visible_ms, crc32] of each order in the end
+    POST /_mall/faults            a `Faults` object, or {"preset": "demo"}: from now on
+    POST /_mall/login             {"key": …}: an access token
+    GET  /_mall/stats             requests, rows, faults dealt
+    GET  /_mall/state             shops, times, orders
+
+Faults strike /orders only. A wait in here is the simulated platform's slowness, not a test's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+
+import anyio
+import msgspec
+from aiohttp import web
+
+from platforms.mall.config import MallConfig
+from platforms.mall.faults import PRESETS, Dealer, FaultName, Faults
+from platforms.mall.listing import BadQuery, Shop, list_orders
+
+_TRUTH_LINES = 2_000
+_MAINTENANCE = "<!doctype html><title>Back soon</title><p>We are improving the shop for you."
+_DRAIN_S = 0.5
+
+Clock = Callable[[], int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Mall:
+    """A running mall. `url` has no slash at its end."""
+
+    def __init__(self, config: MallConfig, clock: Clock, start_ms: int) -> None:
+        self.config = config
+        self.start_ms = start_ms
+        self.shops = {plan.shop: Shop(plan) for plan in config.plans(start_ms)}
+        self.dealer = Dealer(config.faults, config.seed)
+        self.url = ""
+        self._clock = clock
+        self._logins = 0
+        self._token_no = 1
+        self._requests = 0
+
+    def now_ms(self) -> int:
+        """Return the time by the mall's own clock."""
+        return self._clock() + self.config.clock_offset_ms
+
+    def state(self) -> dict[str, object]:
+        """Return what a caller has to know; `last_visible_ms` is when all of the truth is listed."""
+        events = [event for shop in self.shops.values() for event in shop.events]
+        return {
+            "url": self.url,
+            "shops": list(self.shops),
+            "orders": sum(shop.plan.orders for shop in self.shops.values()),
+            "versions": len(events),
+            "start_ms": self.start_ms,
+            "history_start_ms": self.start_ms - self.config.history_ms,
+            "end_ms": self.start_ms + self.config.live_ms,
+            "last_visible_ms": max((event.visible_ms for event in events), default=self.start_ms),
+            "now_ms": self.now_ms(),
+        }
+
+    def app(self) -> web.Application:
+        """Return the routes."""
+        app = web.Application(client_max_size=1 << 20)
+        app.router.add_get("/orders", self._orders)
+        app.router.add_get("/_mall/truth", self._truth)
+        app.router.add_get("/_mall/state", self._state)
+        app.router.add_get("/_mall/stats", self._stats)
+        app.router.add_post("/_mall/faults", self._faults)
+        app.router.add_post("/_mall/login", self._login)
+        return app
+
+    async def _orders(self, request: web.Request) -> web.StreamResponse:
+        self._requests += 1
+        now_ms = self.now_ms()
+        fault = self.dealer.deal(now_ms)
+        if fault == "expire":
+            self._token_no += 1
+        if self.config.needs_token and request.headers.get("Authorization") != f"Bearer {self._token()}":
+            return _json_error(401, "token_expired")
+        if fault in ("late", "hang"):
+            await anyio.sleep(self.dealer.faults.late_ms / 1000 if fault == "late" else self.dealer.faults.hang_s)
+        refusal = _refusal(fault, self.dealer.faults)
+        if refusal is not None:
+            return refusal
+        try:
+            body = self._list(request, now_ms, drift=fault == "drift")
+        except BadQuery as error:
+            return _json_error(400, str(error))
+        if fault in ("cut", "hang"):
+            return await _cut(request, body if fault == "cut" else b"")
+        answer = web.Response(body=body if fault != "half" else body[: len(body) // 2], content_type="application/json")
+        if self.config.clock_offset_ms:
+            answer.headers["Date"] = formatdate(now_ms / 1000, usegmt=True)
+        return answer
+
+    def _list(self, request: web.Request, now_ms: int, *, drift: bool) -> bytes:
+        query = request.query
+        shop = self.shops.get(query.get("shop", ""))
+        if shop is None:
+            raise BadQuery("no such shop")
+        return list_orders(shop, query, self.config, now_ms, f"{self.url}/orders", drift=drift)
+
+    async def _truth(self, request: web.Request) -> web.StreamResponse:
+        shop = self.shops.get(request.query.get("shop", ""))
+        if shop is None:
+            return _json_error(404, "no such shop")
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        orders = shop.truth()
+        for at in range(0, len(orders), _TRUTH_LINES):
+            await answer.write(msgspec.json.Encoder().encode_lines(orders[at : at + _TRUTH_LINES]))
+        await answer.write_eof()
+        return answer
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return web.json_response(self.state())
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {"requests": self._requests, "faults": dict(self.dealer.dealt), "logins": self._logins}
+        )
+
+    async def _faults(self, request: web.Request) -> web.Response:
+        try:
+            wanted = json.loads(await request.read())
+            preset = wanted.get("preset") if isinstance(wanted, dict) else None
+            self.dealer.set(PRESETS[preset] if preset is not None else msgspec.convert(wanted, Faults))
+        except (ValueError, KeyError, msgspec.ValidationError) as error:
+            return _json_error(400, f"no such faults: {error}")
+        return web.json_response(msgspec.to_builtins(self.dealer.faults))
+
+    async def _login(self, request: web.Request) -> web.Response:
+        self._logins += 1
+        return web.json_response({"access_token": self._token()})
+
+    def _token(self) -> str:
+        return f"token-{self.config.seed}-{self._token_no}"
+
+
+def _refusal(fault: FaultName | None, faults: Faults) -> web.Response | None:
+    match fault:
+        case "throttle":
+            headers = {"Retry-After": str(faults.retry_after_s)}
+            return web.json_response({"error": {"code": "too_fast"}}, status=429, headers=headers)
+        case "error":
+            return web.Response(status=500, text="out of paper")
+        case "html":
+            return web.Response(text=_MAINTENANCE, content_type="text/html")
+        case "object":
+            return web.json_response({"error": {"code": "busy", "message": "try again"}})
+        case "redirect":
+            return web.Response(status=302, headers={"Location": "http://elsewhere.invalid/orders"})
+    return None
+
+
+def _json_error(status: int, code: str) -> web.Response:
+    return web.json_response({"error": {"code": code}}, status=status)
+
+
+async def _cut(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Promise the whole body, send half of it, and hang up."""
+    answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body) or 2)})
+    if body:
+        await answer.prepare(request)
+        await answer.write(body[: len(body) // 2])
+    if request.transport is not None:
+        request.transport.abort() if not body else request.transport.close()
+    return answer
+
+
+@asynccontextmanager
+async def open_mall(
+    config: MallConfig, *, clock: Clock = wall_clock_ms, start_ms: int | None = None
+) -> AsyncIterator[Mall]:
+    """Run a mall while the block lasts. `start_ms` (by the mall's clock) is now unless given; the same seed and start
+    make the same orders."""
+    start = clock() + config.clock_offset_ms if start_ms is None else start_ms
+    mall = Mall(config, clock, start)
+    runner = web.AppRunner(mall.app(), access_log=None, shutdown_timeout=_DRAIN_S, handler_cancellation=True)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, config.host, config.port)
+        await site.start()
+        mall.url = f"http://{config.host}:{runner.addresses[0][1]}"
+        yield mall
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,78 @@
+"""What an HTTP answer means before anybody looks into its body: the rules that hold for most platforms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, Split, Throttled
+
+_MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
+_PASSING = frozenset({408, 425})  # request timeout, too early
+_TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window makes both shorter
+
+
+def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None:
+    """Return what the status alone says; None for any 2xx. Waits are clamped to `longest_wait_ms`."""
+    status = response.status
+    if 200 <= status < 300:
+        return None
+    if status == 429:
+        return Throttled(retry_after_ms(response.headers, longest_wait_ms))
+    if status >= 500 or status in _PASSING:
+        return Later(retry_after_ms(response.headers, longest_wait_ms))
+    if status == 401:
+        return Login()
+    if status == 403:
+        return Park("the platform forbids this account the request (403): look at its permissions")
+    if status in _TOO_MUCH:
+        return Split()
+    if 300 <= status < 400:
+        return Park(f"the platform sends us elsewhere ({status}, {_host(response)}): set the account's base_url to it")
+    return Bug(f"the platform refuses the request as it stands ({status})")
+
+
+def json_outcome(response: Response) -> Outcome | None:
+    """Return `Later` for a 2xx body that is no JSON by its first and last sign, such as a maintenance page.
+
+    Half an answer that happens to end in a brace is found out when it is read (`Garbled`); a full look here would cost
+    every page."""
+    body = response.body.strip()
+    if body[:1] in (b"{", b"[") and body[-1:] in (b"}", b"]"):
+        return None
+    return Later()
+
+
+def retry_after_ms(headers: Mapping[str, str], longest_ms: int) -> int | None:
+    """Return the `Retry-After` as a wait, between 0 and `longest_ms`; None when there is none that can be read.
+
+    A date is taken against the answer's own `Date`, since the platform's clock is not ours (RFC 9110, 10.2.3)."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return min(int(text[:18]) * 1000, longest_ms)
+    until, now = http_date_ms(text), http_date_ms(headers.get("date", ""))
+    if until is None or now is None:
+        return None
+    return max(0, min(until - now, longest_ms))
+
+
+def http_date_ms(text: str) -> int | None:
+    """Return an HTTP date (`Sun, 06 Nov 1994 08:49:37 GMT`) in milliseconds, None for anything else.
+    By hand, because `strptime` follows the machine's language and this runs for every answer."""
+    parts = text.split()
+    if len(parts) != 6 or parts[5] != "GMT" or parts[2] not in _MONTHS:
+        return None
+    try:
+        hour, minute, second = map(int, parts[4].split(":"))
+        at = datetime(int(parts[3]), _MONTHS[parts[2]], int(parts[1]), hour, minute, min(second, 59), tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(at.timestamp()) * 1000
+
+
+def _host(response: Response) -> str:
+    try:
+        return urlsplit(response.headers.get("location", "")).hostname or "to a path of its own"
+    except ValueError:
+        return "to an address that cannot be read"

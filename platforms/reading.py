@@ -1,0 +1,233 @@
+"""Reads one window the best way that a declaration allows, without I/O of its own.
+
+    reading = Reading(adapter.declaration, window)
+    while (ask := reading.next()) is not None:
+        response = …send adapter.request(ask.window, ask.page, account, now_ms)…
+        match adapter.outcome(response):
+            case None:    rows = reading.feed(adapter.page(response))     # publish these now
+            case Split(): reading.split()
+            case Empty(): reading.feed(EMPTY_PAGE)
+            case …:       # give the slice back, park the source, …; a retry in place just asks `next` again
+    # the same goes for Garbled out of `page`: nothing was fed, so `next` asks the same again
+    reading.result
+
+A window is read as a stack of parts, earliest first. A part is closed when its count is proven: the different keys read
+equal the platform's total, and, when it took more than one answer, the total asked for again at the end. One answer is
+one snapshot: nothing can move while it is made. A part that does not add up is cut into smaller ones and read again.
+Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that comes again) it is read three
+times at most, then what came is taken and the result is marked unproven.
+
+Orders that change while one pages leave the window (their new version belongs to a later one) and move others under the
+reader; that is what the count at the end finds out. What it cannot find out is one order leaving while another comes in
+late, between the same two answers: the later look at closed windows is there for that.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from platforms.adapter import BadRow, Declaration, Page, Row
+from platforms.bounds import Asked, Window
+from platforms.errors import BrokenContract
+from platforms.parts import Part, Step, cut_window, decide, parts_for, said
+
+_MOST_BAD = 100  # of one window; with more, it is the declaration that is wrong
+_SHOWN = 4096  # bytes of a bad row
+_FEW_ROWS = 20  # from here on, a page mostly from elsewhere is no accident
+
+
+class Ask(NamedTuple):
+    """The next request: which window, and which page of it (None is the first)."""
+
+    window: Window
+    page: str | None
+
+
+class ReadingResult(Struct, frozen=True):
+    """What became of a window.
+
+    distinct: keys handed out. requests: answers fed, and splits. cut: rows that belong to the neighbours. strays: rows
+    from outside what was asked for, which were handed out all the same. missing: orders that the totals speak of and
+    that were not to be had, however small the parts. bad: rows set aside. Without a total nothing is proven."""
+
+    distinct: int
+    is_proven: bool
+    requests: int
+    cut: int
+    strays: int
+    missing: int
+    bad: tuple[BadRow, ...]
+
+
+class Reading:
+    """One attempt at one window. Bounded by its keys: rows are handed out page by page and not kept.
+
+    With `sets_bad_aside` the caller promises to store `bad` rows as dead letters; without it, a reading that met one
+    ends in BrokenContract, after all good rows have been handed out."""
+
+    def __init__(self, declaration: Declaration, window: Window, *, sets_bad_aside: bool = False) -> None:
+        self._rules = declaration.pages
+        self._bounds = declaration.window.bounds
+        self._is_ordered = declaration.is_version_ordered
+        self._always_narrows = self._bounds.time.format != "wall" and "absent" not in (
+            self._bounds.lower,
+            self._bounds.upper,
+        )
+        self._sets_bad_aside = sets_bad_aside
+        self._largest_row = declaration.largest_row
+        self._window = window
+        step_ms = self._bounds.step_ms
+        longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen what is asked for
+        self._todo = [Part(piece) for piece in reversed(cut_window(window, longest_ms, step_ms))]
+        self._versions: dict[str, int] = {}
+        self._is_proven = True
+        self._requests = self._cut = self._strays = self._missing = 0
+        self._bad: dict[BadRow, None] = {}
+        self.server_time_ms: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return not self._todo
+
+    @property
+    def bad(self) -> tuple[BadRow, ...]:
+        """Rows set aside so far."""
+        return tuple(self._bad)
+
+    def next(self) -> Ask | None:
+        """Return what to ask for; the same again until it was fed or split; None when the window is read.
+        BrokenContract when it does not come to an end, or ended with bad rows that nobody sets aside."""
+        if self._todo:
+            if self._requests >= self._rules.most_requests:
+                raise BrokenContract(f"{self._requests} requests did not come to the end of {said(self._window)}")
+            part = self._todo[-1]
+            return Ask(part.window, part.page)
+        if self._bad and not self._sets_bad_aside:
+            raise self._bad_rows()
+        return None
+
+    def feed(self, page: Page) -> list[Row]:
+        """Take the answer to `next()` and return the rows to publish now: each key once, and again when a higher
+        version turns up. BrokenContract on a page named twice, or rows that have nothing to do with what was asked."""
+        part = self._todo[-1]
+        self._requests += 1
+        self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
+        rows = self._inside(self._set_aside(page), part.window)
+        total = page.total if self._rules.has_total else None
+        part.take(page, total)
+        step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
+        self._move(part, step, page.next, total)
+        return self._fresh(rows)
+
+    def split(self) -> None:
+        """Cut the present part in two, because the platform finds it too wide. BrokenContract where it cannot be."""
+        part = self._todo[-1]
+        self._requests += 1
+        if not self._can_split(part.window):
+            raise BrokenContract(
+                f"the platform finds {said(part.window)} too wide, and nothing smaller can be asked for"
+            )
+        self._replace(part, 2)
+
+    @property
+    def result(self) -> ReadingResult:
+        """Return what became of the window; final once `next()` gave None."""
+        return ReadingResult(
+            distinct=len(self._versions),
+            is_proven=self._is_proven,
+            requests=self._requests,
+            cut=self._cut,
+            strays=self._strays,
+            missing=self._missing,
+            bad=self.bad,
+        )
+
+    def _set_aside(self, page: Page) -> list[Row]:
+        """Return the rows of a bearable size, and keep the others, and what cannot be read, as bad."""
+        most, rows = self._largest_row, page.rows
+        large = [row for row in rows if len(row.body) > most]
+        if not large and not page.bad:
+            return rows
+        self._bad.update(dict.fromkeys(page.bad))
+        for row in large:
+            self._bad[BadRow(row.key, f"{len(row.body)} bytes, where {most} are allowed", row.body[:_SHOWN])] = None
+        if len(self._bad) > _MOST_BAD:
+            raise self._bad_rows()
+        return [row for row in rows if len(row.body) <= most] if large else rows
+
+    def _bad_rows(self) -> BrokenContract:
+        first = next(iter(self._bad))
+        return BrokenContract(f"{len(self._bad)} rows cannot be read; the first, key {first.key!r}: {first.reason}")
+
+    def _inside(self, rows: list[Row], asked: Window) -> list[Row]:
+        """Drop the neighbours' rows; keep strays, since whoever lists them here may list them nowhere else."""
+        start, end = self._window.start_ms, self._window.end_ms
+        inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
+        if len(inside) == len(rows):
+            return rows
+        bounds = self._bounds.ask(asked)
+        kept = set(map(id, inside))
+        strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
+        if len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows):
+            raise BrokenContract(
+                f"{len(strays)} of {len(rows)} rows are not from {said(asked)}: the platform ignores the window; "
+                "check the names of its parameters"
+            )
+        self._strays += len(strays)
+        self._cut += len(rows) - len(inside) - len(strays)
+        return inside + strays
+
+    def _fresh(self, rows: list[Row]) -> list[Row]:
+        versions, fresh, is_repeated = self._versions, [], False
+        for row in rows:
+            known = versions.get(row.key)
+            if known is None or row.version > known or (row.version != known and not self._is_ordered):
+                versions[row.key] = row.version
+                fresh.append(row)
+                is_repeated = is_repeated or known is not None
+        # a page may list an order in two versions: the later of the two was appended later
+        return list({row.key: row for row in fresh}.values()) if is_repeated else fresh
+
+    def _move(self, part: Part, step: Step, next_page: str | None, total: int | None) -> None:
+        match step:
+            case "done" | "unproven":
+                self._is_proven = self._is_proven and step == "done"
+                self._missing += max(0, (total or 0) - len(part.keys))
+                self._todo.pop()
+            case "more":
+                part.turn(next_page)
+            case "count":
+                part.page, part.is_counting = None, True
+            case "again":
+                self._todo[-1] = Part(part.window, readings=part.readings + 1)
+            case "split":
+                self._replace(part, parts_for(total, self._rules.size))
+
+    def _replace(self, part: Part, count: int) -> None:
+        step_ms = self._bounds.step_ms
+        length = part.window.end_ms - part.window.start_ms
+        self._todo.pop()
+        self._todo.extend(Part(piece) for piece in reversed(cut_window(part.window, -(-length // count), step_ms)))
+
+    def _can_split(self, window: Window) -> bool:
+        step_ms = self._bounds.step_ms
+        seam_ms = (window.start_ms // step_ms + 1) * step_ms
+        return seam_ms < window.end_ms and (self._always_narrows or self._narrows(window))
+
+    def _narrows(self, window: Window) -> bool:
+        """Return whether half the window asks for clearly less: not without a bound, nor where wall time repeats."""
+        whole = self._bounds.ask(window)
+        half = self._bounds.ask(Window(window.start_ms, (window.start_ms + window.end_ms + 1) // 2))
+        if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
+            return False
+        return (half.latest_ms - half.earliest_ms) * 4 <= (whole.latest_ms - whole.earliest_ms) * 3
+
+
+def is_asked(bounds: Asked, modified_ms: int | None) -> bool:
+    """Return whether an honest platform may list a row of that time for such bounds."""
+    if modified_ms is None:
+        return True
+    is_late_enough = bounds.earliest_ms is None or modified_ms >= bounds.earliest_ms
+    return is_late_enough and (bounds.latest_ms is None or modified_ms <= bounds.latest_ms)

@@ -1,0 +1,55 @@
+"""Which addresses a request may go to: the account's own platform, and nowhere else."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from platforms.errors import BadDeclaration, BrokenContract
+
+_PORTS = {"http": 80, "https": 443}
+
+
+def check_base_url(where: str, text: str) -> str:
+    """Return the URL without a slash at its end; BadDeclaration unless it is plain http(s) to a host, without user,
+    query or fragment."""
+    parts = _split(text)
+    if parts is None or parts.scheme not in _PORTS or not parts.hostname:
+        raise BadDeclaration(where, f"{_shown(text)} is no http or https address")
+    if parts.username is not None or parts.password is not None:
+        raise BadDeclaration(where, f"the address of {parts.hostname} holds a user; put it among the account's values")
+    if parts.query or parts.fragment:
+        raise BadDeclaration(where, f"{_shown(text)} has a query or fragment; parameters belong to the request")
+    return text.rstrip("/")
+
+
+def next_url(link: str, base_url: str) -> str:
+    """Return a link from an answer as an absolute URL; BrokenContract when it leaves the platform's own origin, since
+    our credentials would go with it."""
+    try:
+        url = urljoin(base_url + "/", link)
+    except ValueError as error:
+        raise BrokenContract("the next link cannot be read as an address") from error
+    there, here = _split(url), _split(base_url)
+    if there is None or here is None or _origin(there) != _origin(here) or there.username is not None:
+        host = there.hostname if there is not None else None
+        raise BrokenContract(
+            f"the next link leads to {host or 'nowhere'}, away from {here.hostname if here else base_url}"
+        )
+    return url
+
+
+def _split(text: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+
+
+def _shown(text: str) -> str:
+    return repr(text.split("@")[-1].partition("?")[0][:80])

@@ -1,0 +1,1 @@
+"""What flows, and the only code that talks to NATS."""

@@ -1,0 +1,53 @@
+"""How much waits in front of the consumers of a stream, and whether they get any of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from streams.connection import Connection
+
+__all__ = ["ConsumerState", "consumer_states", "consumers_pending"]
+
+
+class ConsumerState(NamedTuple):
+    """One consumer as the server counts. `pending`: not delivered yet; `in_hand`: delivered and not acknowledged;
+    `pulls`: requests that wait for messages now; `delivered`: deliveries so far, repeats too."""
+
+    name: str
+    pending: int
+    in_hand: int
+    pulls: int
+    delivered: int
+
+
+async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
+    """Return how each consumer of the stream fares. Raises NoStream, Disconnected, OutcomeUnknown."""
+    return [
+        ConsumerState(
+            name=one["name"],
+            pending=one["num_pending"],
+            in_hand=one["num_ack_pending"],
+            pulls=one.get("num_waiting", 0),
+            delivered=one["delivered"]["consumer_seq"],
+        )
+        async for one in _consumers(connection, stream, timeout_s)
+    ]
+
+
+async def consumers_pending(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> dict[str, int]:
+    """Return, by consumer, the messages not yet delivered and those delivered and not yet acknowledged.
+    Raises NoStream, Disconnected, OutcomeUnknown."""
+    states = await consumer_states(connection, stream, timeout_s=timeout_s)
+    return {state.name: state.pending + state.in_hand for state in states}
+
+
+async def _consumers(connection: Connection, stream: str, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
+    seen, total = 0, 1
+    while seen < total:
+        answer = await connection.api(f"CONSUMER.LIST.{stream}", {"offset": seen}, timeout_s=timeout_s)
+        page = answer.get("consumers") or []
+        for one in page:
+            yield one
+        seen += len(page)
+        total = answer.get("total", 0) if page else 0

@@ -1,0 +1,180 @@
+"""Typed key-value over the server's own protocol, so that the `nats kv` command shows and changes the same values.
+
+A write has three ends here too: a revision, RevisionConflict (somebody was first: read, decide again), or unknown. How
+a write whose answer was lost is told from somebody else's is in `marked.py`.
+
+Reads by key may be answered by any replica and be a moment old; compare-and-set makes that harmless.
+"""
+
+from collections.abc import Mapping
+from typing import Generic
+
+import anyio
+
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.entries import Change, Codec, Entry, Synced, T
+from streams.errors import Disconnected, OutcomeUnknown, Refused, RevisionConflict, StreamError
+from streams.frames import Message
+from streams.marked import MarkedWriter
+from streams.publisher import Publisher
+from streams.snapshot import last_of_each
+from streams.subjects import check_key, check_key_pattern, kv_stream
+from streams.watch import Watch
+
+__all__ = ["Bucket", "Change", "Entry", "Synced"]
+
+READ_S = 2.0
+"""One try of a read; tried again until `timeout_s`, since reading twice is harmless."""
+
+
+class Bucket(Generic[T]):
+    """One bucket by its full name (`Namespace.bucket`), its values of one type: `bytes` as they are, else JSON."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, bucket: str, type_: type[T]) -> None:
+        self.name = bucket
+        self._connection = connection
+        self._publisher = publisher
+        self._codec = Codec(type_)
+        self._stream = kv_stream(bucket)
+        self._prefix = f"$KV.{bucket}."
+        self._writer = MarkedWriter(connection, publisher, self._stream)
+
+    # ---- reading
+
+    async def get(self, key: str, *, timeout_s: float = 10.0) -> Entry[T] | None:
+        """Return the key's entry, None if there is none. Raises Disconnected, NoStream (no such bucket)."""
+        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{check_key(key)}"
+        answer = await self._ask(subject, b"", timeout_s)
+        if answer.status == 404:
+            return None
+        if answer.status:
+            raise Refused(answer.status_text, subject=subject, code=answer.status)
+        return self._entry(answer)
+
+    async def entries(self, pattern: str = ">", *, timeout_s: float = 30.0) -> list[Entry[T]]:
+        """Return all entries whose keys match, in the order of their keys.
+
+        Raises MalformedMessage for one that does not decode (never for bytes), Disconnected, NoStream.
+        """
+        try:
+            with anyio.fail_after(timeout_s):
+                found = await self._read_all(check_key_pattern(pattern), timeout_s)
+        except TimeoutError:
+            raise Disconnected(f"bucket {self.name}: not read within {timeout_s} s") from None
+        for entry in found:
+            _ = entry.value  # raises for what does not decode
+        return sorted(found, key=lambda entry: entry.key)
+
+    def watch(self, pattern: str = ">") -> Watch[T]:
+        """Return a context manager whose iterator tells changes: `async with bucket.watch() as changes: async for …`.
+
+        First every matching key (raw: an entry is decoded when its `value` is read), then Synced, then each change as
+        it comes. After a reconnect all keys are told again, those that vanished as deleted, and then Synced. Expired
+        keys are told as deleted within 0.3 s. Entering raises NoStream if there is no such bucket.
+        """
+        return Watch(
+            self._connection, self._stream, self._prefix, check_key_pattern(pattern), self._codec, self._expired_or_not
+        )
+
+    # ---- writing
+
+    async def create(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
+        """Store a key that must not exist (a deleted one does not), and return its revision; else RevisionConflict."""
+        return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s)
+
+    async def compare_and_set(
+        self, key: str, value: T, revision: int, *, ttl_s: int | None = None, timeout_s: float | None = None
+    ) -> int:
+        """Store the key if it is at `revision` (0: must not exist), and return the new revision.
+
+        `ttl_s`: whole seconds, at least 1, until the key is gone; a write without it makes the key permanent. Raises
+        RevisionConflict, OutcomeUnknown (after `timeout_s`, else the publisher's deadline), TooLarge, StoreFull.
+        """
+        subject, payload = self._prefix + check_key(key), self._codec.encode(value)
+        expected = revision
+        for tries_left in (2, 1, 0):
+            try:
+                return await self._writer.write(subject, payload, expected=expected, ttl_s=ttl_s, timeout_s=timeout_s)
+            except RevisionConflict:
+                # A deleted key does not exist, but its marker's revision is the one to name, as long as it stays.
+                marker = await self._marker(subject) if revision == 0 and tries_left else None
+                if marker is None:
+                    raise
+                expected = marker
+        raise AssertionError("the last try returns or raises")
+
+    async def put(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
+        """Store the key whatever it holds, and return its revision. Raises OutcomeUnknown, TooLarge, StoreFull."""
+        subject, payload = self._prefix + check_key(key), self._codec.encode(value)
+        receipt = await self._publisher.publish(
+            subject, payload, message_id=self._writer.next_mark(), ttl_s=ttl_s, timeout_s=timeout_s
+        )
+        return receipt.seq
+
+    async def delete(
+        self, key: str, *, revision: int | None = None, ttl_s: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Delete the key, if `revision` is given only at that one (else RevisionConflict). A repeat is harmless.
+
+        A marker stays, as `nats kv del` leaves it. With `ttl_s` it is a purge, with all earlier values, and the marker
+        goes too after that many seconds; the bucket must allow it.
+        """
+        headers = {"KV-Operation": "DEL"} if ttl_s is None else {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        subject = self._prefix + check_key(key)
+        if revision is None:
+            mark = self._writer.next_mark()
+            await self._publisher.publish(
+                subject, b"", message_id=mark, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s
+            )
+        else:
+            await self._writer.write(subject, b"", expected=revision, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
+
+    async def _marker(self, subject: str) -> int | None:
+        """Return a deleted key's marker by revision, 0 without any message; None if it lives, or nobody says."""
+        try:
+            last = await self._writer.last(subject)
+        except StreamError:
+            return None
+        if last is None:
+            return 0
+        revision, headers = last
+        return revision if _is_deleted(headers) else None
+
+    # ---- one read
+
+    async def _ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+        deadline_s = monotonic_s() + timeout_s
+        while True:
+            left_s = deadline_s - monotonic_s()
+            try:
+                return await self._connection.request(subject, payload, timeout_s=min(READ_S, left_s))
+            except OutcomeUnknown as unknown:
+                if monotonic_s() >= deadline_s:
+                    raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
+
+    async def _read_all(self, pattern: str, timeout_s: float) -> list[Entry[T]]:
+        answers = await last_of_each(self._connection, self._stream, self._prefix + pattern, timeout_s=timeout_s)
+        if answers is not None:
+            return [entry for answer in answers if (entry := self._entry(answer))]
+        found: dict[str, Entry[T] | None] = {}
+        async with self.watch(pattern) as changes:
+            async for change in changes:
+                if isinstance(change, Synced):
+                    break
+                found[change.key] = change.entry
+        return [entry for entry in found.values() if entry]
+
+    async def _expired_or_not(self, key: str) -> Entry[T] | None:
+        return await self.get(key, timeout_s=READ_S)
+
+    def _entry(self, answer: Message) -> Entry[T] | None:
+        headers = answer.headers
+        if _is_deleted(headers):
+            return None
+        key = headers["Nats-Subject"].removeprefix(self._prefix)
+        return Entry(key, answer.payload, int(headers["Nats-Sequence"]), self._codec.decode)
+
+
+def _is_deleted(headers: Mapping[str, str]) -> bool:
+    return "KV-Operation" in headers or "Nats-Marker-Reason" in headers

@@ -1,0 +1,370 @@
+"""The one link to the server: requests, plain publishes, subscriptions, and the news that it has gone for good.
+
+The client library reconnects for ever. What it does not do is tell: a request to a forbidden subject just times out,
+and some errors (a control line too long, a login that expired) close the client for good without anybody hearing.
+Both end up in `failure()`, which the application runs beside its work.
+
+While the link is down, what was written before may or may not have arrived. Requests in flight then end at once with
+OutcomeUnknown; new ones wait for the reconnect within their own time, and end with Disconnected, certainly not sent.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Never, TypeVar
+
+import anyio
+import msgspec
+
+from streams.answers import Answers
+from streams.clock import monotonic_s
+from streams.credentials import Credentials, shown_url
+from streams.errors import (
+    ConnectionLost,
+    Disconnected,
+    MalformedMessage,
+    OutcomeUnknown,
+    PermissionDenied,
+    StreamError,
+    no_responders,
+    refusal,
+)
+from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
+from streams.subjects import Namespace
+from streams.wire import Deliver, WireClient
+
+log = logging.getLogger(__name__)
+
+Reply = Message
+PING_INTERVAL_S = 5
+"""A dead peer that sends no reset is noticed after two missed pings; the library's default takes over four minutes."""
+RECONNECT_S = (0.1, 0.3)
+"""Wait between tries to reconnect: drawn per connection, so that nodes do not come back in step."""
+CLOSE_S = 2.0
+
+_Callback = TypeVar("_Callback")
+
+
+class Subscription:
+    """Interest in a subject. Give it up with `unsubscribe`."""
+
+    def __init__(self, connection: "Connection", sid: int) -> None:
+        self._connection = connection
+        self._sid = sid
+
+    async def unsubscribe(self) -> None:
+        """Stop at once: messages on their way are not delivered. A repeat does nothing."""
+        self._connection.unlisten(self._sid)
+
+
+class Connection:
+    """A connection as `connect` opens it. `client`, `listen`, `send` and the like are for this package only."""
+
+    def __init__(self, client: WireClient, *, name: str, namespace: Namespace) -> None:
+        self.client = client
+        self.name = name
+        self.namespace = namespace
+        self._up = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._failure: StreamError | None = None
+        self.is_open = False
+        self._is_closing = False
+        self._told = ""
+        self._on_reconnect: list[Callable[[], None]] = []
+        self._on_disconnect: list[Callable[[], None]] = []
+        self._on_failure: list[Callable[[StreamError], None]] = []
+        self._answers = Answers("")
+
+    # ---- what callers use
+
+    @property
+    def is_connected(self) -> bool:
+        return self._up.is_set() and not self.client.is_closed
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of headers and payload that the server takes."""
+        return self.client.max_payload
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 5.0,
+    ) -> Message:
+        """Send a request and return the first answer.
+
+        Raises Disconnected (not sent), OutcomeUnknown (no answer in time, or the link broke meanwhile), NoStream when
+        nobody listens, PermissionDenied, and for what cannot be sent MalformedSubject, MalformedHeader, TooLarge.
+        """
+        block = self.checked(check_subject(subject), payload, headers)
+        deadline_s = monotonic_s() + timeout_s
+        await self.connected_by(deadline_s)
+        reply, answer = self._answers.expect(subject)
+        try:
+            self.client.send(publish_frame(subject, reply, block, payload))
+            async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
+                message = await answer
+        except TimeoutError:
+            raise OutcomeUnknown(f"no answer within {timeout_s} s", subject=subject) from None
+        finally:
+            answer.cancel()
+        if message.status == 503:
+            raise no_responders(subject)
+        return message
+
+    async def api(self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Ask the JetStream API and return its answer; raise the Refused that fits its `err_code`, and as `request`."""
+        subject = f"$JS.API.{subject_suffix}"
+        payload = b"" if body is None else msgspec.json.encode(body)
+        answer = await self.request(subject, payload, timeout_s=timeout_s)
+        try:
+            decoded = msgspec.json.decode(answer.payload, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise MalformedMessage(f"{subject}: the answer is no JSON object: {error}") from error
+        if "error" in decoded:
+            raise refusal(decoded["error"], subject=subject)
+        return decoded
+
+    async def publish_core(
+        self, subject: str, payload: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send without any receipt. While the link is down up to 2 MiB wait for it; then Disconnected."""
+        block = self.checked(check_subject(subject), payload, headers)
+        self.client.send(publish_frame(subject, reply and check_subject(reply), block, payload))
+        if self.client.is_clogged:
+            await self.client.unclog()
+
+    async def subscribe(self, subject: str, callback: Callable[[Message], None]) -> Subscription:
+        """Call `callback` for each message, in order, from now on and over reconnects.
+
+        It is called while the socket is read: short, no waiting; when it raises, the connection fails with it. There
+        is no queue and nothing is dropped: a slow callback slows the reading.
+        """
+
+        def deliver(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+            callback(Message(subject, reply, payload, block))
+
+        return Subscription(self, self.listen(check_pattern(subject), deliver))
+
+    def new_inbox(self) -> str:
+        """Return a subject of our own to be answered on; nobody else knows it."""
+        return self.client.new_inbox()
+
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, short and sync, after each reconnect; return what removes it."""
+        return _registered(self._on_reconnect, callback)
+
+    async def flush(self, timeout_s: float = 5.0) -> None:
+        """Wait until the server has processed what was sent before; Disconnected if it does not answer in time."""
+        if not await self.client.round_trip(timeout_s):
+            raise Disconnected(f"no answer to a ping within {timeout_s} s")
+
+    async def failure(self) -> Never:
+        """Wait until the connection is closed for good or something is forbidden, and raise it.
+
+        ConnectionLost or PermissionDenied, or what a subscriber's callback raised. The application runs this beside its
+        work, so that it ends with a clear message instead of waiting for ever.
+        """
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    # ---- for this package
+
+    def checked(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> bytes:
+        """Return the header block of a message that may be sent; raise MalformedHeader or TooLarge."""
+        block = header_block(headers) if headers else b""
+        check_size(subject, block, payload, self.client.max_payload)
+        return block
+
+    async def connected_by(self, deadline_s: float) -> None:
+        """Wait for the link until `deadline_s` of the monotonic clock; Disconnected if it is not there by then."""
+        self._raise_if_closed()
+        if self._up.is_set():
+            return
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
+                await self._up.wait()
+        except TimeoutError:
+            raise Disconnected("no connection to the server within the time given") from None
+        self._raise_if_closed()
+
+    def listen(self, subject: str, deliver: Deliver) -> int:
+        """Subscribe with a callback that takes the raw message; return the number for `unlisten`."""
+
+        def guarded(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+            try:
+                deliver(subject, reply, payload, block)
+            except Exception as error:  # the parser's loop would end with it, and the link hang
+                self.fail(StreamError(f"a subscriber of {subject.decode()} failed: {error!r}"), cause=error)
+
+        self._raise_if_closed()
+        return self.client.listen(subject, guarded)
+
+    def unlisten(self, sid: int) -> None:
+        """Give up interest at once."""
+        self.client.stop_listening(sid)
+        self.client.forget(sid)
+
+    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback`, short and sync, when the link breaks; return what removes it."""
+        return _registered(self._on_disconnect, callback)
+
+    def on_failure(self, callback: Callable[[StreamError], None]) -> Callable[[], None]:
+        """Call `callback` with what `failure` raises; return what removes it."""
+        return _registered(self._on_failure, callback)
+
+    def fail(self, failure: StreamError, *, cause: BaseException | None = None) -> None:
+        """Make `failure()` raise. The first failure is the one told; callbacks hear each."""
+        failure.__cause__ = cause
+        if self._failure is None:
+            self._failure = failure
+            log.error("connection.failed", extra={"fields": {"name": self.name, "reason": str(failure)}})
+        self._failed.set()
+        for callback in tuple(self._on_failure):
+            callback(failure)
+
+    # ---- what the client library tells us
+
+    async def heard_error(self, error: Exception) -> None:
+        """Take an error that the library could not raise anywhere."""
+        text = str(error)
+        if "permissions violation" in text:
+            denial = PermissionDenied(f"{text.removeprefix('nats: ')}; check this user's permissions")
+            self._answers.denied(denial)
+            self.fail(denial)
+        elif self._told != (reason := text or repr(error)):  # the library tells each failed try
+            self._told = reason
+            log.warning("connection.troubled", extra={"fields": {"name": self.name, "reason": reason}})
+
+    async def heard_disconnect(self) -> None:
+        self._up.clear()
+        self._answers.link_broke()
+        self._call(self._on_disconnect)
+        task = asyncio.current_task()
+        if (
+            task is not None and not self._is_closing
+        ):  # the library reconnects in this task: if that dies, nobody reconnects any more
+            task.add_done_callback(self._reconnecting_ended)
+
+    async def heard_reconnect(self) -> None:
+        self._told = ""
+        self._up.set()
+        log.info("connection.resumed", extra={"fields": {"name": self.name}})
+        self._call(self._on_reconnect)
+
+    async def heard_close(self) -> None:
+        self._up.clear()
+        if self._is_closing:
+            return
+        reason = self.client.last_error or "no reason given"
+        self.fail(ConnectionLost(f"the client closed the connection for good: {reason}; restart the process"))
+        self._up.set()  # whoever waits for the link shall hear that it will not come
+
+    def opened(self) -> None:
+        """Take the link into use after the first connect."""
+        self._answers = answers = Answers(self.new_inbox())
+        self.listen(answers.pattern, lambda *raw: answers.heard(Message(*raw)))
+        self.is_open = True
+        self._told = ""
+        self._up.set()
+
+    async def close(self) -> None:
+        """Flush and close; requests in flight end with OutcomeUnknown."""
+        self._is_closing = True
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            await self.client.close()
+
+    def _call(self, callbacks: list[Callable[[], None]]) -> None:
+        for callback in tuple(callbacks):
+            try:
+                callback()
+            except Exception as error:  # the library's reconnecting would end with it
+                self.fail(StreamError(f"a callback of the connection failed: {error!r}"), cause=error)
+
+    def _reconnecting_ended(self, task: "asyncio.Task[Any]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._is_closing:
+            self.fail(ConnectionLost(f"reconnecting failed: {error!r}; restart the process"), cause=error)
+
+    def _raise_if_closed(self) -> None:
+        if self.client.is_closed:
+            raise ConnectionLost("the connection is closed")
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    name: str,
+    namespace: Namespace | None = None,
+    credentials: Credentials | None = None,
+    connect_timeout_s: float = 10.0,
+) -> AsyncIterator[Connection]:
+    """Connect, and close at the end. `url` may list several servers of one cluster, parted by commas.
+
+    Raises Disconnected when no server answers in time, PermissionDenied when the login is refused.
+    """
+    client = WireClient()
+    connection = Connection(client, name=name, namespace=namespace or Namespace())
+    low_s, high_s = RECONNECT_S
+    troubles: list[Exception] = []
+
+    async def heard_error(error: Exception) -> None:
+        if not connection.is_open:
+            troubles.append(error)
+            _raise_if_login_refused(error, url)
+        await connection.heard_error(error)
+
+    try:
+        async with asyncio.timeout(connect_timeout_s):
+            await client.connect(
+                url.split(","),
+                name=name,
+                error_cb=heard_error,
+                disconnected_cb=connection.heard_disconnect,
+                reconnected_cb=connection.heard_reconnect,
+                closed_cb=connection.heard_close,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=low_s + (high_s - low_s) * secrets.randbelow(1000) / 1000,  # type: ignore[arg-type] # seconds, to sleep; a float will do
+                ping_interval=PING_INTERVAL_S,
+                **(credentials or Credentials()).options(),
+            )
+        if not client.is_connected:  # the library takes any line but PONG or -ERR for a welcome
+            raise Disconnected(_unreachable(url, connect_timeout_s, troubles))
+        connection.opened()
+    except TimeoutError:
+        await connection.close()
+        raise Disconnected(_unreachable(url, connect_timeout_s, troubles)) from None
+    except BaseException:
+        await connection.close()
+        raise
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def _raise_if_login_refused(error: Exception, url: str) -> None:
+    if "authorization" in str(error).lower() or "authentication" in str(error).lower():
+        raise PermissionDenied(f"{shown_url(url)} refused the login: {error}; check the credentials") from error
+
+
+def _unreachable(url: str, waited_s: float, troubles: list[Exception]) -> str:
+    last = f": {troubles[-1]}" if troubles and str(troubles[-1]) else ""
+    return f"no connection to {shown_url(url)} within {waited_s} s{last}; is a server running there?"
+
+
+def _registered(callbacks: list[_Callback], callback: _Callback) -> Callable[[], None]:
+    callbacks.append(callback)
+
+    def remove() -> None:
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    return remove

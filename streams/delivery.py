@@ -1,0 +1,149 @@
+"""One message handed out by a consumer, and the five things to answer: done, not now, still at it, never, nothing.
+
+The answers go to the message's reply subject, which also carries its numbers. JetStream does not fence: an answer
+that comes after the ack wait counts as well. Whoever must be the only owner holds a fence elsewhere and settles last.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from streams.errors import MalformedMessage
+from streams.frames import Message, parse_headers
+
+_PREFIX = b"$JS.ACK."
+_MAX_REASON = 256
+
+
+class Facts(NamedTuple):
+    """What the reply subject says. `delivered` counts from 1; `pending` is what the consumer had still to deliver."""
+
+    stream: str
+    consumer: str
+    delivered: int
+    seq: int
+    consumer_seq: int
+    stored_ms: int
+    pending: int
+
+
+class Holder(Protocol):
+    """Who holds the delivery until it is settled: a puller."""
+
+    def send(self, frame: bytes) -> None: ...
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message: ...
+    def settled(self, delivery: "Delivery") -> None: ...
+
+
+class Delivery:
+    """A message to work on, held until it is settled.
+
+    Settle it once, by `ack`, `ack_sync`, `nak`, `term` or `forget`; what comes after that does nothing, so that an
+    error path may settle what is settled. A delivery that is dropped unsettled keeps its place in the puller for good.
+    """
+
+    __slots__ = ("_block", "_facts", "_headers", "_holder", "_reply", "is_settled", "payload", "subject")
+
+    def __init__(self, holder: Holder, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        self._holder = holder
+        self._reply = reply
+        self._block = block
+        self._facts: Facts | None = None
+        self._headers: Mapping[str, str] | None = None
+        self.subject = subject.decode()
+        self.payload = payload
+        self.is_settled = False
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        if self._headers is None:
+            self._headers = parse_headers(self._block)
+        return self._headers
+
+    @property
+    def facts(self) -> Facts:
+        if self._facts is None:
+            self._facts = read_reply(self._reply)
+        return self._facts
+
+    @property
+    def seq(self) -> int:
+        """The message's sequence in its stream."""
+        return self.facts.seq
+
+    @property
+    def delivered(self) -> int:
+        """Which delivery this is, from 1; naks count too. Not an attempt: see the ledger."""
+        return self.facts.delivered
+
+    @property
+    def stored_ms(self) -> int:
+        """When the server stored the message, by its clock."""
+        return self.facts.stored_ms
+
+    @property
+    def pending(self) -> int:
+        """Messages that the consumer had not delivered yet when it delivered this one."""
+        return self.facts.pending
+
+    async def ack(self) -> None:
+        """Done. Sent and not waited for: lost with the link, it costs a redelivery."""
+        self._settle(b"")
+
+    async def ack_sync(self, timeout_s: float = 2.0) -> None:
+        """Done, and the server has it. OutcomeUnknown, Disconnected, NoStream (no such consumer): still unsettled."""
+        if not self.is_settled:
+            await self._holder.ask(self._reply.decode(), b"+ACK", timeout_s)
+            self._mark_settled()
+
+    async def nak(self, delay_s: float = 0) -> None:
+        """Not now: deliver it again, to anybody, after `delay_s`."""
+        self._settle(b'-NAK {"delay":%d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
+
+    async def extend(self) -> None:
+        """Still at it: the ack wait starts anew."""
+        if not self.is_settled:
+            self._holder.send(self.frame(b"+WPI"))
+
+    async def term(self, reason: str) -> None:
+        """Never again. A work queue removes the message, so store it elsewhere before."""
+        printable = "".join(sign if sign.isprintable() else " " for sign in reason[:_MAX_REASON])
+        self._settle(f"+TERM {printable}".encode())
+
+    def forget(self) -> None:
+        """Say nothing, and make room for another: the ack wait gives it to somebody."""
+        if not self.is_settled:
+            self._mark_settled()
+
+    def frame(self, answer: bytes) -> bytes:
+        """Return the bytes that send `answer`."""
+        return b"PUB %b %d\r\n%b\r\n" % (self._reply, len(answer), answer)
+
+    def _settle(self, answer: bytes) -> None:
+        if not self.is_settled:
+            self._holder.send(self.frame(answer))
+            self._mark_settled()
+
+    def _mark_settled(self) -> None:
+        self.is_settled = True
+        self._holder.settled(self)
+
+
+def is_delivery(reply: bytes) -> bool:
+    """Say whether a message with this reply subject is a delivery; the server's statuses have none."""
+    return reply.startswith(_PREFIX)
+
+
+def read_reply(reply: bytes) -> Facts:
+    """Return what the reply subject says; raise MalformedMessage.
+
+    `$JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored ns>.<pending>`, or with two tokens more before
+    the stream (domain, account) and one or more after (ADR-15 of NATS).
+    """
+    tokens = reply.decode("utf-8", "replace").split(".")
+    fields = tokens[2:9] if len(tokens) == 9 else tokens[4:11]
+    try:
+        stream, consumer, *numbers = fields
+        delivered, seq, consumer_seq, stored_ns, pending = map(int, numbers)
+    except ValueError:
+        raise MalformedMessage(f"no reply subject of a delivery: {reply!r}") from None
+    return Facts(stream, consumer, delivered, seq, consumer_seq, stored_ns // 1_000_000, pending)

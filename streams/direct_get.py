@@ -1,0 +1,62 @@
+"""One batched direct get: many messages with one request, from any replica (ADR-31 of NATS).
+
+The server sends the messages to our inbox, then a status. A try that gets no status (the link broke in the middle, or
+the answering replica died) is made again, since reading twice is harmless.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import Disconnected, Refused, no_responders
+from streams.frames import Message
+
+TRY_S = 2.0
+DONE, NONE, TOO_MANY, NOBODY = 204, 404, 413, 503
+
+
+async def get_batch(
+    connection: Connection, stream: str, request: Mapping[str, object], *, timeout_s: float
+) -> tuple[list[Message], Message]:
+    """Return the messages of one answer and the status that ended it: DONE, NONE or TOO_MANY.
+
+    Raises NoStream, Refused, Disconnected when no whole answer came in time.
+    """
+    deadline_s = monotonic_s() + timeout_s
+    while True:
+        left_s = deadline_s - monotonic_s()
+        if left_s <= 0:
+            raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
+        await connection.connected_by(deadline_s)
+        try:
+            async with asyncio.timeout(min(TRY_S, left_s)):
+                return await _once(connection, stream, request)
+        except TimeoutError:
+            continue
+
+
+async def _once(connection: Connection, stream: str, request: Mapping[str, object]) -> tuple[list[Message], Message]:
+    found: list[Message] = []
+    ended: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def take(message: Message) -> None:
+        if not message.status:
+            found.append(message)
+        elif not ended.done():
+            ended.set_result(message)
+
+    inbox, asked = connection.new_inbox(), f"$JS.API.DIRECT.GET.{stream}"
+    subscription = await connection.subscribe(inbox, take)
+    try:
+        await connection.publish_core(asked, msgspec.json.encode(request), reply=inbox)
+        end = await ended
+    finally:
+        await subscription.unsubscribe()
+    if end.status == NOBODY:
+        raise no_responders(asked)
+    if end.status not in (DONE, NONE, TOO_MANY):
+        raise Refused(end.status_text, subject=asked, code=end.status)
+    return found, end

@@ -1,0 +1,184 @@
+"""One holder at a time: a key with a time to live, renewed by revision, and a fence that outlives mistakes.
+
+The key appears by create, so one contender wins; it disappears by itself when its holder stops renewing. Each renewal
+raises the key's revision, so that is no fence. The **token** is: the revision of the write that acquired, kept over
+renewals and higher with each new holder. Put it into what the holder writes, and refuse what carries a lower one.
+
+A holder knows by its own monotonic clock when it may no longer act: the last renewal that succeeded was begun at t, so
+the server keeps the key until at least t + ttl; `is_held` ends a margin earlier. That holds while the process hangs or
+is stopped, but not while the whole machine sleeps: that clock sleeps too. The fence covers it.
+
+Times to live are whole seconds, at least 1 (the server's grain); the server frees an expired key up to 0.3 s late.
+"""
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Never
+
+import anyio
+import msgspec
+
+from streams.bucket import Bucket
+from streams.clock import monotonic_s, now_ms
+from streams.errors import Disconnected, LeaseLost, OutcomeUnknown, Refused, RevisionConflict, StreamError
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 1.0
+"""One try of a renewal; shorter when less of the lease is left."""
+RELEASE_S = 2.0
+MARKER_TTL_S = 1
+LOOKS = 3
+"""How often one renewal looks again whose revision is current; a replica may answer a moment late."""
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands under the key. `mark` tells one acquisition from every other, of the same holder too."""
+
+    holder: str
+    mark: str
+    since_ms: int
+
+
+class Lease:
+    """A lease that was acquired. `token` is the fence. For one task."""
+
+    def __init__(
+        self, bucket: Bucket[bytes], key: str, record: LeaseRecord, *, revision: int, ttl_s: int, begun_s: float
+    ) -> None:
+        self.key = key
+        self.holder = record.holder
+        self.token = revision
+        self.ttl_s = ttl_s
+        self._bucket = bucket
+        self._record = record
+        self._revision = revision
+        self._margin_s = max(0.2, ttl_s / 10)
+        self._until_s = begun_s + ttl_s - self._margin_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for which the lease is certainly held without another renewal; 0 when it is over."""
+        return max(0.0, self._until_s - monotonic_s())
+
+    def is_held(self) -> bool:
+        """Return whether nobody else can hold it now, by our own clock. Ask right before acting."""
+        return self.left_s > 0
+
+    async def renew(self) -> None:
+        """Hold it for another `ttl_s`. Raises LeaseLost when it is over, OutcomeUnknown or Disconnected when nobody
+        knows (then `is_held` still tells the truth, and another try may succeed)."""
+        for _ in range(LOOKS):
+            begun_s = monotonic_s()
+            if not self.is_held():
+                raise LeaseLost(f"lease {self.key}: {self.holder} did not renew it in time")
+            try:
+                self._revision = await self._bucket.compare_and_set(
+                    self.key,
+                    msgspec.json.encode(self._record),
+                    self._revision,
+                    ttl_s=self.ttl_s,
+                    timeout_s=min(RENEW_S, self.left_s),
+                )
+            except RevisionConflict:
+                await self._adopt_own()
+            else:
+                self._until_s = begun_s + self.ttl_s - self._margin_s
+                return
+        raise OutcomeUnknown("the revision moves under the renewal", subject=self.key)
+
+    async def release(self) -> None:
+        """Give it up at once, so that another can take it without waiting. Raises nothing of ours: if it cannot be
+        done, the time to live does it."""
+        self._until_s = 0.0
+        try:
+            await self._bucket.delete(self.key, revision=self._revision, ttl_s=MARKER_TTL_S, timeout_s=RELEASE_S)
+        except StreamError as error:
+            log.debug("lease.not_released", extra={"fields": {"key": self.key, "reason": str(error)}})
+
+    async def _adopt_own(self) -> None:
+        """Take over the revision of an own renewal of unknown outcome; LeaseLost if what stands there is not ours."""
+        entry = await self._bucket.get(self.key, timeout_s=min(RENEW_S, max(self.left_s, 0.05)))
+        record = read_record(entry.raw) if entry else None
+        if entry is None or record is None or record.mark != self._record.mark:
+            self._until_s = 0.0
+            now = f"held by {record.holder}" if record else "free" if entry is None else "something that is no lease"
+            raise LeaseLost(f"lease {self.key}: {self.holder} lost it; it is {now}")
+        self._revision = entry.revision
+
+
+async def acquire(bucket: Bucket[bytes], key: str, holder: str, *, ttl_s: int) -> Lease | None:
+    """Return the lease if nobody holds it, else None. Raises Disconnected, OutcomeUnknown, Refused.
+
+    After OutcomeUnknown the key may be ours without our knowing; it frees itself after `ttl_s`.
+    """
+    if ttl_s < 1:
+        raise ValueError(f"lease {key}: ttl_s {ttl_s!r}: whole seconds, at least 1; the server knows no shorter ones")
+    record = LeaseRecord(holder=holder, mark=secrets.token_hex(8), since_ms=now_ms())
+    begun_s = monotonic_s()
+    try:
+        revision = await bucket.create(key, msgspec.json.encode(record), ttl_s=ttl_s, timeout_s=ttl_s / 2)
+    except RevisionConflict:
+        return None
+    return Lease(bucket, key, record, revision=revision, ttl_s=ttl_s, begun_s=begun_s)
+
+
+async def lead(
+    bucket: Bucket[bytes], key: str, holder: str, *, ttl_s: int, body: Callable[[Lease], Awaitable[None]]
+) -> Never:
+    """Campaign for ever; whenever elected run `body`, which is cancelled when the lease is lost.
+
+    A leader that dies is followed within `ttl_s` + 0.3 s + `ttl_s` / 3, one that leaves within `ttl_s` / 3. When `body`
+    returns, the lease is released and the campaign goes on. What `body` raises comes out (in an exception group).
+    """
+    while True:
+        lease = await _try_to_acquire(bucket, key, holder, ttl_s)
+        if lease is not None:
+            await _hold(lease, body)
+        await anyio.sleep(ttl_s / 3 * (0.5 + secrets.randbelow(500) / 1000))
+
+
+async def _try_to_acquire(bucket: Bucket[bytes], key: str, holder: str, ttl_s: int) -> Lease | None:
+    try:
+        return await acquire(bucket, key, holder, ttl_s=ttl_s)
+    except (Disconnected, OutcomeUnknown, Refused) as error:
+        log.debug("lease.no_campaign", extra={"fields": {"key": key, "reason": str(error)}})
+        return None
+
+
+async def _hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
+    log.info("lease.acquired", extra={"fields": {"key": lease.key, "token": lease.token}})
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_renew_until_lost, lease, tasks.cancel_scope)
+            await body(lease)
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.move_on_after(RELEASE_S, shield=True):
+            await lease.release()
+
+
+async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
+    pause_s = lease.ttl_s / 3
+    while lease.is_held():
+        await anyio.sleep(min(pause_s, lease.left_s))
+        try:
+            with anyio.move_on_after(lease.left_s):  # a server that says nothing must not keep us past the end
+                await lease.renew()
+                pause_s = lease.ttl_s / 3
+        except LeaseLost:
+            break
+        except (Disconnected, OutcomeUnknown, Refused) as error:
+            pause_s = lease.ttl_s / 10
+            log.info("lease.not_renewed", extra={"fields": {"key": lease.key, "reason": str(error)}})
+    log.warning("lease.lost", extra={"fields": {"key": lease.key, "token": lease.token}})
+    scope.cancel()
+
+
+def read_record(raw: bytes) -> LeaseRecord | None:
+    """Return who holds a lease, from the bytes under its key; None for what is no such record."""
+    try:
+        return msgspec.json.decode(raw, type=LeaseRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

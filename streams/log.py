@@ -1,0 +1,139 @@
+"""A stream as a log: reads what is stored, in the order in which it was, page by page, without a consumer.
+
+Direct gets ask for the next messages from a sequence on, so nothing is left behind on the server, a reader may stop
+anywhere, and its memory is one page. What is stored while one reads is read too; what is deleted is left out.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from streams.connection import Connection
+from streams.direct_get import NONE, TOO_MANY, get_batch
+from streams.errors import Refused
+from streams.frames import Message
+
+__all__ = ["Extent", "LogEntry", "delete_entry", "entry_at", "extent_of", "last_entries", "purge_subject", "read_log"]
+
+PAGE = 256
+MOST_LAST = 1024
+TIMEOUT_S = 15.0
+_GONE = (10037, 10043, 10057)
+"""No message found, sequence not found, and what a delete in an emptied stream ends with."""
+
+
+class LogEntry(NamedTuple):
+    """One stored message. `stored_ms` is the server's clock."""
+
+    seq: int
+    subject: str
+    stored_ms: int
+    payload: bytes
+
+
+class Extent(NamedTuple):
+    """What a stream holds: messages, the first and last sequence, and when the first one was stored (0: empty)."""
+
+    messages: int
+    first_seq: int
+    last_seq: int
+    first_ms: int
+
+
+async def read_log(
+    connection: Connection,
+    stream: str,
+    subject: str,
+    *,
+    start_ms: int | None = None,
+    start_seq: int = 1,
+    page: int = PAGE,
+    timeout_s: float = TIMEOUT_S,
+) -> AsyncIterator[LogEntry]:
+    """Yield the messages whose subject matches, oldest first, from `start_seq` or from those stored at `start_ms` on.
+
+    `page` messages are in memory at most; `timeout_s` is for one page. Raises NoStream, Disconnected."""
+    begin: dict[str, object] = {"seq": start_seq} if start_ms is None else {"start_time": _server_time(start_ms)}
+    while True:
+        request = {**begin, "next_by_subj": subject, "batch": page}
+        messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+        for message in messages:
+            yield _entry(message)
+        if end.status == NONE or not messages or end.headers.get("Nats-Num-Pending", "0") == "0":
+            return
+        begin = {"seq": int(messages[-1].headers["Nats-Sequence"]) + 1}
+
+
+async def last_entries(
+    connection: Connection, stream: str, subjects: Sequence[str], *, timeout_s: float = TIMEOUT_S
+) -> dict[str, LogEntry]:
+    """Return the last message on each subject, by subject; those without one are left out.
+
+    `subjects` are up to 1,024 literal ones, or patterns that so many match. Raises Refused for more."""
+    found: dict[str, LogEntry] = {}
+    wanted = list(subjects)
+    while wanted:
+        request = {"multi_last": wanted, "batch": MOST_LAST}
+        messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+        if end.status == TOO_MANY:
+            raise Refused(end.status_text, subject=stream, code=end.status)
+        fresh = {entry.subject: entry for entry in map(_entry, messages) if entry.subject not in found}
+        found |= fresh
+        if not fresh or end.headers.get("Nats-Num-Pending", "0") == "0":
+            break
+        wanted = [subject for subject in wanted if subject not in found]
+    return found
+
+
+async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:
+    """Return the message at a sequence as the stream's leader has it; None if it is not there (any more)."""
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+    except Refused as refused:
+        if refused.err_code not in _GONE:
+            raise
+        return None
+    message = answer["message"]
+    payload = base64.b64decode(message.get("data") or "")
+    return LogEntry(message["seq"], message["subject"], _milliseconds(message["time"]), payload)
+
+
+async def delete_entry(connection: Connection, stream: str, seq: int) -> bool:
+    """Remove one message for good; False if it was gone before."""
+    try:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+    except Refused as refused:
+        if refused.err_code not in _GONE:
+            raise
+        return False
+    return True
+
+
+async def purge_subject(connection: Connection, stream: str, subject: str) -> int:
+    """Remove all messages whose subject matches; return how many they were."""
+    answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject})
+    return int(answer["purged"])
+
+
+async def extent_of(connection: Connection, stream: str) -> Extent:
+    """Return what the stream holds now. Raises NoStream."""
+    state = (await connection.api(f"STREAM.INFO.{stream}"))["state"]
+    first_ms = _milliseconds(state["first_ts"]) if state["messages"] else 0
+    return Extent(state["messages"], state["first_seq"], state["last_seq"], first_ms)
+
+
+def _entry(message: Message) -> LogEntry:
+    headers = message.headers
+    stored_ms = _milliseconds(headers["Nats-Time-Stamp"])
+    return LogEntry(int(headers["Nats-Sequence"]), headers["Nats-Subject"], stored_ms, message.payload)
+
+
+def _milliseconds(text: str) -> int:
+    """Return a time as the server writes it (RFC 3339, up to nanoseconds) in whole milliseconds."""
+    moment = datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (moment.days * 86_400 + moment.seconds) * 1000 + moment.microseconds // 1000
+
+
+def _server_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at_ms % 1000:03d}Z"

@@ -1,0 +1,111 @@
+"""Conditional writes whose outcome can be told, whatever happened on the way.
+
+A stream on one server checks a write's expected sequence before it looks for repeats (2.15.1; with three replicas it is
+the other way round), so when an answer was lost, the repeat of our own write that had arrived comes back as a conflict.
+Therefore each conditional write carries a mark of its own (`Penstock-Write`), and after a lost answer the subject is
+read back from the stream's leader: the write is ours if the mark is, however equal two writers' payloads may be. When
+a third writer has already built upon ours, a conflict is told; whoever decides again must not mind that the move was
+made.
+"""
+
+import base64
+import secrets
+from collections.abc import Mapping
+from itertools import count
+
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import OutcomeUnknown, Refused, RevisionConflict, StreamError
+from streams.frames import parse_headers
+from streams.publisher import Publisher
+
+MARK = "Penstock-Write"
+READ_S = 4.0
+"""To read back what was stored, in tries of a quarter: the link may just be coming back."""
+_NO_MESSAGE = 10037
+
+
+class MarkedWriter:
+    """Writes conditionally into one stream."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, stream: str) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._stream = stream
+        self._mark = secrets.token_hex(8)
+        self._marks = count(1)
+
+    def next_mark(self) -> str:
+        """Return an id that no other write has."""
+        return f"{self._mark}{next(self._marks)}"
+
+    async def write(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        expected: int,
+        expected_of: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Store a message if the last one is at `expected` (0: none), and return its sequence.
+
+        `expected_of`: the subject whose last message is meant, if it is another of the stream.
+        Raises RevisionConflict, OutcomeUnknown, and as Publisher.publish.
+        """
+        mark = self.next_mark()
+        headers = {**(headers or {}), MARK: mark}
+        if expected_of is not None:
+            headers["Nats-Expected-Last-Subject-Sequence-Subject"] = expected_of
+        try:
+            receipt = await self._publisher.publish(
+                subject, payload, headers=headers, expected_seq=expected, ttl_s=ttl_s, timeout_s=timeout_s
+            )
+        except RevisionConflict as conflict:
+            if not conflict.is_after_retry:
+                raise
+            return await self._resolved(subject, mark, None if expected_of else expected, conflict)
+        except OutcomeUnknown as unknown:
+            return await self._resolved(subject, mark, None if expected_of else expected, unknown)
+        return receipt.seq
+
+    async def last(self, subject: str) -> tuple[int, Mapping[str, str]] | None:
+        """Return sequence and headers of the last message on a subject as the leader has it, None if there is none."""
+        give_up_s = monotonic_s() + READ_S
+        while True:
+            try:
+                return await self._last_once(subject, min(READ_S / 4, give_up_s - monotonic_s()))
+            except OutcomeUnknown:
+                if monotonic_s() >= give_up_s:
+                    raise
+
+    async def _last_once(self, subject: str, timeout_s: float) -> tuple[int, Mapping[str, str]] | None:
+        asked = f"STREAM.MSG.GET.{self._stream}"
+        try:
+            answer = await self._connection.api(asked, {"last_by_subj": subject}, timeout_s=timeout_s)
+        except Refused as refused:
+            if refused.err_code != _NO_MESSAGE:
+                raise
+            return None
+        message = answer["message"]
+        return message["seq"], parse_headers(base64.b64decode(message.get("hdrs", "")))
+
+    async def _resolved(
+        self, subject: str, mark: str, expected: int | None, end: RevisionConflict | OutcomeUnknown
+    ) -> int:
+        """Return the sequence of a write that was stored though it ended as `end`; else raise what is known by now.
+
+        `expected`: where the subject was before, None if that says nothing about this write.
+        """
+        try:
+            last = await self.last(subject)
+        except StreamError:
+            raise OutcomeUnknown(f"not read back after {end}", subject=subject, message_id=mark) from end
+        sequence, headers = last or (0, {})
+        if headers.get(MARK) == mark:
+            return sequence
+        if isinstance(end, RevisionConflict) or expected in (None, sequence):
+            raise end  # if it is not there yet, it may still be on its way
+        raise RevisionConflict(f"wrong last sequence: {sequence}", subject=subject) from end

@@ -1,0 +1,396 @@
+"""What flows through the streams: frozen, tagged records, JSON on the wire.
+
+Every message may come twice or late, so each kind says what makes two copies the same: a slice offer is its subject, an
+order is (platform, source, order_key, version), dead letters and events are the facts in their ids (message_ids.py).
+
+Forms grow by fields with defaults; unknown fields are ignored; a new meaning gets a new tag. Every released form stays
+in tests/golden/messages and decodes for good. Times are whole milliseconds UTC.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from streams.errors import MalformedMessage
+
+_T = TypeVar("_T")
+
+LONGEST_ORDER_KEY = 512
+"""Characters. A key of a database index has to hold it: PostgreSQL refuses index rows above 2,704 bytes."""
+
+Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A count or version that a database's 64-bit column can hold."""
+Millis = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+OrderKey = Annotated[str, Meta(min_length=1, max_length=LONGEST_ORDER_KEY)]
+
+
+class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer"):
+    """Points a fetcher at an open slice of a source's ledger. The ledger is the truth; this only says where to look."""
+
+    platform: str
+    source: str
+    slice_id: str
+
+
+class Order(Struct, frozen=True, kw_only=True, tag="order"):
+    """One version of one order. `body` is the platform's JSON, carried as it came and never decoded on the way."""
+
+    platform: str
+    source: str
+    order_key: OrderKey
+    version: Whole
+    modified_ms: Millis
+    fetched_ms: Millis
+    body: Raw
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """One order of a page; the rest of `Order` is the page's."""
+
+    order_key: OrderKey
+    version: Whole
+    modified_ms: Millis
+    body: Raw
+
+
+class OrderPage(Struct, frozen=True, kw_only=True, tag="order_page"):
+    """Orders that a platform listed together: one message for many, each still its own key and version (ADR 5)."""
+
+    platform: str
+    source: str
+    fetched_ms: Millis
+    orders: tuple[Listed, ...]
+
+
+class Try(Struct, frozen=True, kw_only=True):
+    """One attempt that failed, as a line of a dead letter's history."""
+
+    attempt: int
+    at_ms: int
+    node: str = ""
+    reason: str = ""
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True, tag="dead_letter"):
+    """What was given up on, with all that a person needs to send it on again. See `dead_body` for `body`."""
+
+    engine: str
+    name: str
+    id: str
+    reason: str
+    attempts: int
+    first_ms: int
+    """When the message was first stored."""
+    body: Raw
+    is_base64: bool = False
+    history: tuple[Try, ...] = ()
+
+
+# Events of the fetch engine: what happened, for people, the console and whoever asks who read which second.
+
+
+class SliceCompleted(Struct, frozen=True, kw_only=True, tag="slice_completed"):
+    """Everything the platform lists for `[start_ms, end_ms)` is stored. `new_rows` leaves out rows known before."""
+
+    platform: str
+    source: str
+    slice_id: str
+    start_ms: int
+    end_ms: int
+    attempt: int
+    fence: int
+    node: str
+    started_ms: int
+    finished_ms: int
+    rows: int
+    new_rows: int
+    requests: int
+    is_proven: bool
+
+
+class SliceFailed(Struct, frozen=True, kw_only=True, tag="slice_failed"):
+    """An attempt ended without the slice; the next one comes no earlier than `not_before_ms`."""
+
+    platform: str
+    source: str
+    slice_id: str
+    start_ms: int
+    end_ms: int
+    attempt: int
+    fence: int
+    node: str
+    at_ms: int
+    reason: str
+    not_before_ms: int = 0
+
+
+class SliceSplit(Struct, frozen=True, kw_only=True, tag="slice_split"):
+    """A window was too full or too slow to read at once, and was cut in `parts`."""
+
+    platform: str
+    source: str
+    slice_id: str
+    start_ms: int
+    end_ms: int
+    fence: int
+    node: str
+    at_ms: int
+    reason: str
+    parts: tuple[str, ...] = ()
+
+
+class SourceThrottled(Struct, frozen=True, kw_only=True, tag="source_throttled"):
+    """The platform asked to be left alone: nobody fetches this source before `hold_until_ms`."""
+
+    platform: str
+    source: str
+    at_ms: int
+    hold_until_ms: int
+    reason: str = ""
+
+
+class HoleMade(Struct, frozen=True, kw_only=True, tag="hole_made"):
+    """A slice was given up on. The watermark waits in front of it until a person accepts or re-drives it.
+    `at_ms` is the time in the ledger: it tells this hole from a later one of the same slice."""
+
+    platform: str
+    source: str
+    slice_id: str
+    start_ms: int
+    end_ms: int
+    attempts: int
+    at_ms: int
+    reason: str
+
+
+class HoleClosed(Struct, frozen=True, kw_only=True, tag="hole_closed"):
+    """A hole was accepted as it is, or sent round again (`is_redriven`)."""
+
+    platform: str
+    source: str
+    slice_id: str
+    at_ms: int
+    by: str
+    is_redriven: bool
+
+
+class SourceParked(Struct, frozen=True, kw_only=True, tag="source_parked"):
+    """A source is left alone until a person acts: its credentials or its settings are refused by the platform."""
+
+    platform: str
+    source: str
+    at_ms: int
+    reason: str
+
+
+class SourceResumed(Struct, frozen=True, kw_only=True, tag="source_resumed"):
+    """A parked or paused source runs again."""
+
+    platform: str
+    source: str
+    at_ms: int
+    by: str = ""
+
+
+class SettingsRefused(Struct, frozen=True, kw_only=True, tag="settings_refused"):
+    """A change of settings did not validate; the last good ones stay in force."""
+
+    key: str
+    revision: int
+    at_ms: int
+    reason: str
+
+
+class LateOrders(Struct, frozen=True, kw_only=True, tag="late_orders"):
+    """A second look at a closed window found orders that were not there before: the settle delay is too short."""
+
+    platform: str
+    source: str
+    slice_id: str
+    start_ms: int
+    end_ms: int
+    at_ms: int
+    count: int
+    latest_by_ms: int = 0
+    """How long after its modified time the latest of them became visible, at most."""
+
+
+class WatermarkLag(Struct, frozen=True, kw_only=True, tag="watermark_lag"):
+    """A source's watermark is further behind than its alert allows, or (`is_over`) caught up again."""
+
+    platform: str
+    source: str
+    at_ms: int
+    watermark_ms: int
+    lag_ms: int
+    is_over: bool = False
+
+
+class LedgerUnusable(Struct, frozen=True, kw_only=True, tag="ledger_unusable"):
+    """A source's ledger is missing or cannot be read: nothing of the source is fetched until a person acts, or
+    (`is_over`) it is whole again."""
+
+    platform: str
+    source: str
+    at_ms: int
+    reason: str = ""
+    is_over: bool = False
+
+
+class ConsumerStuck(Struct, frozen=True, kw_only=True, tag="consumer_stuck"):
+    """Messages wait and somebody pulls, but the server has delivered nothing since `since_ms`: the consumer was paused,
+    or it hangs. With `is_over` it delivers again."""
+
+    stream: str
+    consumer: str
+    at_ms: int
+    since_ms: int
+    pending: int
+    is_over: bool = False
+
+
+class NodeJoined(Struct, frozen=True, kw_only=True, tag="node_joined"):
+    """A node is live."""
+
+    node: str
+    at_ms: int
+    zone: str = ""
+
+
+class NodeLeft(Struct, frozen=True, kw_only=True, tag="node_left"):
+    """A node said good-bye, or its registration ran out."""
+
+    node: str
+    at_ms: int
+    zone: str = ""
+
+
+class SinkDown(Struct, frozen=True, kw_only=True, tag="sink_down"):
+    """A sink's store takes nothing; its orders wait in the stream. Told once per outage."""
+
+    sink: str
+    at_ms: int
+    reason: str
+    pending: int = 0
+    """Orders waiting behind the batch in hand."""
+
+
+class SinkUp(Struct, frozen=True, kw_only=True, tag="sink_up"):
+    """A sink's store takes orders again; the outage began at `down_ms`."""
+
+    sink: str
+    at_ms: int
+    down_ms: int
+
+
+class OrderBuried(Struct, frozen=True, kw_only=True, tag="order_buried"):
+    """A sink gave up on one order; its dead letter is `dead.sink.<sink>.<id>`."""
+
+    sink: str
+    id: str
+    at_ms: int
+    reason: str
+
+
+FetchEvent = (
+    SliceCompleted
+    | SliceFailed
+    | SliceSplit
+    | SourceThrottled
+    | HoleMade
+    | HoleClosed
+    | SourceParked
+    | SourceResumed
+    | SettingsRefused
+    | LateOrders
+    | WatermarkLag
+    | LedgerUnusable
+    | ConsumerStuck
+    | NodeJoined
+    | NodeLeft
+    | SinkDown
+    | SinkUp
+    | OrderBuried
+)
+
+Message = SliceOffer | Order | OrderPage | DeadLetter | FetchEvent
+
+encode: Callable[[Message], bytes] = msgspec.json.Encoder().encode
+"""Return a message's JSON. An order of 1 kB takes well under a microsecond: its body is copied, not walked."""
+
+_offers: msgspec.json.Decoder[SliceOffer] = msgspec.json.Decoder(SliceOffer)
+_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_carried: msgspec.json.Decoder[Order | OrderPage] = msgspec.json.Decoder(Order | OrderPage)
+_letters: msgspec.json.Decoder[DeadLetter] = msgspec.json.Decoder(DeadLetter)
+_events: msgspec.json.Decoder[FetchEvent] = msgspec.json.Decoder(FetchEvent)
+_any_json: msgspec.json.Decoder[Raw] = msgspec.json.Decoder(Raw)
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes) -> _T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{error}") from error
+
+
+def decode_slice_offer(payload: bytes) -> SliceOffer:
+    """Return the offer, or raise MalformedMessage."""
+    return _decode(_offers, payload)
+
+
+def decode_order(payload: bytes) -> Order:
+    """Return the order, or raise MalformedMessage. `body` is a view: it keeps `payload` alive."""
+    return _decode(_orders, payload)
+
+
+def decode_orders(payload: bytes) -> list[Order]:
+    """Return the orders of a message of ORDERS, a page of them or a single one; or raise MalformedMessage. Their bodies
+    are views: they keep `payload` alive."""
+    message = _decode(_carried, payload)
+    if isinstance(message, Order):
+        return [message]
+    platform, source, fetched_ms = message.platform, message.source, message.fetched_ms
+    return [
+        Order(
+            platform=platform,
+            source=source,
+            order_key=listed.order_key,
+            version=listed.version,
+            modified_ms=listed.modified_ms,
+            fetched_ms=fetched_ms,
+            body=listed.body,
+        )
+        for listed in message.orders
+    ]
+
+
+def decode_dead_letter(payload: bytes) -> DeadLetter:
+    """Return the dead letter, or raise MalformedMessage."""
+    return _decode(_letters, payload)
+
+
+def decode_event(payload: bytes) -> FetchEvent:
+    """Return the event, or raise MalformedMessage; so does a tag of a later release."""
+    return _decode(_events, payload)
+
+
+def dead_body(payload: bytes) -> tuple[Raw, bool]:
+    """Return a payload as the `body` and `is_base64` of a dead letter.
+
+    JSON stands there as it came, for people and `nats stream view`; anything else is base64 in a JSON string."""
+    try:
+        payload.decode()
+        body = _any_json.decode(payload)
+        is_json = bytes(body) == payload  # the decoder drops blanks around a value, and a copy is exact or it is none
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        is_json = False
+    return (body, False) if is_json else (Raw(b'"' + base64.b64encode(payload) + b'"'), True)
+
+
+def dead_payload(letter: DeadLetter) -> bytes:
+    """Return the bytes that `dead_body` was given."""
+    body = bytes(letter.body)
+    return base64.b64decode(body[1:-1]) if letter.is_base64 else body

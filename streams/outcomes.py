@@ -1,0 +1,76 @@
+"""What is published, what the server says to it, and how both look on the wire. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from streams.errors import MalformedHeader, OutcomeUnknown, StreamError, refusal
+from streams.frames import header_block, message_id_block
+
+
+class Outgoing(NamedTuple):
+    """A message to publish."""
+
+    subject: str
+    payload: bytes
+    message_id: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Receipt(NamedTuple):
+    """The server's word that a message is in a stream. A duplicate's `seq` is that of the first."""
+
+    stream: str
+    seq: int
+    is_duplicate: bool
+
+
+class _Ack(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: dict[str, object] | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_Ack).decode
+
+
+def block_of(
+    message_id: str | None, headers: Mapping[str, str] | None, expected_seq: int | None, ttl_s: int | None
+) -> bytes:
+    """Return the header block; raise MalformedHeader, also for a header that an argument stands for."""
+    if headers is None and expected_seq is None and ttl_s is None:
+        return b"" if message_id is None else message_id_block(message_id)
+    own = {
+        "Nats-Msg-Id": message_id,
+        "Nats-Expected-Last-Subject-Sequence": None if expected_seq is None else str(expected_seq),
+        "Nats-TTL": None if ttl_s is None else f"{ttl_s}s",
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    if message_id == "":
+        raise MalformedHeader("message id: empty")
+    if headers and any(name.lower() == "nats-msg-id" for name in headers):
+        raise MalformedHeader("header Nats-Msg-Id: give it as the message id, or repeats will not know of it")
+    return header_block(given, headers or {})
+
+
+def batch_headers(message: Outgoing, batch_id: str, at: int, count: int) -> dict[str, str]:
+    """Return the headers of the batch's message number `at` of `count`, from 1; the last one commits."""
+    headers = {**(message.headers or {}), "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(at)}
+    if message.message_id is not None:
+        headers["Nats-Msg-Id"] = message.message_id
+    if at == count:
+        headers["Nats-Batch-Commit"] = "1"
+    return headers
+
+
+def outcome_of(payload: bytes, subject: str) -> Receipt | StreamError:
+    """Return what the server's answer to a publish says."""
+    try:
+        ack = _decode_ack(payload)
+    except msgspec.DecodeError as error:
+        return OutcomeUnknown(f"the acknowledgement cannot be read: {error}", subject=subject)
+    if ack.error is not None:
+        return refusal(ack.error, subject=subject)
+    return Receipt(ack.stream, ack.seq, ack.duplicate)

@@ -1,0 +1,328 @@
+"""Publishes into streams, pipelined, and tells of each message what became of it.
+
+Every publish ends in one of four ways: stored (a Receipt), stored before (a Receipt with `is_duplicate`), refused (a
+Refused of some kind), or unknown (OutcomeUnknown). Unknown is no failure: a server that hangs may have stored the
+message. So what carries a message id is sent again under that id, after a reconnect, a silence of `attempt_timeout_s`
+or an answer that nobody listens, until `deadline_s`; the stream drops the repeats within its duplicate window, which
+has to be longer than the deadline. What carries neither id nor expected sequence is sent once.
+
+All receipts come to one wildcard inbox, matched by a number that is the message's for all its tries; whichever answer
+comes first counts. At most `window` messages, and `WINDOW_BYTES`, are on their way; beyond that callers wait, so that
+a slow server slows its callers. Order: messages are sent in the order of the calls, but a repeat may overtake.
+
+There is no task behind it: answers arrive on the socket's reading, and a timer looks after what stays unanswered.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import (
+    ConnectionLost,
+    Disconnected,
+    PermissionDenied,
+    Refused,
+    RevisionConflict,
+    StreamError,
+    TooLarge,
+    no_responders,
+)
+from streams.flights import Flight, Waiting
+from streams.frames import check_size, check_subject, publish_frame, status_of
+from streams.outcomes import Outgoing as Outgoing
+from streams.outcomes import Receipt as Receipt
+from streams.outcomes import batch_headers, block_of, outcome_of
+
+WINDOW_BYTES = 8 * 1024 * 1024
+TICK_S = 0.05
+NOBODY_WAIT_S = 0.1
+"""Wait before a message that nobody took is sent again: a stream without leader answers so at once."""
+MAX_BATCH = 1000
+"""Messages in an atomic batch; the server's limit."""
+_NOT_AVAILABLE = 10008
+"""JetStream system temporarily unavailable: not stored, and soon another answer."""
+
+
+class Publisher:
+    """An async context manager over a connection. Safe to share between tasks of one loop."""
+
+    def __init__(
+        self, connection: Connection, *, window: int = 1024, attempt_timeout_s: float = 2.0, deadline_s: float = 30.0
+    ) -> None:
+        self._connection = connection
+        self._window = window
+        self._attempt_timeout_s = attempt_timeout_s
+        self._deadline_s = deadline_s
+        self._flights: dict[int, Flight] = {}
+        self._bytes = 0
+        self._next_token = 0
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._inbox = f"{self._connection.new_inbox()}."
+        self._sid = self._connection.listen(f"{self._inbox}*", self._answered)
+        self._removers = [self._connection.on_reconnect(self._resend_all), self._connection.on_failure(self._failed)]
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give up: what is on its way may still be stored."""
+        self._is_open = False
+        for remove in self._removers:
+            remove()
+        self._connection.unlisten(self._sid)
+        if self._timer is not None:
+            self._timer.cancel()
+        for token in tuple(self._flights):
+            self._finish(token, self._flights[token].unknown("the publisher was closed"))
+
+    # ---- what callers use
+
+    @property
+    def in_flight(self) -> int:
+        """Messages sent and not yet answered for; never above the window."""
+        return len(self._flights)
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expected_seq: int | None = None,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Receipt:
+        """Store a message and return its receipt.
+
+        `message_id` makes repeats harmless. `expected_seq`: the sequence of the last message on this subject, 0 for
+        none; else RevisionConflict. A repeat may conflict with our own first try, for the server checks the sequence
+        before the id: the conflict then says `is_after_retry`, and the caller reads back. `ttl_s`: seconds until the
+        server removes it (the stream must allow it). `timeout_s` stands in for `deadline_s`.
+
+        Raises a Refused (RevisionConflict, NoStream, TooLarge, StoreFull, …), OutcomeUnknown, Disconnected (never
+        sent), PermissionDenied, MalformedSubject, MalformedHeader.
+        """
+        block = block_of(message_id, headers, expected_seq, ttl_s)
+        is_repeatable = message_id is not None or expected_seq is not None
+        limit_s = timeout_s if timeout_s is not None else self._deadline_s if is_repeatable else self._attempt_timeout_s
+        deadline_s = monotonic_s() + limit_s
+        token, frame = self._framed(subject, payload, block)
+        waiting = Waiting(1, self._loop)
+        if self._queue or not self._is_open or not self._has_room(len(frame)):
+            await self._room(len(frame), deadline_s)
+        self._launch(token, Flight(subject, message_id, frame, waiting, 0, is_repeatable), deadline_s)
+        await waiting.all_known
+        outcome = waiting.outcomes[0]
+        if isinstance(outcome, Receipt):
+            return outcome
+        assert outcome is not None
+        raise outcome
+
+    async def publish_many(self, messages: Sequence[Outgoing]) -> list[Receipt | Refused]:
+        """Store messages, sent without waiting for one another; return their outcomes in the same order.
+
+        A refusal of one is its entry and keeps no other back. Nothing is sent if a subject or header is malformed.
+        Raises OutcomeUnknown if any stays unknown, Disconnected if the link was gone before all were sent,
+        PermissionDenied. After those, repeat the whole list: message ids make that harmless.
+        """
+        waiting = Waiting(len(messages), self._loop)
+        flights = [self._prepared(message, waiting, index) for index, message in enumerate(messages)]
+        deadline_s = monotonic_s() + self._deadline_s
+        for prepared in flights:
+            if prepared is not None:
+                token, flight = prepared
+                if self._queue or not self._is_open or not self._has_room(len(flight.frame)):
+                    await self._room(len(flight.frame), deadline_s)
+                self._launch(token, flight, deadline_s)
+        if waiting.left:
+            await waiting.all_known
+        return [_receipt_or_refusal(outcome) for outcome in waiting.outcomes]
+
+    async def publish_atomic(self, messages: Sequence[Outgoing], *, batch_id: str) -> Receipt:
+        """Store 1 to 1,000 messages of one stream whole or not at all; the receipt is the last one's (ADR-50 of NATS).
+
+        Their sequences follow one another. Conditions are headers (`Nats-Expected-…`); any that fails refuses all, as
+        does a message id the stream knows already (error 10201). Costs the server five disk flushes, so use it for
+        several messages at once. OutcomeUnknown is not retried: read back, the stored messages carry `Nats-Batch-Id`.
+        """
+        if not 1 <= len(messages) <= MAX_BATCH or not 1 <= len(batch_id) <= 64:
+            raise ValueError(f"an atomic batch has 1 to {MAX_BATCH} messages and an id of 1 to 64 characters")
+        await self._connection.connected_by(monotonic_s() + self._attempt_timeout_s)
+        numbered = [
+            (message, batch_headers(message, batch_id, at, len(messages))) for at, message in enumerate(messages, 1)
+        ]
+        for message, headers in numbered:
+            self._connection.checked(check_subject(message.subject), message.payload, headers)
+        for message, headers in numbered[:-1]:
+            await self._connection.publish_core(message.subject, message.payload, headers=headers)
+        last, headers = numbered[-1]
+        answer = await self._connection.request(last.subject, last.payload, headers=headers, timeout_s=self._deadline_s)
+        outcome = outcome_of(answer.payload, last.subject)
+        if isinstance(outcome, Receipt):
+            return outcome
+        raise outcome
+
+    # ---- sending
+
+    def _framed(self, subject: str, payload: bytes, block: bytes) -> tuple[int, bytes]:
+        check_size(subject, block, payload, self._connection.max_payload)
+        self._next_token = token = self._next_token + 1
+        return token, publish_frame(check_subject(subject), f"{self._inbox}{token}", block, payload)
+
+    def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
+        """Return the message ready to be sent; None if it is too large, with that as its outcome."""
+        subject, payload, message_id, headers = message
+        try:
+            block = block_of(message_id, headers, None, None)
+            token, frame = self._framed(subject, payload, block)
+        except TooLarge as refused:
+            waiting.outcomes[index] = refused
+            waiting.left -= 1
+            return None
+        return token, Flight(subject, message_id, frame, waiting, index, message_id is not None)
+
+    def _has_room(self, size: int) -> bool:
+        in_flight = len(self._flights)
+        fits = not in_flight or (in_flight < self._window and self._bytes + size <= WINDOW_BYTES)
+        return fits and self._connection.is_connected
+
+    async def _room(self, size: int, deadline_s: float) -> None:
+        """Wait, first come first served, until the link is there and the window has room."""
+        is_new = True
+        while True:
+            await self._connection.connected_by(deadline_s)
+            if not self._is_open:
+                raise Disconnected("the publisher is closed")
+            if self._has_room(size) and not (is_new and self._queue):
+                return
+            await self._turn(deadline_s, is_new=is_new)
+            is_new = False
+
+    async def _turn(self, deadline_s: float, *, is_new: bool) -> None:
+        turn: asyncio.Future[None] = self._loop.create_future()
+        (self._queue.append if is_new else self._queue.appendleft)(turn)
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
+                await turn
+        except TimeoutError:
+            raise Disconnected("the window stayed full; the message was not sent") from None
+        finally:
+            if turn in self._queue:
+                self._queue.remove(turn)
+            else:
+                self._loop.call_soon(self._next_turn)  # after this one has taken its room, or was cancelled
+
+    def _next_turn(self) -> None:
+        if self._queue and self._has_room(0):
+            turn = self._queue.popleft()
+            if turn.done():
+                self._next_turn()
+            else:
+                turn.set_result(None)
+
+    def _launch(self, token: int, flight: Flight, deadline_s: float) -> None:
+        flight.deadline_s = deadline_s
+        self._flights[token] = flight
+        self._bytes += len(flight.frame)
+        self._send(token, flight)
+        if self._timer is None:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _send(self, token: int, flight: Flight) -> None:
+        flight.is_resting = False
+        flight.due_s = flight.deadline_s
+        if flight.is_repeatable:
+            flight.due_s = min(flight.deadline_s, monotonic_s() + self._attempt_timeout_s)
+        try:
+            self._connection.client.send(flight.frame)
+        except (Disconnected, ConnectionLost) as error:
+            if not flight.is_repeatable:  # else the reconnect, or the failure, comes to it
+                self._finish(token, error)
+
+    # ---- what becomes of it
+
+    def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        token = int(subject[len(self._inbox) :])
+        flight = self._flights.get(token)
+        if flight is None:
+            return  # the answer to another try came before
+        if block and status_of(block)[0] == 503:
+            self._not_taken(token, flight, no_responders(flight.subject))
+            return
+        outcome = outcome_of(payload, flight.subject)
+        if isinstance(outcome, RevisionConflict):
+            outcome.is_after_retry = flight.is_unknown
+        elif isinstance(outcome, Refused) and outcome.err_code == _NOT_AVAILABLE:
+            self._not_taken(token, flight, outcome)
+            return
+        self._finish(token, outcome)
+
+    def _not_taken(self, token: int, flight: Flight, refused: Refused) -> None:
+        """Nobody took this try: certainly not stored, and worth another."""
+        if not flight.is_repeatable:
+            self._finish(token, refused)
+            return
+        flight.is_resting = True
+        flight.due_s = min(flight.deadline_s, monotonic_s() + NOBODY_WAIT_S)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = monotonic_s()
+        for token, flight in tuple(self._flights.items()):
+            if flight.due_s <= now_s:
+                self._overdue(token, flight, now_s)
+        if self._flights:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _overdue(self, token: int, flight: Flight, now_s: float) -> None:
+        flight.is_unknown = flight.is_unknown or not flight.is_resting
+        if now_s < flight.deadline_s:
+            if self._connection.is_connected:
+                self._send(token, flight)
+        elif flight.is_unknown:
+            self._finish(token, flight.unknown("no acknowledgement in time"))
+        else:
+            self._finish(token, no_responders(flight.subject))
+
+    def _resend_all(self) -> None:
+        """After a reconnect: the answers to what was on its way are lost with the old link."""
+        for token, flight in tuple(self._flights.items()):
+            if flight.is_repeatable:
+                flight.is_unknown = flight.is_unknown or not flight.is_resting
+                self._send(token, flight)
+
+    def _failed(self, failure: StreamError) -> None:
+        for token, flight in tuple(self._flights.items()):
+            if isinstance(failure, PermissionDenied) and failure.is_about(flight.subject):
+                self._finish(token, failure)
+            elif isinstance(failure, ConnectionLost):
+                self._finish(token, flight.unknown(str(failure)))
+
+    def _finish(self, token: int, outcome: Receipt | StreamError) -> None:
+        flight = self._flights.pop(token)
+        self._bytes -= len(flight.frame)
+        waiting = flight.waiting
+        waiting.outcomes[flight.index] = outcome
+        waiting.left -= 1
+        if not waiting.left and not waiting.all_known.done():
+            waiting.all_known.set_result(None)
+        if self._queue:
+            self._next_turn()
+
+
+def _receipt_or_refusal(outcome: Receipt | StreamError | None) -> Receipt | Refused:
+    if isinstance(outcome, Receipt | Refused):
+        return outcome
+    assert outcome is not None
+    raise outcome

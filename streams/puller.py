@@ -1,0 +1,310 @@
+"""Pulls messages from a consumer continuously, never more than the workers can hold.
+
+A standing request asks the server for what there is room for; it lasts `expires_s`, after which the server says so
+and the next one goes out. Requests die with the link, the consumer's leader or the consumer; then they are made anew:
+after a reconnect, after the server's word that it is over, and, should nothing at all be heard, a second after their
+expiry.
+
+The count: `requested + held <= capacity`, where held is what was delivered and is not settled. Deliveries do not tell
+which request they answer, but the server's last word on a request tells how many it left, so that the sum stays
+right. An inbox whose requests must not count any more (the link broke, the capacity shrank) is given up for a new
+one: the server drops a request that nobody listens to.
+
+There is no task behind it: messages arrive on the socket's reading, and timers do the rest.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from streams.connection import Connection
+from streams.delivery import Delivery as Delivery
+from streams.delivery import is_delivery
+from streams.errors import ConnectionLost, Disconnected, PermissionDenied, StreamError
+from streams.frames import Message, check_subject, parse_headers, publish_frame, status_of
+from streams.pull_inbox import PullInbox
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often the puller looks whether it was heard; on top of the expiry, what silence costs at most."""
+RETRY_S = (0.1, 1.0)
+"""First and longest wait before asking again after a refusal; doubled each time."""
+FEW = 16
+"""Up to this capacity each free place is asked for at once; above, a quarter of the capacity at a time."""
+LEAVE_S = 1.0
+
+
+class Puller:
+    """An async context manager over a connection and a durable consumer. Its deliveries may be settled in any order.
+
+    `capacity`: deliveries held at a time, at most; no more than can be settled, or is kept alive, within the ack wait.
+    `keep_alive_s`: every so often all unsettled deliveries are extended, waiting ones too; below half the ack wait.
+    At the end what was delivered and not received is given back; what was received is its receiver's to settle.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        consumer: str,
+        *,
+        capacity: int,
+        expires_s: float = 5.0,
+        keep_alive_s: float | None = None,
+    ) -> None:
+        self._connection = connection
+        self._subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        self._capacity = capacity
+        self._expires_s = expires_s
+        self._keep_alive_s = keep_alive_s
+        self._inbox: PullInbox | None = None
+        self._retired: list[PullInbox] = []
+        self._next_number = 0
+        self._ready: deque[Delivery] = deque()
+        self._unsettled: set[Delivery] = set()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._silent_s = 0.0
+        self._retry_s = 0.0
+        self._end: StreamError | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._removers = [
+            self._connection.on_disconnect(self._link_broke),
+            self._connection.on_reconnect(self._start),
+            self._connection.on_failure(self._failed),
+        ]
+        self._every(LOOK_S, self._look)
+        if self._keep_alive_s is not None:
+            self._every(self._keep_alive_s, self._extend_all)
+        if self._connection.is_connected:
+            self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for remove in self._removers:
+            remove()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._finish(StreamError("the puller is closed"))
+        if self._inbox is not None:
+            self._retire(self._inbox)
+        with anyio.move_on_after(LEAVE_S, shield=True):  # what is on its way shall be given back too
+            await self._connection.client.round_trip(LEAVE_S)
+        for inbox in self._retired:
+            self._connection.client.forget(inbox.sid)
+        with suppress(Disconnected, ConnectionLost):  # then the ack wait gives them back
+            while self._ready:
+                await self._ready.popleft().nak()
+
+    # ---- what callers use
+
+    async def receive(self) -> Delivery:
+        """Wait for a delivery. Raises ConnectionLost or PermissionDenied when none can come any more."""
+        await self._wait(1)
+        return self._ready.popleft()
+
+    async def receive_many(self, most: int, wait_s: float) -> list[Delivery]:
+        """Wait for ever for the first delivery, then up to `wait_s` for `most` of them; return at least one."""
+        await self._wait(1)
+        if wait_s > 0 and len(self._ready) < most:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wait(min(most, self._capacity - self.held + len(self._ready)))
+        if not self._ready:  # another receiver took them meanwhile
+            return [await self.receive()]
+        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+
+    def set_capacity(self, n: int) -> None:
+        """Hold at most `n` from now on. 0 pauses: what is held stays, nothing more is asked for."""
+        shrinks = n < self._capacity
+        self._capacity = n
+        if shrinks and self._inbox is not None and self._inbox.requested and self._room() < 0:
+            self._retire(self._inbox)
+            self._start()
+        self._ask()
+
+    @property
+    def held(self) -> int:
+        """Deliveries that are not settled."""
+        return len(self._unsettled)
+
+    @property
+    def requested(self) -> int:
+        """Messages that the server may send without being asked again."""
+        return self._inbox.requested if self._inbox is not None else 0
+
+    # ---- for its deliveries
+
+    def send(self, frame: bytes) -> None:
+        self._connection.client.send(frame)
+
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+        return await self._connection.request(subject, payload, timeout_s=timeout_s)
+
+    def settled(self, delivery: Delivery) -> None:
+        self._unsettled.discard(delivery)
+        self._ask()
+
+    # ---- asking
+
+    def _room(self) -> int:
+        return self._capacity - len(self._unsettled) - self.requested
+
+    def _ask(self) -> None:
+        """Ask for what there is room for, if it is worth a request."""
+        inbox, room = self._inbox, self._room()
+        if inbox is None or room <= 0 or self._retry in self._timers:
+            return
+        if room >= self._capacity // 4 or self._capacity <= FEW or not inbox.requested:
+            self._request(inbox, room)
+
+    def _request(self, inbox: PullInbox, count: int) -> None:
+        self._next_number = number = self._next_number + 1
+        body = b'{"batch":%d,"expires":%d}' % (count, int(self._expires_s * 1e9))
+        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, comes to it
+            self._connection.client.send(publish_frame(self._subject, f"{inbox.prefix}{number}", b"", body))
+            inbox.count_request(number, count)
+
+    def _start(self) -> None:
+        """Listen on a new inbox, and ask."""
+        inbox = PullInbox(f"{self._connection.new_inbox()}.")
+        inbox.sid = self._connection.listen(f"{inbox.prefix}*", partial(self._heard, inbox))
+        self._inbox = inbox
+        self._silent_s = 0.0
+        self._cancel(self._retry)
+        self._ask()
+
+    def _retire(self, inbox: PullInbox) -> None:
+        """Have the server drop the requests of an inbox; what it has sent already still arrives."""
+        inbox.is_retired = True
+        inbox.requested = 0
+        self._inbox = None
+        self._retired.append(inbox)
+        self._connection.client.stop_listening(inbox.sid)
+
+    def _link_broke(self) -> None:
+        """Forget all inboxes, or the reconnect would revive their requests beside the new ones."""
+        for inbox in [*self._retired, *([self._inbox] if self._inbox else [])]:
+            self._connection.client.forget(inbox.sid)
+        self._retired.clear()
+        self._inbox = None
+
+    # ---- hearing
+
+    def _heard(self, inbox: PullInbox, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        self._silent_s = 0.0
+        if is_delivery(reply):
+            inbox.count_delivery()
+            delivery = Delivery(self, subject, reply, payload, block)
+            self._unsettled.add(delivery)
+            self._ready.append(delivery)
+            if self._retry_s:
+                self._recovered()
+            self._wake()
+        elif not inbox.is_retired:
+            self._heard_status(inbox, int(subject[len(inbox.prefix) :]), block)
+
+    def _heard_status(self, inbox: PullInbox, number: int, block: bytes | None) -> None:
+        status, text = status_of(block)
+        if status == 100:  # an idle heartbeat, which is not asked for
+            return
+        left_over = parse_headers(block).get("Nats-Pending-Messages", "")
+        inbox.count_end(number, int(left_over) if left_over.isdigit() else None)
+        if status == 408:  # expired, as it should
+            self._recovered()
+            self._ask()
+        else:
+            self._troubled(status, text)
+
+    def _troubled(self, status: int, text: str) -> None:
+        """No consumer (404, 503), or it ended the request (409): ask again after a while, and say so once."""
+        if not self._retry_s:
+            facts = {"subject": self._subject, "status": status, "reason": text or "nobody answers"}
+            log.warning("puller.troubled", extra={"fields": facts})
+        first_s, longest_s = RETRY_S
+        self._retry_s = min(longest_s, self._retry_s * 2) or first_s
+        if self._retry not in self._timers:
+            self._timers[self._retry] = self._loop.call_later(self._retry_s, self._retry)
+
+    def _retry(self) -> None:
+        self._cancel(self._retry)
+        self._ask()
+
+    def _recovered(self) -> None:
+        if self._retry_s:
+            self._retry_s = 0.0
+            log.info("puller.recovered", extra={"fields": {"subject": self._subject}})
+
+    def _look(self) -> None:
+        """Start anew if requests stand and nothing was heard of them, not even that they have expired."""
+        self._silent_s = self._silent_s + LOOK_S if self.requested else 0.0
+        if self._inbox is not None and self._silent_s > self._expires_s + LOOK_S:
+            log.warning("puller.silent", extra={"fields": {"subject": self._subject}})
+            self._retire(self._inbox)
+            self._start()
+        while len(self._retired) > 2:
+            self._connection.client.forget(self._retired.pop(0).sid)
+
+    def _extend_all(self) -> None:
+        with suppress(Disconnected, ConnectionLost):
+            if self._connection.is_connected:
+                for delivery in self._unsettled:
+                    self.send(delivery.frame(b"+WPI"))
+
+    # ---- handing out
+
+    async def _wait(self, count: int) -> None:
+        """Wait until `count` deliveries are ready. Receivers are served in the order in which they came."""
+        while len(self._ready) < count:
+            if self._end is not None:
+                raise self._end
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((count, turn))
+            try:
+                await turn
+            finally:
+                self._waiters = deque(waiter for waiter in self._waiters if waiter[1] is not turn)
+                if self._ready:
+                    self._loop.call_soon(self._wake)  # for the next one, if this one leaves some or gave up
+
+    def _wake(self) -> None:
+        if self._waiters:
+            count, turn = self._waiters[0]
+            if len(self._ready) >= count and not turn.done():
+                turn.set_result(None)
+
+    def _finish(self, error: StreamError) -> None:
+        self._end = error
+        for _, turn in self._waiters:
+            if not turn.done():
+                turn.set_exception(error)
+
+    def _failed(self, failure: StreamError) -> None:
+        if not isinstance(failure, PermissionDenied) or failure.is_about(self._subject):
+            self._finish(failure)
+
+    # ---- timers
+
+    def _every(self, seconds: float, act: Callable[[], None]) -> None:
+        def again() -> None:
+            self._every(seconds, act)
+            act()
+
+        self._timers[act] = self._loop.call_later(seconds, again)
+
+    def _cancel(self, act: Callable[[], None]) -> None:
+        timer = self._timers.pop(act, None)
+        if timer is not None:
+            timer.cancel()

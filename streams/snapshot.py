@@ -1,0 +1,24 @@
+"""Reads the last message of many subjects with one request (the server's batched direct get, ADR-31 of NATS).
+
+The server answers with one message for each subject, then a status. It refuses above 1,024 subjects, and cuts what is
+too large for its buffers; a second page would then miss what changed meanwhile, so both are told as None.
+"""
+
+from streams.connection import Connection
+from streams.direct_get import NONE, TOO_MANY, get_batch
+from streams.frames import Message
+
+MOST = 1024
+
+
+async def last_of_each(connection: Connection, stream: str, subject: str, *, timeout_s: float) -> list[Message] | None:
+    """Return the last message of each subject that matches, by sequence; None if they are too many for one answer.
+
+    Raises NoStream, Disconnected when no whole answer came in time.
+    """
+    request = {"multi_last": [subject], "batch": MOST}
+    found, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+    if end.status == NONE:
+        return []
+    is_whole = end.status != TOO_MANY and end.headers.get("Nats-Num-Pending", "0") == "0"
+    return found if is_whole else None

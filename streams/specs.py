@@ -1,0 +1,307 @@
+"""The wanted streams, buckets and consumers as plain data, each setting with its reason. Pure.
+
+`topology.py` compares these with a server and applies them. What a setting protects is told in `WHY`, because the
+refusal to start on a wrong one has to explain itself.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from streams.subjects import Namespace, check_token, kv_stream
+
+Profile = Literal["safe", "fast"]
+_S = 1_000_000_000  # nanoseconds, in which the server's settings count time
+_DAY_S = 86_400
+
+
+class StreamSpec(Struct, frozen=True, kw_only=True):
+    """A stream as it has to be. Sizes of -1 and ages of 0 mean no limit; ages are whole seconds."""
+
+    name: str
+    subjects: tuple[str, ...]
+    about: str
+    retention: Literal["limits", "workqueue"] = "limits"
+    discard: Literal["old", "new"] = "new"
+    discard_new_per_subject: bool = False
+    max_msgs_per_subject: int = -1
+    max_msgs: int = -1
+    max_bytes: int = -1
+    max_age_s: int = 0
+    max_msg_bytes: int = -1
+    replicas: int = 1
+    duplicate_window_s: int = 120
+    storage: Literal["file", "memory"] = "file"
+    allow_atomic: bool = False
+    allow_msg_ttl: bool = False
+    allow_msg_schedules: bool = False
+    allow_rollup_hdrs: bool = False
+    deny_delete: bool = False
+    holds_truth: bool = False
+    """Losing it loses orders or what is known of them: it is never made again silently once the rest exists."""
+
+    def config(self) -> dict[str, object]:
+        """Return the stream's configuration as the server's API writes it (times in nanoseconds)."""
+        return {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "description": self.about,
+            "retention": self.retention,
+            "discard": self.discard,
+            "discard_new_per_subject": self.discard_new_per_subject,
+            "max_msgs_per_subject": self.max_msgs_per_subject,
+            "max_msgs": self.max_msgs,
+            "max_bytes": self.max_bytes,
+            "max_age": self.max_age_s * _S,
+            "max_msg_size": self.max_msg_bytes,
+            "num_replicas": self.replicas,
+            "duplicate_window": self.duplicate_window_s * _S,
+            "storage": self.storage,
+            "allow_direct": True,
+            "allow_atomic": self.allow_atomic,
+            "allow_msg_ttl": self.allow_msg_ttl,
+            "allow_msg_schedules": self.allow_msg_schedules,
+            "allow_rollup_hdrs": self.allow_rollup_hdrs or self.allow_msg_schedules,
+            "deny_delete": self.deny_delete,
+            "deny_purge": False,
+        }
+
+
+class BucketSpec(Struct, frozen=True, kw_only=True):
+    """A key-value bucket as it has to be; made so that the `nats kv` command works with it.
+
+    `has_ttl`: each write may carry its own time to live. The bucket itself has none, and no limit markers: with them
+    an expired key still answers, and cannot be created again until the marker is gone too.
+    """
+
+    name: str
+    about: str
+    history: int = 1
+    has_ttl: bool = False
+    max_value_bytes: int = -1
+    replicas: int = 1
+    holds_truth: bool = False
+
+    def stream(self) -> StreamSpec:
+        """Return the stream behind the bucket."""
+        return StreamSpec(
+            name=kv_stream(self.name),
+            subjects=(f"$KV.{self.name}.>",),
+            about=self.about,
+            discard="new",  # a full bucket refuses; the other way it would forget keys
+            max_msgs_per_subject=self.history,
+            max_msg_bytes=self.max_value_bytes,
+            replicas=self.replicas,
+            allow_msg_ttl=self.has_ttl,
+            allow_rollup_hdrs=True,
+            deny_delete=True,
+            holds_truth=self.holds_truth,
+        )
+
+
+MAX_WAITING = 4_096
+"""Standing pull requests of a consumer: a node has up to one for each free slot, and the server's own 512 may be too
+few for a large cluster."""
+
+
+class ConsumerSpec(Struct, frozen=True, kw_only=True):
+    """A durable pull consumer. Deliveries are never limited by the server: at the limit it parks a message silently."""
+
+    stream: str
+    name: str
+    filter_subject: str
+    about: str
+    ack_wait_s: float
+    max_ack_pending: int
+    max_deliver: int = -1
+
+    def config(self) -> dict[str, object]:
+        """Return the consumer's configuration as the server's API writes it."""
+        return {
+            "durable_name": self.name,
+            "name": self.name,
+            "description": self.about,
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": round(self.ack_wait_s * _S),
+            "max_deliver": self.max_deliver,
+            "max_ack_pending": self.max_ack_pending,
+            "max_waiting": MAX_WAITING,
+            "filter_subject": self.filter_subject,
+            "replay_policy": "instant",
+        }
+
+
+class Topology(Struct, frozen=True, kw_only=True):
+    """All that has to be on the server, in the order in which it is made.
+
+    The order matters: when something late in it exists, everything before it once did too, so a missing stream that
+    holds truth was deleted, and is not made again unasked.
+    """
+
+    streams: tuple[StreamSpec, ...] = ()
+    buckets: tuple[BucketSpec, ...] = ()
+    consumers: tuple[ConsumerSpec, ...] = ()
+    profile: Profile = "safe"
+
+    def all_streams(self) -> tuple[StreamSpec, ...]:
+        """Return the buckets' streams and the streams, in the order in which they are made."""
+        return (*(bucket.stream() for bucket in self.buckets), *self.streams)
+
+
+class Sizes(Struct, frozen=True, kw_only=True):
+    """How much is kept, and for how long. An installation may change these; the rest of a spec it may not."""
+
+    orders_days: int = 7
+    """Longer than the longest time that a sink may be down: what is older is dropped whether or not a sink had it."""
+    orders_bytes: int = -1
+    """No limit of its own, since the server reserves it at once. In production, set it below the server's
+    `max_file_store`: a full ORDERS then refuses, and the ledgers still have room."""
+    dead_days: int = 90
+    """Time to find a person who looks. Until then it is kept: a full DEAD refuses, it does not forget."""
+    dead_messages: int = 1_000_000
+    """A cause that buries more than this is one to stop, not to store."""
+    events_days: int = 7
+    """What happened is looked at within days; metrics keep the rest."""
+    events_messages: int = 10_000_000
+    """A week of a thousand sources with slices of a minute, some 3 GB of disk. The oldest go first: nothing is decided
+    from an event."""
+
+
+def wanted(
+    namespace: Namespace, *, profile: Profile = "safe", replicas: int = 1, sizes: Sizes | None = None
+) -> Topology:
+    """Return the topology of this version. `replicas`: 1, 3 or 5; `safe` on three servers or more needs 3."""
+    if replicas not in (1, 3, 5):
+        raise ValueError(f"replicas {replicas!r}: use 1, 3 or 5 (an even number survives no more losses than one less)")
+    return Topology(
+        streams=_streams(namespace, replicas, sizes or Sizes()),
+        buckets=_buckets(namespace, replicas),
+        profile=profile,
+    )
+
+
+def fetch_consumer(namespace: Namespace, platform: str, lane: str) -> ConsumerSpec:
+    """Return the one consumer of a platform's lane, shared by all fetchers: sources by the thousand stay cheap."""
+    return ConsumerSpec(
+        stream=namespace.stream("SLICES"),
+        name=_joined("fetch", platform, lane),
+        filter_subject=namespace.pattern("slices", platform, lane, ">"),
+        about=f"slices of {platform}, lane {lane}",
+        ack_wait_s=3.0,  # a fetcher that lives extends; a dead one's slices are back within five seconds
+        max_ack_pending=10_000,
+    )
+
+
+def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
+    """Return the consumer that carries all orders to one sink."""
+    return ConsumerSpec(
+        stream=namespace.stream("ORDERS"),
+        name=_joined("sink", name),
+        filter_subject=namespace.pattern("orders", ">"),
+        about=f"orders for the sink {name}",
+        ack_wait_s=12.0,  # the sink extends every five seconds; a killed one's batch is back within this
+        max_ack_pending=20_000,
+    )
+
+
+def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamSpec, ...]:
+    return (
+        StreamSpec(
+            name=namespace.stream("ORDERS"),
+            subjects=(namespace.pattern("orders", ">"),),
+            about="every fetched order, for the sinks",
+            max_age_s=sizes.orders_days * _DAY_S,
+            max_bytes=sizes.orders_bytes,
+            replicas=replicas,
+            allow_atomic=True,  # a page of orders is stored whole or not at all
+            holds_truth=True,
+        ),
+        StreamSpec(
+            name=namespace.stream("DEAD"),
+            subjects=(namespace.pattern("dead", ">"),),
+            about="what was given up on, with its reason and history",
+            max_age_s=sizes.dead_days * _DAY_S,
+            max_msgs=sizes.dead_messages,
+            replicas=replicas,
+            holds_truth=True,
+        ),
+        StreamSpec(
+            name=namespace.stream("SLICES"),
+            subjects=(namespace.pattern("slices", ">"),),
+            about="slices offered to fetchers; pointers into the ledgers",
+            retention="workqueue",
+            discard_new_per_subject=True,
+            max_msgs_per_subject=1,  # the subject is the slice's identity: offering it twice is harmless
+            max_msg_bytes=64 * 1024,
+            replicas=replicas,
+            allow_atomic=True,
+        ),
+        StreamSpec(
+            name=namespace.stream("EVENTS"),
+            subjects=(namespace.pattern("events", ">"),),
+            about="what happened, for people and the console",
+            discard="old",
+            max_age_s=sizes.events_days * _DAY_S,
+            max_msgs=sizes.events_messages,
+            replicas=replicas,
+        ),
+    )
+
+
+def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
+    def bucket(short: str, about: str, *, history: int = 1, has_ttl: bool = False, truth: bool = False) -> BucketSpec:
+        name = namespace.bucket(short)
+        return BucketSpec(
+            name=name, about=about, history=history, has_ttl=has_ttl, replicas=replicas, holds_truth=truth
+        )
+
+    return (
+        bucket("LEDGERS", "one record a source: cut, open, complete, given up", truth=True),
+        # Ten earlier values, so that a person can see who changed what, and put it back.
+        bucket("SETTINGS", "settings: default, platform, source", history=10, truth=True),
+        # With more than one revision an expired lease would uncover an older one.
+        bucket("NODES", "the nodes that live", has_ttl=True),
+        bucket("LEASES", "who does what only one may do", has_ttl=True),
+        bucket("DIGESTS", "keys and versions of closed slices, for second looks", has_ttl=True),
+    )
+
+
+def _joined(*tokens: str) -> str:
+    return "_".join(check_token("consumer", token) for token in tokens)
+
+
+WHY = {
+    "subjects": "messages to the missing subjects would be refused",
+    "retention": "work that is done would stay, or orders would be gone once read",
+    "discard": "when full it would drop the oldest instead of refusing",
+    "discard_new_per_subject": "a second offer of a slice would replace the first while it is being worked on",
+    "max_msgs_per_subject": "the number of kept values decides what a key or a slice is",
+    "max_msgs": "what is beyond is refused or dropped",
+    "max_bytes": "what is beyond is refused or dropped",
+    "max_age": "what is older is dropped",
+    "max_msg_size": "larger messages are refused",
+    "num_replicas": "acknowledged data would be lost with one server",
+    "duplicate_window": "a publish repeated later than this is stored twice",
+    "storage": "memory forgets with the process",
+    "allow_direct": "reads by key would find nobody to answer",
+    "allow_atomic": "pages of messages could not be stored whole or not at all",
+    "allow_msg_ttl": "leases and nodes would never expire",
+    "allow_msg_schedules": "nothing would be delivered later",
+    "allow_rollup_hdrs": "a key could not be purged",
+    "deny_delete": "single revisions could be deleted under a running node",
+    "deny_purge": "a key could not be purged",
+    "sealed": "it takes no messages any more",
+    "mirror": "it copies another stream and takes no messages",
+    "subject_transform": "messages would be stored under other subjects",
+    "subject_delete_marker_ttl": "an expired lease would leave a marker that keeps everybody from taking it",
+    "ack_policy": "work would count as done before it is",
+    "ack_wait": "a dead worker's messages would come back too late, or a living one's too early",
+    "max_deliver": "at the limit the server parks a message for good and tells nobody",
+    "max_ack_pending": "workers would wait for each other",
+    "max_waiting": "a large cluster would have requests refused",
+    "filter_subject": "it would hand out other messages",
+    "deliver_policy": "it would leave out messages",
+    "replay_policy": "messages would come as slowly as they once were stored",
+    "backoff": "it overrides ack_wait, and delayed retries come at the wrong time",
+}

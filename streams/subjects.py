@@ -1,0 +1,195 @@
+"""Names on the broker, built and parsed by one grammar. Pure: no I/O, no clock.
+
+A name is made of tokens, and a token is 1 to 64 of `A-Z a-z 0-9 _ -`. The server itself accepts far more, and each
+extra hurts: `*` and `>` are stored literally and then match as wildcards, blanks and line ends break the protocol, and
+a subject above 4,096 bytes makes the server close the link for good. So nothing a user wrote becomes part of a
+subject or key without passing `check_token`, or being turned into a token by `token_of`.
+
+Every subject starts with the namespace; streams and buckets start with its upper case, so that several installations
+can share a server. Subjects, with the namespace left out:
+
+    slices.<platform>.<lane>.<source>.<slice_id>      SLICES   the subject is the slice's identity in the queue
+    orders.<platform>.<source>                        ORDERS   a page of orders
+    orders.<platform>.<source>.<order_token>          ORDERS   one sent alone, again
+    dead.<engine>.<name>.<id>                         DEAD
+    events.<engine>.…                                 EVENTS
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from streams.errors import MalformedSubject
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MAX_SUBJECT = 512
+"""Characters in a whole subject: far below the server's 4,096-byte control line, with room for `$JS.ACK` replies."""
+MAX_KEY_TOKENS = 8
+
+_KEY = re.compile(rf"{TOKEN.pattern}(?:\.{TOKEN.pattern}){{0,{MAX_KEY_TOKENS - 1}}}")
+_NAMESPACE = re.compile(r"[a-z0-9_-]{1,32}")
+_HASHED = "h_"
+_SHOWN = 80
+
+
+def check_token(kind: str, value: str) -> str:
+    """Return `value` if it is a token; raise MalformedSubject, naming `kind` and what is allowed, if not."""
+    if isinstance(value, str) and TOKEN.fullmatch(value):
+        return value
+    raise MalformedSubject(f"{kind} {_shown(value)}: {_token_fault(value)}")
+
+
+def token_of(text: str) -> str:
+    """Return a token for any text: itself where it fits, else `h_` and 26 characters of its hash (128 bit BLAKE2b).
+
+    The same text gives the same token for good. Text that starts with `h_` is always hashed, so that no text can
+    pose as the hash of another.
+    """
+    if TOKEN.fullmatch(text) and not text.startswith(_HASHED):
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return _HASHED + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it is a bucket key: 1 to 8 tokens joined by dots; raise MalformedSubject if not."""
+    if isinstance(key, str) and is_key(key):
+        return key
+    return _check_dotted("key", key, check_token)
+
+
+def is_key(key: str) -> bool:
+    """Return whether `check_key` takes it. Other tools write keys that it does not."""
+    return _KEY.fullmatch(key) is not None
+
+
+def check_key_pattern(pattern: str) -> str:
+    """Return `pattern` if it is a key whose tokens may be `*` and the last one `>`; raise MalformedSubject if not."""
+    tokens = pattern.split(".") if isinstance(pattern, str) else []
+    if tokens and tokens[-1] == ">":
+        tokens = tokens[:-1]
+        if not tokens:
+            return pattern
+    _check_dotted("key pattern", ".".join(tokens) if tokens else pattern, _check_token_or_star)
+    return pattern
+
+
+def kv_stream(bucket: str) -> str:
+    """Return the name of the stream behind a bucket, as the `nats kv` command expects it."""
+    return f"KV_{check_token('bucket', bucket)}"
+
+
+def kv_subject(bucket: str, key: str) -> str:
+    """Return the subject under which a bucket keeps `key`."""
+    return f"$KV.{bucket}.{check_key(key)}"
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """The first token of every subject, and the prefix of every stream and bucket: 1 to 32 of `a-z 0-9 _ -`.
+
+    Lower case only: streams carry it in upper case, and two namespaces must never meet in one stream.
+    Not `kv` or `obj`: those are the server's own prefixes.
+    """
+
+    name: str = "penstock"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAMESPACE.fullmatch(self.name):
+            raise MalformedSubject(f"namespace {_shown(self.name)}: use 1 to 32 of a-z 0-9 _ - (lower case)")
+        if f"{self.name}_".startswith(("kv_", "obj_")):  # its streams would pose as buckets or object stores
+            raise MalformedSubject(f"namespace {_shown(self.name)}: must not start with kv or obj")
+
+    def subject(self, *tokens: str) -> str:
+        """Return `<namespace>.<token>.…`; raise MalformedSubject for a token that is none, or more than 512 in all."""
+        for token in tokens:
+            check_token("subject token", token)
+        return self._joined(tokens)
+
+    def pattern(self, *tokens: str) -> str:
+        """Return a subject to subscribe or filter by: a token may be `*`, and the last one `>`."""
+        last = len(tokens) - 1
+        for at, token in enumerate(tokens):
+            if token != ">" or at != last:
+                _check_token_or_star("pattern token", token)
+        return self._joined(tokens)
+
+    def stream(self, short: str) -> str:
+        """Return the stream's name: `SLICES` is `PENSTOCK_SLICES`."""
+        return f"{self.name.upper()}_{check_token('stream', short)}"
+
+    def bucket(self, short: str) -> str:
+        """Return the bucket's name: `SETTINGS` is `PENSTOCK_SETTINGS` (its stream is `KV_PENSTOCK_SETTINGS`)."""
+        return f"{self.name.upper()}_{check_token('bucket', short)}"
+
+    def slice_offer(self, platform: str, lane: str, source: str, slice_id: str) -> str:
+        """Return the one subject on which this slice may wait in SLICES."""
+        return self.subject("slices", platform, lane, source, slice_id)
+
+    def orders(self, platform: str, source: str) -> str:
+        """Return the subject of a source's pages of orders."""
+        return self.subject("orders", platform, source)
+
+    def order(self, platform: str, source: str, order_key: str) -> str:
+        """Return the subject of an order sent alone; its key may be any text, and becomes a token."""
+        return self.subject("orders", platform, source, token_of(order_key))
+
+    def event(self, engine: str, *names: str) -> str:
+        """Return the subject of something that happened in an engine."""
+        return self.subject("events", engine, *names)
+
+    def dead(self, engine: str, name: str, dead_id: str) -> str:
+        """Return the subject of a dead letter."""
+        return self.subject("dead", engine, name, dead_id)
+
+    def parse(self, subject: str) -> tuple[str, ...]:
+        """Return the tokens after the namespace; raise MalformedSubject for another namespace or another grammar."""
+        first, *tokens = subject.split(".")
+        if first != self.name or not tokens:
+            raise MalformedSubject(f"subject {_shown(subject)}: expected it to start with {self.name}.")
+        for token in tokens:
+            if not TOKEN.fullmatch(token):
+                check_token(f"subject {_shown(subject)}: token", token)
+        return tuple(tokens)
+
+    def _joined(self, tokens: tuple[str, ...]) -> str:
+        if not tokens:
+            raise MalformedSubject(f"subject: no tokens after {self.name}")
+        subject = ".".join((self.name, *tokens))
+        if len(subject) > MAX_SUBJECT:
+            raise MalformedSubject(f"subject {_shown(subject)}: {len(subject)} characters, at most {MAX_SUBJECT}")
+        return subject
+
+
+def _check_token_or_star(kind: str, value: str) -> str:
+    return value if value == "*" else check_token(kind, value)
+
+
+def _check_dotted(kind: str, value: str, check: Callable[[str, str], str]) -> str:
+    if not isinstance(value, str) or not value:
+        raise MalformedSubject(f"{kind} {_shown(value)}: empty; use 1 to {MAX_KEY_TOKENS} tokens joined by dots")
+    tokens = value.split(".", MAX_KEY_TOKENS)
+    if len(tokens) > MAX_KEY_TOKENS:
+        raise MalformedSubject(f"{kind} {_shown(value)}: more than {MAX_KEY_TOKENS} tokens")
+    for token in tokens:
+        check(f"{kind} {_shown(value)}: token", token)
+    return value
+
+
+def _token_fault(value: object) -> str:
+    if not isinstance(value, str):
+        return f"text is needed, not {type(value).__name__}"
+    if not value:
+        return "empty; use 1 to 64 of A-Z a-z 0-9 _ -"
+    if len(value) > 64:
+        return f"{len(value)} characters; use 1 to 64 of A-Z a-z 0-9 _ -"
+    odd = next(sign for sign in value if not TOKEN.fullmatch(sign))
+    return f"contains {odd!a}; use 1 to 64 of A-Z a-z 0-9 _ -"
+
+
+def _shown(value: object) -> str:
+    """Return the value for a message: escaped, so that it cannot forge a log line, and bounded."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

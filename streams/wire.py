@@ -1,0 +1,140 @@
+"""The one place that touches the client library's private parts, and why.
+
+nats-py hands each message through a queue to a task of the subscription, parses its headers whether or not anybody
+reads them, and formats each publish through three coroutines: good for a third of the speed that the wire allows.
+`WireClient` lets a finished frame be queued, and a message be taken off the parser, by plain calls. Everything else
+(connecting, TLS, logins, pings, reconnecting, replaying subscriptions) stays the library's.
+`tests/unit/streams/test_wire.py` fails when a new version of the library has moved what is used here.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from nats.aio.client import Client, Srv
+from nats.aio.subscription import Subscription
+from nats.errors import Error
+
+from streams.errors import ConnectionLost, Disconnected
+
+Deliver = Callable[[bytes, bytes, bytes, bytes | None], None]
+"""Called for each message with subject, reply, payload and header block; it is short, and does not raise."""
+
+MAX_WAITING = 2 * 1024 * 1024
+"""Bytes that may wait for the socket, or for the reconnect, before a sender is held up or refused."""
+
+UNCLOG_S = 10.0
+GARBLED = ("unknown protocol operation", "parser error")
+"""The server's last word on bytes that are none of ours: a link garbled them, and the next link may not."""
+
+
+class _Sink(asyncio.Future[object]):
+    """Marks a subscription of ours. As its future it keeps the library from starting a task for it."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        super().__init__()
+        self.deliver = deliver
+
+
+class WireClient(Client):
+    """nats-py's client with a short way out and a short way in."""
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame for the socket: flushed in this turn of the loop, or after the reconnect.
+
+        Raises Disconnected when `MAX_WAITING` bytes wait for a reconnect already, ConnectionLost after the close.
+        """
+        if self._status != Client.CONNECTED:
+            self._check_room(len(frame))
+        self._pending.append(frame)
+        self._pending_data_size += len(frame)
+        queue = self._flush_queue
+        if queue is not None and queue.empty():
+            queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether so much waits for the socket that a sender without a window of its own should wait too."""
+        return self._pending_data_size > MAX_WAITING
+
+    async def unclog(self) -> None:
+        """Wait until what waits now is written to the socket; Disconnected if that takes longer than `UNCLOG_S`.
+
+        The library's own forced flush swallows a cancellation, so the flusher is asked directly.
+        """
+        flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        assert self._flush_queue is not None
+        try:
+            async with asyncio.timeout(UNCLOG_S):
+                await self._flush_queue.put(flushed)
+                await flushed
+        except TimeoutError:
+            raise Disconnected(f"the server has read nothing for {UNCLOG_S} s") from None
+
+    def listen(self, subject: str, deliver: Deliver) -> int:
+        """Subscribe and return the subscription's number. It is subscribed again after each reconnect."""
+        self._sid += 1
+        sid = self._sid
+        self._subs[sid] = Subscription(self, sid, subject, future=_Sink(deliver))
+        if self._status == Client.CONNECTED:  # else the reconnect replays all subscriptions
+            self.send(f"SUB {subject}  {sid}\r\n".encode())
+        return sid
+
+    def stop_listening(self, sid: int) -> None:
+        """Tell the server to send no more; what is on its way is still delivered until `forget`."""
+        if sid in self._subs and self._status == Client.CONNECTED:
+            self.send(f"UNSUB {sid}\r\n".encode())
+
+    def forget(self, sid: int) -> None:
+        """Deliver no more, and do not subscribe again after a reconnect."""
+        self._subs.pop(sid, None)
+
+    async def round_trip(self, timeout_s: float) -> bool:
+        """Return whether the server answered a ping in time: all that was sent before has then been processed.
+
+        The future is never cancelled: the library's own `flush` leaves a cancelled one behind when it times out, and
+        the late answer then kills its read loop.
+        """
+        if self._status != Client.CONNECTED:
+            return False
+        pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pongs.append(pong)
+        self.send(b"PING\r\n")
+        done, _ = await asyncio.wait({pong}, timeout=timeout_s)
+        return bool(done)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """Called by the library for each try to connect.
+
+        A try that failed after the TCP connect (a refused login, a server that hangs) leaves its socket open and its
+        tasks alive, and the library forgets the one and lets the others read from the next link.
+        """
+        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            if task is not None:
+                task.cancel()
+        if self._transport:
+            self._transport.close()  # type: ignore[no-untyped-call] # the library's own gap
+        await super()._connect_to_server(s)
+
+    async def _process_err(self, err_msg: str) -> None:
+        """Called by the library for an error of the server, most of which make it close for good."""
+        if any(words in err_msg.lower() for words in GARBLED):
+            await self._process_op_err(Error(f"nats: {err_msg}"))
+        else:
+            await super()._process_err(err_msg)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """Called by the library's parser for each message."""
+        subscription = self._subs.get(sid)
+        if subscription is None:
+            return
+        sink = subscription._future
+        if type(sink) is _Sink:
+            sink.deliver(subject, reply, data, headers)
+        else:
+            await super()._process_msg(sid, subject, reply, data, headers)
+
+    def _check_room(self, size: int) -> None:
+        if self.is_closed:
+            raise ConnectionLost("the connection is closed")
+        if self._pending_data_size + size > MAX_WAITING:
+            raise Disconnected(f"{self._pending_data_size} bytes wait for the reconnect already")

@@ -1,0 +1,58 @@
+"""How much the attacks ask, and the report: one line of JSON a scenario, at the end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos import Form
+from tests.support.chaos_history import Verdict
+
+_verdicts: list[Verdict] = []
+
+SHORT = {
+    "test_failpoints.py",
+    "test_server.py",
+    "test_pauses.py",
+    "test_platform.py",
+    "test_settings.py",
+    "test_stops.py",
+    "test_clocks.py",
+}
+"""The attacks of every test run, a minute and a half in all; the others come with `--long` (`just chaos`), or when they
+are named."""
+
+Tell = Callable[[Verdict], None]
+
+
+@pytest.fixture
+def form(request: pytest.FixtureRequest) -> Form:
+    """The short form, unless `--long` was given."""
+    return Form(is_long=request.config.getoption("--long"), seed=request.config.getoption("--seed"))
+
+
+@pytest.fixture
+def tell() -> Tell:
+    """Take a verdict into the report, and have the test fail if it is not whole."""
+
+    def take(verdict: Verdict) -> None:
+        _verdicts.append(verdict)
+        assert verdict.is_whole, verdict.line()
+
+    return take
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _verdicts:
+        terminalreporter.section("chaos")
+        for verdict in _verdicts:
+            terminalreporter.write_line(verdict.line())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what takes long to the long form."""
+    for item in items:
+        is_ours = item.path.parent == Path(__file__).parent and item.path.name not in SHORT
+        is_named = any(item.path.name in argument for argument in config.args)
+        if is_ours and not is_named and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="an attack of the long form: just chaos"))

@@ -1,0 +1,75 @@
+"""What every test may ask for: a real server, a namespace of its own, a connection, a publisher."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from streams.connection import Connection
+from streams.errors import ServerNotStarted
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer, embedded_server, find_binary
+from streams.subjects import Namespace
+from tests.support.server import connected, fresh_namespace, session_server
+
+BOTH_LOOPS = "tests/integration/streams/"
+"""The broker layer runs on asyncio and on uvloop; what stands on it is tested on one."""
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    chaos = parser.getgroup("chaos", "attacks on a whole installation")
+    chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, which takes some 20 minutes")
+    chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
+    if item.nodeid.startswith(BOTH_LOOPS):
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def binary() -> Path:
+    """The nats-server to run. Without one a test is skipped at a desk, and fails in CI."""
+    try:
+        return find_binary()
+    except ServerNotStarted as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """One nats-server for the session. A test that kills or stops one starts its own."""
+    with session_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace() -> Namespace:
+    return fresh_namespace()
+
+
+@pytest.fixture
+async def connection(server: EmbeddedServer, namespace: Namespace) -> AsyncIterator[Connection]:
+    async with connected(server, namespace) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def publisher(connection: Connection) -> AsyncIterator[Publisher]:
+    async with Publisher(connection) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def own_server(binary: Path, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A server for one test, to be killed, stopped and started again."""
+    async with embedded_server(tmp_path / "server") as running:
+        yield running

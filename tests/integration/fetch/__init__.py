@@ -1,0 +1,1 @@
+"""The fetch engine on a real server and real HTTP."""

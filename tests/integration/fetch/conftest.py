@@ -1,0 +1,13 @@
+"""Waits of milliseconds where production waits tenths of a second and more."""
+
+import pytest
+
+from actors import settings_watch
+from actors.fetcher import decisions, session
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "FIRST_WAIT_MS", 10)
+    monkeypatch.setattr(decisions, "UNKNOWN_AGAIN_S", 0.1)
+    monkeypatch.setattr(settings_watch, "GAP_S", 0.02)

@@ -1,0 +1,517 @@
+"""Reading a platform that misbehaves: nothing is lost, nobody else suffers, and the ledger and the events say so."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import web
+
+from actors.fetcher import session, window
+from actors.ledgers import open_ledgers
+from actors.model import steering
+from actors.model.cutting import cut
+from actors.model.ledger import Ledger, first_ledger
+from actors.model.ledger import faults as broken_rules
+from actors.model.settings import FetchSettings
+from actors.sources import SourceKey
+from platforms.mall.faults import FaultName
+from platforms.mall.server import Mall
+from streams.connection import Connection
+from streams.messages import (
+    SliceCompleted,
+    SliceFailed,
+    SliceOffer,
+    SliceSplit,
+    SourceParked,
+    SourceThrottled,
+    encode,
+)
+from streams.publisher import Publisher
+from tests.support.engine import (
+    Heard,
+    Node,
+    a_mall,
+    adapter_table,
+    add_source,
+    faults,
+    hearing,
+    history_start_ms,
+    ledger_bucket,
+    ledger_when,
+    put_setting,
+    running_node,
+    stored_orders,
+    stored_versions,
+    truth_of,
+)
+
+SHOP, CALM = SourceKey("mall", "s1"), SourceKey("calm", "s1")
+PAST_MS = 10_000
+"""The history ends so long ago that all of it has settled."""
+ONE_BY_ONE: Mapping[str, Any] = {"concurrency": 1}
+"""One request at a time, so that what the mall deals next hits a known one."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give slices back, and try a full server again, sooner than production does."""
+    monkeypatch.setattr(session, "IN_PLACE_MS", 500)
+    monkeypatch.setattr(window, "STORE_AGAIN_MS", 200)
+
+
+async def add_shop(
+    connection: Connection, publisher: Publisher, mall: Mall, source: SourceKey = SHOP, **own: Any
+) -> None:
+    own = {"adapter": "mall", "start_ms": history_start_ms(mall), "slice": "20s", **own}
+    await add_source(connection, publisher, source, url=mall.url, **own)
+
+
+def last_ms(mall: Mall) -> int:
+    return max(event.modified_ms for shop in mall.shops.values() for event in shop.events)
+
+
+async def read_up(node: Node, mall: Mall, source: SourceKey = SHOP, within_s: float = 20) -> Ledger:
+    """Wait until everything that the mall ever lists has been read; return the ledger."""
+    end_ms = last_ms(mall)
+    ledger = await ledger_when(node.engine, source, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
+    assert broken_rules(ledger) == []
+    return ledger
+
+
+async def all_is_stored(connection: Connection, mall: Mall, source: SourceKey = SHOP) -> bool:
+    return await stored_versions(connection, source) == truth_of(mall, source.source)
+
+
+def attempts(heard: Heard, source: SourceKey = SHOP) -> list[int]:
+    """Return by which attempt the source's slices were read."""
+    return [event.attempt for event in heard.of(SliceCompleted, platform=source.platform)]
+
+
+# ---- answers that are none
+
+
+@pytest.mark.parametrize("fault", ["throttle", "error", "cut", "html", "half", "object", "late", "drift"])
+async def test_what_passes_at_once_costs_no_attempt(
+    connection: Connection, publisher: Publisher, fault: FaultName
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults(fault, fault, retry_after_s=0, late_ms=50))
+        await add_shop(connection, publisher, mall, **ONE_BY_ONE)
+        ledger = await read_up(node, mall)
+    assert mall.dealer.dealt[fault] == 2
+    assert (ledger.holes, set(attempts(heard)), heard.of(SliceFailed)) == ((), {1}, [])
+    assert await all_is_stored(connection, mall)
+
+
+@pytest.mark.parametrize("fault", ["error", "cut", "html", "half", "object"])
+async def test_what_lasts_costs_an_attempt_and_is_told(
+    connection: Connection, publisher: Publisher, fault: FaultName
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        a_mall(ago_ms=PAST_MS) as calm,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults(*[fault] * 8))
+        await add_shop(connection, publisher, mall, **ONE_BY_ONE)
+        await add_shop(connection, publisher, calm, CALM, adapter="mall")
+        ledger = await read_up(node, mall)
+        await read_up(node, calm, CALM)
+    failed = heard.of(SliceFailed)
+    assert [event.attempt for event in failed] in ([1, 2], [1, 1])  # of one slice, or of two
+    assert {(event.source, event.platform, event.node) for event in failed} == {("s1", "mall", "n1")}
+    assert all(event.reason for event in failed)
+    assert ledger.holes == ()
+    assert set(attempts(heard, CALM)) == {1}
+    assert await all_is_stored(connection, mall)
+    assert await all_is_stored(connection, calm, CALM)
+
+
+async def test_a_throttled_source_is_held_for_all_and_spends_no_attempt(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        a_mall(ago_ms=PAST_MS) as calm,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults("throttle", "throttle", retry_after_s=1))
+        await add_shop(connection, publisher, mall, concurrency=8)
+        told = await heard.first(SourceThrottled)
+        held = await ledger_when(node.engine, SHOP, lambda ledger: ledger.hold_until_ms >= told.hold_until_ms)
+        await add_shop(connection, publisher, calm, CALM)
+        await read_up(node, calm, CALM)
+        ledger = await read_up(node, mall)
+    first_taken = min(event.started_ms for event in heard.of(SliceCompleted, platform="mall", attempt=1))
+    assert 900 <= told.hold_until_ms - told.at_ms <= 1_100
+    assert {piece.attempt for piece in held.open} == {1}
+    assert (set(attempts(heard)), ledger.holes, heard.of(SliceFailed)) == ({1}, (), [])
+    assert first_taken >= told.at_ms or mall.dealer.dealt["throttle"] == 2
+    last = max(event.started_ms for event in heard.of(SliceCompleted, platform="mall"))
+    assert last >= told.hold_until_ms
+    assert await all_is_stored(connection, mall)
+
+
+async def test_a_platform_that_hangs_has_its_window_split(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, orders=80) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults("hang", "hang", hang_s=30))
+        own: Mapping[str, Any] = {
+            "timeout": "1s",
+            "request_timeout": "1s",
+            "max_open": 1,
+            "split_after": 1,
+            **ONE_BY_ONE,
+        }
+        await add_shop(connection, publisher, mall, **own)
+        ledger = await read_up(node, mall)
+    (failed,), (split,) = heard.of(SliceFailed), heard.of(SliceSplit)
+    assert (failed.slice_id, failed.reason) == (split.slice_id, "not read within 1 s")
+    read = {event.slice_id for event in heard.of(SliceCompleted)}
+    assert set(split.parts) <= read
+    assert split.slice_id not in read
+    assert ledger.holes == ()
+    assert await all_is_stored(connection, mall)
+
+
+async def test_an_answer_over_the_limit_is_not_read_to_its_end(connection: Connection, publisher: Publisher) -> None:
+    served: list[str] = []
+
+    async def huge(request: web.Request) -> web.StreamResponse | None:
+        served.append(request.query_string)
+        if len(served) > 1:
+            return None
+        answer = web.StreamResponse(headers={"Content-Length": str(10**9)})
+        await answer.prepare(request)
+        return answer
+
+    async with (
+        a_mall(ago_ms=PAST_MS, gate=huge) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await add_shop(connection, publisher, mall, max_open=1, **ONE_BY_ONE)
+        await read_up(node, mall)
+    assert (set(attempts(heard)), heard.of(SliceFailed)) == ({1}, [])
+    assert served[0] != served[1]
+    assert await all_is_stored(connection, mall)
+
+
+# ---- who has to act
+
+
+async def resume(connection: Connection, publisher: Publisher, source: SourceKey, now_ms: int) -> None:
+    async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+        await ledgers.move(source, lambda ledger: (steering.resume(ledger, now_ms), None))
+
+
+async def test_a_redirect_parks_the_source_and_resuming_heals(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        a_mall(ago_ms=PAST_MS) as calm,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults("redirect"))
+        await add_shop(connection, publisher, mall, **ONE_BY_ONE)
+        told = await heard.first(SourceParked)
+        await ledger_when(node.engine, SHOP, lambda ledger: ledger.state == "parked")
+        await add_shop(connection, publisher, calm, CALM)
+        await read_up(node, calm, CALM)
+        assert node.engine.ledgers.peek(SHOP).state == "parked"  # type: ignore[union-attr]  # it is there
+        await resume(connection, publisher, SHOP, told.at_ms)
+        ledger = await read_up(node, mall)
+    assert "elsewhere.invalid" in told.reason
+    assert (len(heard.of(SourceParked)), set(attempts(heard)), ledger.holes) == (1, {1}, ())
+    assert await all_is_stored(connection, mall)
+
+
+SEALED = {"auth": {"kind": "header", "name": "authorization", "value": "Bearer {account.token}"}}
+
+
+async def test_a_credential_rotated_in_its_file_is_taken_up(
+    connection: Connection, publisher: Publisher, tmp_path: Path
+) -> None:
+    secret = tmp_path / "token"
+
+    async def rotate(request: web.Request) -> web.StreamResponse | None:
+        """With the fifth request the old token is void, and the new one is in the file."""
+        served.append(request.path)
+        if len(served) == 5:
+            mall._token_no += 1
+            secret.write_text(mall._token())
+        return None
+
+    served: list[str] = []
+    secret.touch(0o600)
+    async with (
+        a_mall(ago_ms=PAST_MS, needs_token=True, paging="link", gate=rotate) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        secret.write_text(mall._token())
+        await put_setting(connection, publisher, "adapter.own", adapter_table(**SEALED))
+        account = {"token": f"file:{secret}"}
+        await add_shop(connection, publisher, mall, adapter="own", account=account, **ONE_BY_ONE)
+        await read_up(node, mall)
+    assert mall._token_no == 2
+    assert (set(attempts(heard)), heard.of(SourceParked)) == ({1}, [])
+    assert await all_is_stored(connection, mall)
+
+
+async def test_a_credential_that_nobody_renews_parks_its_source_alone(
+    connection: Connection, publisher: Publisher, tmp_path: Path
+) -> None:
+    secret = tmp_path / "token"
+    secret.touch(0o600)
+    secret.write_text("token-of-yesterday")
+    async with (
+        a_mall(ago_ms=PAST_MS, needs_token=True, paging="link") as mall,
+        a_mall(ago_ms=PAST_MS) as calm,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await put_setting(connection, publisher, "adapter.own", adapter_table(**SEALED))
+        account = {"token": f"file:{secret}"}
+        await add_shop(connection, publisher, mall, adapter="own", account=account, concurrency=8)
+        await add_shop(connection, publisher, calm, CALM)
+        told = await heard.first(SourceParked)
+        await read_up(node, calm, CALM)
+        parked = await ledger_when(node.engine, SHOP, lambda ledger: not any(piece.is_taken for piece in ledger.open))
+        secret.write_text(mall._token())
+        await resume(connection, publisher, SHOP, told.at_ms)
+        ledger = await read_up(node, mall)
+    assert "refuses the credentials" in told.reason
+    assert (parked.state, {piece.attempt for piece in parked.open}, parked.holes) == ("parked", {1}, ())
+    assert (len(heard.of(SourceParked)), ledger.holes) == (1, ())
+    assert "token-of-yesterday" not in str(heard.all)
+    assert await all_is_stored(connection, mall)
+
+
+async def test_a_missing_secret_parks_the_source_and_names_it(connection: Connection, publisher: Publisher) -> None:
+    async with a_mall(ago_ms=PAST_MS) as mall, running_node(connection, publisher), hearing(connection) as heard:
+        await add_shop(connection, publisher, mall, account={"token": "env:NO_SUCH_VARIABLE_HERE"})
+        told = await heard.first(SourceParked)
+    assert "env:NO_SUCH_VARIABLE_HERE" in told.reason
+
+
+async def test_an_adapter_that_can_log_in_does_so_once_for_all_slices(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, needs_token=True) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await add_shop(connection, publisher, mall, slice="2s", concurrency=8)
+        await read_up(node, mall)
+        assert mall._logins == 1
+        mall._token_no += 1  # it runs out
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (steering.rewind(ledger, history_start_ms(mall)), None))
+        await ledger_when(node.engine, SHOP, lambda ledger: ledger.epoch == 2 and ledger.watermark_ms > last_ms(mall))
+        assert mall._logins == 2
+    assert (set(attempts(heard)), heard.of(SourceParked)) == ({1}, [])
+    assert await all_is_stored(connection, mall)
+
+
+# ---- our own limits
+
+
+async def test_waiting_for_our_own_rates_is_no_timeout(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, orders=300, history_ms=4_000) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        own: Mapping[str, Any] = {
+            "slice": "10s",
+            "timeout": "1s",
+            "request_timeout": "1s",
+            "rate": 6,
+            "burst": 1,
+            "inflow": 400,
+        }
+        await add_shop(connection, publisher, mall, **own)
+        await read_up(node, mall)
+    took_ms = [event.finished_ms - event.started_ms for event in heard.of(SliceCompleted) if event.rows]
+    assert max(took_ms) > 1_100  # longer than the timeout, and yet
+    assert (set(attempts(heard)), heard.of(SliceFailed)) == ({1}, [])
+    assert await all_is_stored(connection, mall)
+
+
+async def test_a_slow_source_leaves_the_places_to_others(connection: Connection, publisher: Publisher) -> None:
+    """Two shops of one platform; one may ask every ten seconds only."""
+    slow, quick = SourceKey("mall", "s2"), SHOP
+    async with (
+        a_mall(ago_ms=PAST_MS, shops=2, orders=200) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        rate = {"rate": 0.1, "burst": 1}
+        await add_shop(connection, publisher, mall, slow, concurrency=1, source_settings=rate)
+        await heard.first(SliceCompleted, source="s2")
+        await add_shop(connection, publisher, mall, quick, concurrency=1)
+        await read_up(node, mall, quick, within_s=8)
+        waiting = node.engine.ledgers.peek(slow)
+    assert waiting is not None
+    assert {piece.attempt for piece in waiting.open} == {1}
+    assert await all_is_stored(connection, mall, quick)
+
+
+async def test_a_full_server_spends_no_attempt(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        stream = connection.namespace.stream("ORDERS")
+        config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
+        await connection.api(f"STREAM.UPDATE.{stream}", {**config, "max_msgs": 1, "discard": "new"})
+        await add_shop(connection, publisher, mall, concurrency=8)
+        full = await ledger_when(
+            node.engine, SHOP, lambda ledger: any("takes nothing" in piece.reason for piece in ledger.open)
+        )
+        await connection.api(f"STREAM.UPDATE.{stream}", config)
+        ledger = await read_up(node, mall)
+    assert {(piece.attempt, piece.losses) for piece in full.open} == {(1, 0)}
+    assert (set(attempts(heard)), ledger.holes) == ({1}, ())
+    assert await all_is_stored(connection, mall)
+
+
+# ---- clocks and late news
+
+
+async def test_a_window_is_read_when_it_has_settled_by_the_platforms_clock(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The platform is 2.5 s behind, and lists orders while we read; by our clock windows would be empty."""
+    behind_ms, settle_ms = 2_500, 200
+    async with (
+        a_mall(
+            orders=200,
+            history_ms=1_000,
+            live_ms=1_500,
+            live_share=0.7,
+            late_ms=0,
+            clock_offset_ms=-behind_ms,
+            paging="link",
+        ) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await put_setting(connection, publisher, "adapter.own", adapter_table(settle="200ms", again=[]))
+        own: Mapping[str, Any] = {"slice": "1s", "settle": "200ms", "overlap_before": "0s", "overlap_after": "0s"}
+        await add_shop(connection, publisher, mall, adapter="own", **own)
+        ledger = await read_up(node, mall)
+    for event in heard.of(SliceCompleted):
+        assert event.finished_ms - behind_ms >= event.end_ms + settle_ms - 1_000 - 50
+    assert (set(attempts(heard)), ledger.holes, heard.of(SourceThrottled)) == ({1}, (), [])
+    assert await all_is_stored(connection, mall)
+
+
+async def test_an_offer_that_comes_before_its_source_waits_for_it(connection: Connection, publisher: Publisher) -> None:
+    """As on a node that hears of the source's record a moment after another has offered its first slice."""
+    late = SourceKey("mall", "s2")
+    async with (
+        a_mall(ago_ms=PAST_MS, shops=2) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await add_shop(connection, publisher, mall)
+        await read_up(node, mall)
+        started = first_ledger(history_start_ms(mall))
+        ledger = cut(started, FetchSettings(slice_ms=20_000, max_open=1), last_ms(mall) + 10**6)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.create(late, ledger)
+        slice_id = ledger.open[0].slice_id
+        subject = connection.namespace.slice_offer("mall", "tail", "s2", slice_id)
+        offer = SliceOffer(platform="mall", source="s2", slice_id=slice_id)
+        await publisher.publish(subject, encode(offer))
+        given_back = await delivered_twice(connection, "fetch_mall_tail")
+        assert given_back
+        untouched = node.engine.ledgers.peek(late)
+        assert untouched == ledger  # nobody took it, nobody parked it
+        account = {"base_url": mall.url, "shop": "s2"}
+        await put_setting(connection, publisher, "source.mall.s2", {"adapter": "mall", "account": account})
+        end_ms = last_ms(mall)
+        after = await ledger_when(node.engine, late, lambda ledger: ledger.watermark_ms > end_ms)
+    assert (after.state, {event.attempt for event in heard.of(SliceCompleted, source="s2")}) == ("running", {1})
+    assert await all_is_stored(connection, mall, late)
+
+
+async def delivered_twice(connection: Connection, consumer: str) -> bool:
+    """Wait until the server has a message to give out again."""
+    stream = connection.namespace.stream("SLICES")
+    with anyio.fail_after(5):
+        while True:
+            state = await connection.api(f"CONSUMER.INFO.{stream}.{consumer}")
+            if state["num_redelivered"] or state["delivered"]["consumer_seq"] > state["delivered"]["stream_seq"]:
+                return True
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"garbage", encode(SliceOffer(platform="mall", source="a.b", slice_id="t1-0-1")), b'{"type":"order"}'],
+)
+async def test_an_offer_that_is_none_blocks_nobody(
+    connection: Connection, publisher: Publisher, payload: bytes
+) -> None:
+    async with a_mall(ago_ms=PAST_MS) as mall, running_node(connection, publisher) as node:
+        await publisher.publish(connection.namespace.slice_offer("mall", "tail", "s1", "x"), payload)
+        await add_shop(connection, publisher, mall, **ONE_BY_ONE)
+        await read_up(node, mall)
+    dead = (await connection.api(f"STREAM.INFO.{connection.namespace.stream('DEAD')}"))["state"]["messages"]
+    assert dead == 1
+    assert await all_is_stored(connection, mall)
+
+
+async def test_a_broken_ledger_stops_its_source_alone_and_heals_when_mended(
+    connection: Connection, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, shops=2) as mall,
+        running_node(connection, publisher) as node,
+    ):
+        other = SourceKey("mall", "s2")
+        bucket = ledger_bucket(connection, publisher)
+        mall.dealer.set(faults(late=1.0, late_ms=100))
+        await add_shop(connection, publisher, mall, slice="2s", max_open=4, concurrency=4)
+        await ledger_when(node.engine, SHOP, lambda ledger: any(piece.is_taken for piece in ledger.open))
+        entry = await bucket.get(SHOP.key)
+        assert entry is not None
+        await bucket.put(SHOP.key, b'{"reason":"\xff"}')
+        await add_shop(connection, publisher, mall, other, slice="2s", concurrency=4)
+        mall.dealer.set(faults())
+        await read_up(node, mall, other)
+        broken = await bucket.get(SHOP.key)
+        assert broken is not None
+        assert broken.value == b'{"reason":"\xff"}'  # nobody wrote over what a person may want to look at
+        await bucket.put(SHOP.key, entry.value)
+        ledger = await read_up(node, mall)
+    assert ledger.holes == ()
+    said = [record.__dict__["fields"] for record in caplog.records if record.message == "allocator.look_failed"]
+    assert [fact["source"] for fact in said] == ["mall/s1"]
+    assert await all_is_stored(connection, mall)
+    assert await all_is_stored(connection, mall, other)
+
+
+async def test_each_order_is_stored_once_when_all_goes_well(connection: Connection, publisher: Publisher) -> None:
+    async with a_mall(ago_ms=PAST_MS) as mall, running_node(connection, publisher) as node:
+        own: Mapping[str, Any] = {"overlap_before": "0s", "overlap_after": "0s"}
+        await put_setting(connection, publisher, "adapter.own", adapter_table(overlap="0s", settle="0s"))
+        await add_shop(connection, publisher, mall, concurrency=8, **own)
+        await read_up(node, mall)
+    keys = [(order.order_key, order.version) for order in await stored_orders(connection)]
+    assert len(keys) <= len(set(keys)) * 1.2  # the adapter's own overlap of a second repeats a few

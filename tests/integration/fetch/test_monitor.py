@@ -1,0 +1,428 @@
+"""The monitor on a real server: who leads, what is told to whom, and what of it is told once."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from aiohttp import web
+
+from actors.ledgers import open_ledgers
+from actors.model import steering
+from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger
+from actors.monitor import LEASE_TTL_S
+from actors.notify import Notice
+from actors.sources import SourceKey, SourceRecord
+from streams.clock import monotonic_s, now_ms
+from streams.connection import Connection, connect
+from streams.log import read_log
+from streams.messages import (
+    ConsumerStuck,
+    DeadLetter,
+    HoleMade,
+    LedgerUnusable,
+    SliceFailed,
+    SliceOffer,
+    WatermarkLag,
+    decode_dead_letter,
+    encode,
+)
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.specs import fetch_consumer
+from streams.topology import ensure_consumer
+from tests.support.engine import (
+    Node,
+    add_source,
+    hearing,
+    ledger_bucket,
+    ledger_when,
+    logging_of,
+    put_setting,
+    running_node,
+)
+from tests.support.proxy import proxy
+
+SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
+NOWHERE = "http://127.0.0.1:1"
+WATCHES = ("monitor",)
+OFTEN = {"scan_every": "100ms"}
+
+
+class Office:
+    """A webhook: a real HTTP server that takes notices, after refusing as many as it is told to."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.refuse = 0
+        self.taken: list[Notice] = []
+        self.refused = 0
+        self.hang: anyio.Event | None = None
+        self.asked = anyio.Event()
+        self._news = anyio.Event()
+
+    async def receive(self, request: web.Request) -> web.Response:
+        notice = msgspec.json.decode(await request.read(), type=Notice)
+        if self.hang is not None:
+            self.asked.set()
+            await self.hang.wait()
+        if self.refused < self.refuse:
+            self.refused += 1
+            return web.Response(status=503)
+        self.taken.append(notice)
+        self._wake()
+        return web.Response()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def until(self, count: int, within_s: float = 15) -> list[Notice]:
+        with anyio.fail_after(within_s):
+            while len(self.taken) < count:
+                await self._news.wait()
+        return self.taken
+
+
+@asynccontextmanager
+async def an_office() -> AsyncIterator[Office]:
+    office = Office()
+    app = web.Application()
+    app.router.add_post("/notices", office.receive)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        office.url = f"http://127.0.0.1:{runner.addresses[0][1]}/notices"
+        yield office
+    finally:
+        await runner.cleanup()
+
+
+def with_hole(now: int, **changes: object) -> Ledger:
+    """Return a ledger with one slice given up on, and one that is open."""
+    start_ms = now - 20_000
+    hole = Hole("t", 1, start_ms, start_ms + 2_000, since_ms=now, attempts=6, reason="HTTP 500")
+    piece = OpenSlice("t", 1, start_ms + 2_000, start_ms + 4_000, cut_ms=now)
+    ledger = Ledger(start_ms, start_ms + 4_000, start_ms, open=(piece,), holes=(hole,))
+    return msgspec.structs.replace(ledger, **changes)
+
+
+async def add_shop(
+    connection: Connection, publisher: Publisher, ledger: Ledger, source: SourceKey = SHOP, **own: Any
+) -> None:
+    default = {**OFTEN, **own.pop("default", {})}
+    await add_source(
+        connection, publisher, source, adapter="mall", url=NOWHERE, start_ms=0, ledger=ledger, default=default, **own
+    )
+
+
+async def dead_letters(connection: Connection) -> list[DeadLetter]:
+    stream, pattern = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", ">")
+    return [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, pattern)]
+
+
+def all_told(ledger: Ledger) -> bool:
+    return bool(ledger.holes) and all(hole.is_told for hole in ledger.holes)
+
+
+# ---- holes
+
+
+async def test_a_hole_is_one_dead_letter_one_notice_and_then_told(connection: Connection, publisher: Publisher) -> None:
+    async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
+        ledger = with_hole(now_ms())
+        await add_shop(connection, publisher, ledger, webhook=office.url)
+        await ledger_when(node.engine, SHOP, all_told)
+        await add_shop(connection, publisher, with_hole(now_ms()), OTHER, webhook=office.url)
+        await ledger_when(node.engine, OTHER, all_told)  # scans went on meanwhile
+    (hole,) = ledger.holes
+    letters, notices = await dead_letters(connection), office.taken
+    assert [letter.id for letter in letters] == [f"{name}_{hole.slice_id}" for name in ("s1",)] + [letters[1].id]
+    assert (letters[0].engine, letters[0].name, letters[0].reason, letters[0].attempts) == (
+        "fetch",
+        "mall",
+        "HTTP 500",
+        6,
+    )
+    assert [notice.source for notice in notices] == ["mall/s1", "mall/s2"]
+    assert (notices[0].kind, notices[0].facts) == ("hole", {"start_ms": hole.start_ms, "end_ms": hole.end_ms})
+    assert f"penstock holes redrive mall/s1 {hole.slice_id}" in notices[0].what_to_do
+
+
+async def test_a_webhook_is_tried_until_it_takes_the_notice(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.teller.FIRST_WAIT_S", 0.05)
+    async with (
+        an_office() as office,
+        running_node(connection, publisher, roles=WATCHES) as node,
+        logging_of() as logged,
+    ):
+        office.refuse = 3
+        await add_shop(connection, publisher, with_hole(now_ms()), webhook=office.url)
+        before = await ledger_when(node.engine, SHOP, lambda ledger: True)
+        assert not all_told(before)
+        await ledger_when(node.engine, SHOP, all_told)
+    assert (office.refused, len(office.taken), len(await dead_letters(connection))) == (3, 1, 1)
+    assert len(logged.of("notice")) == 1
+    assert len(logged.of("notice.webhook_refused")) == 3
+
+
+async def test_a_webhook_that_was_mended_is_used_at_the_next_try(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.teller.FIRST_WAIT_S", 0.05)
+    monkeypatch.setenv("OUR_OFFICE", "http://127.0.0.1:1/of-a-secret-name")
+    async with (
+        an_office() as office,
+        running_node(connection, publisher, roles=WATCHES) as node,
+        logging_of() as logged,
+    ):
+        await add_shop(connection, publisher, with_hole(now_ms()), webhook="env:OUR_OFFICE")
+        failed = await logged.first("notice.webhook_failed")
+        monkeypatch.setenv("OUR_OFFICE", office.url)
+        await ledger_when(node.engine, SHOP, all_told)
+    assert "env:OUR_OFFICE" in failed["error"]
+    assert "secret-name" not in str(logged.lines)
+    assert len(office.taken) == 1
+
+
+async def test_a_webhook_that_hangs_holds_up_nothing_else(connection: Connection, publisher: Publisher) -> None:
+    async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
+        office.hang = anyio.Event()
+        await add_shop(connection, publisher, with_hole(now_ms()), webhook=office.url)
+        with anyio.fail_after(5):
+            await office.asked.wait()
+        await add_shop(connection, publisher, with_hole(now_ms()), OTHER, webhook="", source_settings={"webhook": ""})
+        await ledger_when(node.engine, OTHER, all_told, within_s=4)  # less than the webhook's own timeout
+        office.hang.set()
+        await ledger_when(node.engine, SHOP, all_told)
+
+
+async def test_a_new_leader_stores_no_second_letter(connection: Connection, publisher: Publisher) -> None:
+    """Also long after the server has forgotten the first one's id."""
+    ledger = with_hole(now_ms())
+    async with running_node(connection, publisher, roles=WATCHES) as node:
+        await add_shop(connection, publisher, ledger)
+        await ledger_when(node.engine, SHOP, all_told)
+    stream = connection.namespace.stream("DEAD")
+    (letter,) = await dead_letters(connection)
+    await connection.api(f"STREAM.PURGE.{stream}")
+    subject = connection.namespace.dead(letter.engine, letter.name, letter.id)
+    await publisher.publish(subject, encode(letter), message_id="under-another-id")
+    bucket = ledger_bucket(connection, publisher)
+    await bucket.put(SHOP.key, msgspec.json.encode(ledger))  # untold again: the leader died before its mark
+    async with running_node(connection, publisher, roles=WATCHES, node="n2") as heir:
+        await ledger_when(heir.engine, SHOP, all_told)
+        again = msgspec.structs.replace(ledger.holes[0], since_ms=ledger.holes[0].since_ms + 1)
+        async with open_ledgers(bucket) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(ledger, holes=(again,)), None))
+        await ledger_when(
+            heir.engine, SHOP, lambda ledger: ledger.holes[0].since_ms == again.since_ms and all_told(ledger)
+        )
+    assert [found.first_ms for found in await dead_letters(connection)] == [letter.first_ms, again.since_ms]
+
+
+async def test_a_full_stream_of_dead_letters_keeps_nobody_from_being_told(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
+        stream = connection.namespace.stream("DEAD")
+        config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
+        await publisher.publish(connection.namespace.dead("x", "y", "z"), b"{}", message_id="full")
+        await connection.api(f"STREAM.UPDATE.{stream}", {**config, "max_msgs": 1})
+        await add_shop(connection, publisher, with_hole(now_ms()), webhook=office.url)
+        await office.until(1)
+        ledger = node.engine.ledgers.peek(SHOP)
+        assert ledger is not None
+        assert not all_told(ledger)  # it has no letter yet
+        await connection.api(f"STREAM.UPDATE.{stream}", config)
+        await ledger_when(node.engine, SHOP, all_told)
+    assert len(office.taken) == 1
+
+
+# ---- holders that vanished
+
+
+async def test_a_slice_held_for_too_long_goes_round_again_and_then_is_given_up(
+    connection: Connection, publisher: Publisher
+) -> None:
+    now = now_ms()
+    held = OpenSlice("t", 1, now - 20_000, now - 18_000, fence=1, holder="ghost", taken_ms=now - 5_000)
+    ledger = Ledger(now - 20_000, now - 18_000, now - 20_000, fence=1, open=(held,))
+    async with running_node(connection, publisher, roles=WATCHES) as node, hearing(connection) as heard:
+        own: dict[str, Any] = {"timeout": "1s", "request_timeout": "1s", "stale_after": "1s", "retries": 1}
+        await add_shop(connection, publisher, ledger, **own)
+        failed = await heard.first(SliceFailed)
+        again = await ledger_when(node.engine, SHOP, lambda ledger: ledger.open[0].attempt == 2)
+        assert (again.open[0].fence, again.open[0].holder) == (0, "")
+        taken = msgspec.structs.replace(again.open[0], fence=2, holder="ghost", taken_ms=now - 5_000)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(ledger, fence=2, open=(taken,)), None))
+        hole = await heard.first(HoleMade)
+        given_up = await ledger_when(node.engine, SHOP, all_told)
+    assert (failed.attempt, failed.node, failed.fence) == (1, "ghost", 1)
+    assert "ghost held it for" in failed.reason
+    assert (hole.slice_id, hole.attempts) == (held.slice_id, 2)
+    assert (given_up.watermark_ms, given_up.open) == (held.start_ms, ())
+    assert len(await dead_letters(connection)) == 1
+
+
+# ---- what is told
+
+
+async def test_a_lagging_watermark_is_told_when_it_begins_and_when_it_is_over(
+    connection: Connection, publisher: Publisher
+) -> None:
+    now = now_ms()
+    ledger = Ledger(0, now, now - 60_000, open=(OpenSlice("t", 1, now - 60_000, now, cut_ms=now),))
+    async with running_node(connection, publisher, roles=WATCHES) as node, hearing(connection) as heard:
+        await add_shop(connection, publisher, ledger, lag_alarm="30s")
+        lags = await heard.first(WatermarkLag, is_over=False)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(ledger, open=(), watermark_ms=now), None))
+        over = await heard.first(WatermarkLag, is_over=True)
+        figures = node.engine.measures.registry
+        labels = {"platform": "mall", "source": "s1"}
+        assert figures.get_sample_value("penstock_watermark_lag_seconds", labels) is not None
+    assert 59_000 < lags.lag_ms < 90_000
+    assert lags.watermark_ms == now - 60_000
+    assert over.lag_ms < 30_000
+    assert len(heard.of(WatermarkLag)) == 2
+
+
+async def test_a_parked_source_is_told_once_for_each_parking(connection: Connection, publisher: Publisher) -> None:
+    parked = msgspec.structs.replace(first_ledger(0), state="parked", reason="the secret is void")
+    async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
+        await add_shop(connection, publisher, parked, webhook=office.url)
+        await office.until(1)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (steering.resume(ledger, 1), None))
+            await ledger_when(node.engine, SHOP, lambda ledger: ledger.state == "running")
+            await add_shop(connection, publisher, with_hole(now_ms()), OTHER, webhook=office.url)
+            await office.until(2)  # a scan has seen it running
+            await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(parked, epoch=ledger.epoch), None))
+        notices = await office.until(3)
+    assert [(notice.kind, notice.source) for notice in notices] == [
+        ("parked", "mall/s1"),
+        ("hole", "mall/s2"),
+        ("parked", "mall/s1"),
+    ]
+    assert "the secret is void" in notices[0].text
+    assert "penstock sources resume mall/s1" in notices[0].what_to_do
+
+
+async def test_a_missing_or_broken_ledger_is_told_once_and_when_it_is_whole_again(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        an_office() as office,
+        running_node(connection, publisher, roles=WATCHES) as node,
+        hearing(connection) as heard,
+        logging_of() as logged,
+    ):
+        await put_setting(connection, publisher, "fetch.default", OFTEN)
+        await put_setting(connection, publisher, "fetch.mall", {"webhook": office.url})
+        await put_setting(connection, publisher, f"source.{SHOP.key}", SourceRecord("mall"))
+        missing = await heard.first(LedgerUnusable, is_over=False)
+        bucket = ledger_bucket(connection, publisher)
+        await bucket.put(SHOP.key, b"garbage")
+        await office.until(2)
+        _, broken = await heard.many(LedgerUnusable, 2, is_over=False)
+        await bucket.put(SHOP.key, msgspec.json.encode(with_hole(now_ms())))
+        await heard.first(LedgerUnusable, is_over=True)
+        await ledger_when(node.engine, SHOP, all_told)
+    assert "has no ledger" in missing.reason
+    assert "cannot be read" in broken.reason
+    assert len(heard.of(LedgerUnusable)) == 3
+    assert [notice.kind for notice in office.taken] == ["ledger", "ledger", "hole"]
+    assert logged.of("monitor.look_failed") == []
+
+
+async def test_a_source_without_record_is_nobodys(connection: Connection, publisher: Publisher) -> None:
+    async with running_node(connection, publisher, roles=WATCHES) as node, hearing(connection) as heard:
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.create(SHOP, with_hole(now_ms()))
+        await add_shop(connection, publisher, with_hole(now_ms()), OTHER)
+        await ledger_when(node.engine, OTHER, all_told)
+        ledger = node.engine.ledgers.peek(SHOP)
+    assert ledger is not None
+    assert not all_told(ledger)
+    assert heard.of(LedgerUnusable) == []
+
+
+async def test_a_stuck_consumer_is_told_and_so_is_its_end(connection: Connection, publisher: Publisher) -> None:
+    spec = fetch_consumer(connection.namespace, "mall", "tail")
+    async with running_node(connection, publisher, roles=(*WATCHES, "fetcher")) as node, hearing(connection) as heard:
+        node.engine.monitor.progress.stuck_s = 0.3
+        await ensure_consumer(connection, spec)
+        pause = {"pause_until": "2099-01-01T00:00:00Z"}
+        await connection.api(f"CONSUMER.PAUSE.{spec.stream}.{spec.name}", pause)  # as `nats consumer pause` does
+        await add_shop(connection, publisher, msgspec.structs.replace(first_ledger(now_ms()), state="paused"))
+        await offer_nothing(connection, publisher, "t1-0-1")
+        stuck = await heard.first(ConsumerStuck)
+        await connection.api(f"CONSUMER.PAUSE.{spec.stream}.{spec.name}", {})
+        await offer_nothing(connection, publisher, "t1-1-2")  # the server serves a waiting pull with the next message
+        await heard.first(ConsumerStuck, is_over=True)
+    assert (stuck.stream, stuck.consumer, stuck.pending, stuck.is_over) == (spec.stream, spec.name, 1, False)
+    assert stuck.at_ms - stuck.since_ms >= 300
+    assert len(heard.of(ConsumerStuck)) == 2
+
+
+async def offer_nothing(connection: Connection, publisher: Publisher, slice_id: str) -> None:
+    subject = connection.namespace.slice_offer("mall", "tail", "s1", slice_id)
+    await publisher.publish(subject, encode(SliceOffer(platform="mall", source="s1", slice_id=slice_id)))
+
+
+# ---- who leads
+
+
+async def test_one_leads_and_another_takes_over_from_a_dead_one(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    async with running_node(connection, publisher, roles=WATCHES, node="heir") as heir:
+        async with connect(server.url, name="leader", namespace=connection.namespace) as far:
+            async with Publisher(far) as far_publisher, anyio.create_task_group() as tasks:
+                await until_leading(heir)
+                leader = await tasks.start(lead_for_a_while, far, far_publisher)
+                assert not leader.engine.monitor.is_leading
+                heir.stop.set()  # it leaves in order, and hands over at once
+                await until_leading(leader, within_s=LEASE_TTL_S)
+                tasks.cancel_scope.cancel()
+    async with running_node(connection, publisher, roles=WATCHES, node="third") as third:
+        await until_leading(third, within_s=2 * LEASE_TTL_S)
+
+
+async def lead_for_a_while(
+    connection: Connection, publisher: Publisher, *, task_status: anyio.abc.TaskStatus[Node]
+) -> None:
+    async with running_node(connection, publisher, roles=WATCHES, node="leader") as node:
+        task_status.started(node)
+        await anyio.sleep_forever()
+
+
+async def until_leading(node: Node, within_s: float = 10.0) -> None:
+    with anyio.fail_after(within_s):
+        await node.engine.monitor.elected.wait()
+
+
+async def test_a_leader_that_falls_silent_is_followed_within_two_leases(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        proxy(int(server.url.rpartition(":")[2])) as between,
+        connect(between.url, name="leader", namespace=connection.namespace) as far,
+        Publisher(far) as far_publisher,
+        running_node(far, far_publisher, roles=WATCHES, node="leader") as leader,
+    ):
+        await until_leading(leader)
+        async with running_node(connection, publisher, roles=WATCHES, node="heir") as heir:
+            between.freeze()
+            began_s = monotonic_s()
+            await until_leading(heir, within_s=2 * LEASE_TTL_S)
+            assert monotonic_s() - began_s <= 2 * LEASE_TTL_S
+            assert not leader.engine.monitor.is_leading  # it knows by its own clock
+            between.heal()

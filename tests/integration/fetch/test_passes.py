@@ -1,0 +1,260 @@
+"""Readings beside the live tail: backfills, second looks for late orders, and a rewind."""
+
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from actors.ledgers import open_ledgers
+from actors.model import holding, steering
+from actors.model.ledger import Ledger
+from actors.model.ledger import faults as broken_rules
+from actors.sources import SourceKey
+from platforms.mall.server import Mall
+from streams.connection import Connection
+from streams.messages import LateOrders, SliceCompleted
+from streams.publisher import Publisher
+from tests.support.engine import (
+    Heard,
+    Node,
+    a_mall,
+    adapter_table,
+    add_source,
+    hearing,
+    history_start_ms,
+    ledger_bucket,
+    ledger_when,
+    put_setting,
+    running_node,
+    stored_orders,
+    stored_versions,
+    truth_of,
+)
+
+SHOP = SourceKey("mall", "s1")
+PAST_MS = 10_000
+SHARP: dict[str, Any] = {"overlap_before": "0s", "overlap_after": "0s"}
+"""No overlap of ours; the adapter's own is a second."""
+
+
+async def add_shop(connection: Connection, publisher: Publisher, mall: Mall, **own: Any) -> None:
+    own = {"adapter": "mall", "start_ms": history_start_ms(mall), "slice": "10s", **own}
+    await add_source(connection, publisher, SHOP, url=mall.url, **own)
+
+
+async def change(connection: Connection, publisher: Publisher, move: Any) -> Any:
+    async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+        return await ledgers.move(SHOP, lambda ledger: (move(ledger), None))
+
+
+def last_ms(mall: Mall) -> int:
+    return max(event.modified_ms for event in mall.shops["s1"].events)
+
+
+async def read_up(node: Node, mall: Mall, within_s: float = 20) -> Ledger:
+    end_ms = last_ms(mall)
+    return await ledger_when(node.engine, SHOP, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
+
+
+def kinds(heard: Heard) -> list[str]:
+    return [event.slice_id[0] for event in heard.of(SliceCompleted)]
+
+
+# ---- backfills
+
+
+async def test_a_backfill_reads_the_past_beside_the_tail(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        middle_ms = mall.start_ms - 30_000
+        await add_shop(connection, publisher, mall, start_ms=middle_ms)
+        before = await read_up(node, mall)
+        start_ms = history_start_ms(mall)
+        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, middle_ms))
+        ledger = await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
+        assert broken_rules(ledger) == []
+    read = sorted((event.start_ms, event.end_ms) for event in heard.of(SliceCompleted) if event.slice_id[0] == "b")
+    assert (read[0][0], read[-1][1]) == (start_ms, middle_ms)
+    assert [end for _, end in read[:-1]] == [start for start, _ in read[1:]]
+    assert ledger.start_ms == before.start_ms == middle_ms
+    assert ledger.frontier_ms >= before.frontier_ms
+    assert await stored_versions(connection, SHOP) == truth_of(mall, "s1")
+
+
+async def test_the_tail_goes_first_while_a_backfill_runs(connection: Connection, publisher: Publisher) -> None:
+    """The back lane has places of its own, fewer of them."""
+    async with (
+        a_mall(ago_ms=PAST_MS, faults={"late": 1.0, "late_ms": 20}) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        start_ms, end_ms = history_start_ms(mall), mall.start_ms
+        await add_shop(connection, publisher, mall, slice="2s", concurrency=8, back_open=64, max_open=64)
+        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
+        await read_up(node, mall)
+        first = kinds(heard)
+        await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
+    assert first.count("b") < first.count("t") / 2
+    assert kinds(heard).count("b") == 30
+
+
+async def test_a_backfill_removed_in_the_middle_leaves_nothing_open(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, faults={"late": 1.0, "late_ms": 30}) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await add_shop(connection, publisher, mall, slice="2s", concurrency=8, back_open=4)
+        await read_up(node, mall)
+        start_ms, end_ms = history_start_ms(mall), mall.start_ms
+        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
+        await ledger_when(node.engine, SHOP, lambda ledger: sum(piece.is_taken for piece in ledger.open) == 2)
+        await change(connection, publisher, lambda ledger: steering.remove_backfill(ledger, "old"))
+        ledger = await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
+        assert [piece for piece in ledger.open if piece.kind == "b"] == []
+        assert broken_rules(ledger) == []
+        await queue_is_empty(connection)
+        ended = node.engine.ledgers.peek(SHOP)
+    assert ended is not None
+    assert ended.holes == ()
+    assert kinds(heard).count("b") < 10
+
+
+async def queue_is_empty(connection: Connection) -> None:
+    """Wait until no offer is left, also of those that mean nothing any more."""
+    stream = connection.namespace.stream("SLICES")
+    with anyio.fail_after(10):
+        while (await connection.api(f"STREAM.INFO.{stream}"))["state"]["messages"]:
+            await anyio.lowlevel.checkpoint()
+
+
+# ---- second looks
+
+
+async def test_second_looks_find_late_orders_once_and_count_them(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(
+            ago_ms=500,
+            history_ms=3_000,
+            orders=300,
+            change_share=0.0,
+            late_ms=0,
+            late_share=0.0,
+            very_late_share=0.2,
+            very_late_ms=2_500,
+            paging="link",
+        ) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await put_setting(connection, publisher, "adapter.own", quick_adapter())
+        own = {"slice": "1s", "again": ["3s"], "again_slice": "2s", **SHARP}
+        await add_shop(connection, publisher, mall, adapter="own", **own)
+        end_ms = last_ms(mall)
+        await ledger_when(
+            node.engine,
+            SHOP,
+            lambda ledger: (
+                any(each.kind == "a" and each.cursor_ms > end_ms for each in ledger.passes)
+                and not any(piece.kind == "a" and piece.start_ms <= end_ms for piece in ledger.open)
+            ),
+        )
+    stored = [(order.order_key, order.version) for order in await stored_orders(connection)]
+    late = heard.of(LateOrders)
+    first_looks = sum(event.new_rows for event in heard.of(SliceCompleted) if event.slice_id[0] == "t")
+    assert sorted(stored) == sorted(truth_of(mall, "s1").items())  # each once, the late ones too
+    assert sum(event.count for event in late) == len(stored) - first_looks > 0
+    assert all(event.count > 0 and event.latest_by_ms >= 3_000 for event in late)
+
+
+def quick_adapter() -> dict[str, object]:
+    return adapter_table(settle="200ms", overlap="0s")
+
+
+async def test_a_second_look_without_digests_repeats_and_loses_nothing(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """Digests spare repeats; a lost one costs a repeat and no order."""
+    async with (
+        a_mall(ago_ms=1_000, history_ms=3_000, orders=100, late_ms=0, paging="link") as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await put_setting(connection, publisher, "adapter.own", quick_adapter())
+        own = {"slice": "1s", "again": ["3s"], "again_slice": "1s", **SHARP}
+        await add_shop(connection, publisher, mall, adapter="own", **own)
+        await read_up(node, mall)
+        await connection.api(f"STREAM.PURGE.KV_{connection.namespace.bucket('DIGESTS')}")
+        end_ms = last_ms(mall)
+        await ledger_when(
+            node.engine,
+            SHOP,
+            lambda ledger: (
+                any(each.kind == "a" and each.cursor_ms > end_ms for each in ledger.passes)
+                and not any(piece.kind == "a" for piece in ledger.open)
+            ),
+        )
+    assert "a" in kinds(heard)
+    assert await stored_versions(connection, SHOP) == truth_of(mall, "s1")
+
+
+# ---- rewinds
+
+
+async def test_a_rewind_reads_everything_again_in_a_new_epoch(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, faults={"late": 1.0, "late_ms": 50}) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        await add_shop(connection, publisher, mall, slice="2s", concurrency=4, max_open=8)
+        start_ms = history_start_ms(mall)
+        in_hand = await ledger_when(
+            node.engine,
+            SHOP,
+            lambda ledger: ledger.watermark_ms > start_ms and any(piece.is_taken for piece in ledger.open),
+        )
+        await change(connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
+        ledger = await read_up(node, mall)
+        assert broken_rules(ledger) == []
+    old = next(piece for piece in in_hand.open if piece.is_taken)
+    again = [event.slice_id for event in heard.of(SliceCompleted) if event.slice_id.startswith("t2-")]
+    assert (ledger.epoch, ledger.holes) == (2, ())
+    assert f"t2-{old.start_ms}-{old.end_ms}" in again
+    assert len(again) == len(set(again))
+    assert await stored_versions(connection, SHOP) == truth_of(mall, "s1")
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "give up"])
+async def test_an_end_of_an_old_epoch_is_refused(connection: Connection, publisher: Publisher, end: str) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS, faults={"hang": 1.0, "hang_s": 30}) as mall,
+        running_node(connection, publisher) as node,
+    ):
+        await add_shop(connection, publisher, mall, max_open=1, request_timeout="30s")
+        held = (await ledger_when(node.engine, SHOP, lambda ledger: any(piece.is_taken for piece in ledger.open))).open[
+            0
+        ]
+        start_ms = history_start_ms(mall)
+        await change(connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
+
+        def late(ledger: Ledger) -> tuple[Ledger, object]:
+            if end == "complete":
+                return holding.complete(ledger, held.slice_id, held.fence, 0)
+            if end == "fail":
+                policy = node.settings.current("mall", "s1").retry_policy
+                return holding.fail(ledger, held.slice_id, held.fence, "late", policy, 0, chance=0)
+            return holding.give_up(ledger, held.slice_id, held.fence, "late", 0)
+
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            result = await ledgers.move(SHOP, late)
+            ledger = await ledgers.move(SHOP, lambda ledger: (ledger, ledger))
+    assert isinstance(result, holding.Stale)
+    assert (ledger.watermark_ms, ledger.holes, ledger.epoch) == (start_ms, (), 2)
+    assert replace(ledger, open=()).frontier_ms >= start_ms

@@ -1,0 +1,98 @@
+"""What becomes of rows that are no ordinary ones: unreadable ones, and versions that say no order."""
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from actors.ledgers import open_ledgers
+from actors.model import steering
+from actors.sources import SourceKey
+from streams.connection import Connection
+from streams.log import read_log
+from streams.messages import dead_payload, decode_dead_letter
+from streams.publisher import Publisher
+from tests.support.engine import (
+    a_mall,
+    adapter_table,
+    add_source,
+    history_start_ms,
+    ledger_bucket,
+    ledger_when,
+    put_setting,
+    running_engine,
+    stored_orders,
+)
+
+SHOP = SourceKey("odd", "s1")
+RECORD = {"rows": "orders", "key": "id", "modified": {"path": "modified_ms", "format": "unix_ms"}}
+
+
+def listing(*rows: dict[str, object]) -> web.Response:
+    return web.json_response({"orders": rows, "total": len(rows), "next": None})
+
+
+async def test_unreadable_row_is_a_dead_letter_and_its_neighbours_are_stored(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        at_ms = int(request.query["to"]) - 1_000
+        good = {"id": "good", "version": 1, "modified_ms": at_ms}
+        return listing(good, {"id": "bad", "version": "none", "modified_ms": at_ms})
+
+    async with a_mall(gate=answer) as mall, running_engine(connection, publisher) as engine:
+        await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd"))
+        start_ms = history_start_ms(mall)
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="20s")
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms)
+        assert ledger.holes == ()
+        assert {order.order_key for order in await stored_orders(connection)} == {"good"}
+        stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
+        letters = [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
+    assert letters
+    assert {json.loads(dead_payload(letter))["id"] for letter in letters} == {"bad"}
+    assert all("version" in letter.reason for letter in letters)
+
+
+async def test_unreadable_row_has_one_letter_however_often_it_is_listed(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
+        bad = {"id": "bad", "version": "none", "modified_ms": at_ms}
+        return listing(*([bad] if from_ms <= at_ms < to_ms else []))
+
+    async with a_mall(ago_ms=10_000, gate=answer) as mall, running_engine(connection, publisher) as engine:
+        start_ms = history_start_ms(mall)
+        at_ms = start_ms + 5_000  # where two slices meet, whose overlaps both hold it
+        await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd"))
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="5s")
+        await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 20_000)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (steering.rewind(ledger, start_ms), None))
+        again = await ledger_when(
+            engine, SHOP, lambda ledger: ledger.epoch == 2 and ledger.watermark_ms > start_ms + 20_000
+        )
+        stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
+        letters = [entry async for entry in read_log(connection, stream, subject)]
+    assert again.holes == ()
+    assert len(letters) == 1
+
+
+async def test_version_that_is_a_hash_rises_with_each_reading(connection: Connection, publisher: Publisher) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        return listing({"id": "tea", "state": request.query["to"], "modified_ms": int(request.query["to"]) - 1_000})
+
+    async with a_mall(gate=answer) as mall, running_engine(connection, publisher) as engine:
+        table = adapter_table(name="odd", record={**RECORD, "version": {"kind": "hash"}})
+        await put_setting(connection, publisher, "adapter.odd", table)
+        start_ms = history_start_ms(mall)
+        own: dict[str, Any] = {"slice": "5s", "max_open": 1, "concurrency": 1}
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, **own)
+        await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms >= start_ms + 30_000)
+        read = await stored_orders(connection)
+    states = [json.loads(bytes(order.body))["state"] for order in read]
+    assert len(states) >= 6
+    assert states == sorted(states)
+    versions = [order.version for order in read]
+    assert versions == sorted(set(versions))

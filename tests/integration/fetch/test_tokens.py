@@ -1,0 +1,53 @@
+"""Access tokens that become void again and again, as where each node that is granted one ends the others'."""
+
+from actors.sources import SourceKey
+from platforms.mall.server import Mall
+from streams.connection import Connection
+from streams.publisher import Publisher
+from tests.support.engine import a_mall, add_source, ledger_when, running_engine, stored_orders
+
+SHOP = SourceKey("mall", "s1")
+
+
+async def add_shop(connection: Connection, publisher: Publisher, mall: Mall) -> None:
+    start_ms = mall.start_ms - mall.config.history_ms
+    await add_source(
+        connection,
+        publisher,
+        SHOP,
+        adapter="mall",
+        url=mall.url,
+        start_ms=start_ms,
+        concurrency=1,
+        retries=10,
+        slice="20s",
+    )
+
+
+async def test_a_token_that_is_void_again_at_once_is_renewed_again(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(needs_token=True, faults={"next": ["expire"] * 3}) as mall,
+        running_engine(connection, publisher) as engine,
+    ):
+        await add_shop(connection, publisher, mall)
+        last_ms = max(event.modified_ms for event in mall.shops["s1"].events)
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > last_ms)
+        assert mall._logins == 3
+        assert (ledger.state, ledger.holes) == ("running", ())
+        assert {order.order_key for order in await stored_orders(connection)} == {
+            str(row[0]) for row in mall.shops["s1"].truth()
+        }
+
+
+async def test_a_token_that_is_always_void_parks_the_source(connection: Connection, publisher: Publisher) -> None:
+    async with (
+        a_mall(needs_token=True, faults={"expire": 1.0}) as mall,
+        running_engine(connection, publisher) as engine,
+    ):
+        await add_shop(connection, publisher, mall)
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.state == "parked")
+        assert "also after they were renewed" in ledger.reason
+        assert ledger.holes == ()
+        assert max(piece.attempt for piece in ledger.open) == 3

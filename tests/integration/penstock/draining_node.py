@@ -1,0 +1,52 @@
+"""A node whose one engine holds work, for the tests of a stop: `python -m tests.integration.penstock.draining_node`.
+
+It pulls from the consumer `drain` of the stream WORK. What it takes in hand it finishes only after the stop was asked
+for, so that a stop always finds work in hand."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.supervisor import ActorSpec
+from penstock.app import run_node
+from penstock.config import load_config
+from penstock.logs import set_up_logs
+from penstock.node import Node
+from streams.puller import Delivery, Puller
+
+IN_HAND = 2
+
+
+async def _hold(node: Node, *, takes_for_ever: bool, task_status: TaskStatus[None]) -> None:
+    """Take two messages, wait for the stop, finish them (or never); the puller gives back what it only prefetched."""
+    stream = node.connection.namespace.stream("WORK")
+    async with Puller(node.connection, stream, "drain", capacity=10) as puller:
+        taken: list[Delivery] = [await puller.receive() for _ in range(IN_HAND)]
+        task_status.started()
+        await node.stop.wait()
+        if takes_for_ever:
+            await anyio.sleep_forever()
+        for delivery in taken:
+            await delivery.ack_sync()
+
+
+@asynccontextmanager
+async def _engine(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
+    run = partial(_hold, node, takes_for_ever="for-ever" in sys.argv)
+    yield (ActorSpec(name="holder", role="", run=run, drains=True),)
+
+
+def main() -> None:
+    """Run the node on the server and namespace of the environment."""
+    config = load_config(None, os.environ)
+    set_up_logs("info", "json")
+    anyio.run(partial(run_node, config, engines=_engine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""A node as a process: it comes up, is seen, drains, dies, and ends clearly when nothing else helps."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actors.membership import TTL_S
+from streams.connection import Connection, connect
+from streams.credentials import Credentials
+from streams.publisher import Publisher
+from streams.puller import Puller
+from streams.server import EmbeddedServer, embedded_server
+from streams.specs import wanted
+from streams.subjects import Namespace
+from streams.topology import apply
+from tests.support.command import node, penstock
+from tests.support.server import add_consumer, add_stream, connected, stream_state
+
+LOGINS = """
+accounts {
+  APP { jetstream: enabled, users: [
+    { user: admin, password: "secret-of-admin" }
+    { user: node, password: "secret-of-node", permissions: { publish: ">", subscribe: ">" } } ] }
+}
+"""
+
+
+@pytest.fixture
+async def ready(connection: Connection, namespace: Namespace) -> Namespace:
+    await apply(connection, wanted(namespace, profile="fast"))
+    return namespace
+
+
+def on(server: EmbeddedServer, namespace: Namespace) -> tuple[str, ...]:
+    return ("--nats", server.url, "--namespace", namespace.name)
+
+
+async def test_a_node_comes_up_is_listed_and_leaves_with_exit_code_0(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(*on(server, ready), "--name", "n1", "--zone", "eu", "--labels", "cn,fast") as up:
+        told = await up.logged("node.ready")
+        assert set(told["actors"].values()) == {"running"}
+        listed = (await penstock("nodes", *on(server, ready), "--json")).json()
+        assert [(one["node"], one["zone"], one["labels"]) for one in listed] == [("n1", "eu", ["cn", "fast"])]
+        assert await up.end(signal.SIGTERM) == 0
+        await up.logged("node.stopped")
+    assert (await penstock("nodes", *on(server, ready), "--json")).json() == []
+
+
+async def test_a_killed_node_is_gone_from_the_others_view_within_its_ttl_and_a_second(
+    server: EmbeddedServer, ready: Namespace
+) -> None:
+    async with node(*on(server, ready), "--name", "n1", "--roles", "monitor") as first:
+        async with node(*on(server, ready), "--name", "n2", "--roles", "monitor") as second:
+            await second.logged("node.ready")
+            await first.logged("node.joined", node="n2")
+            second.process.kill()
+            killed_s = anyio.current_time()
+            await first.logged("node.left", node="n2")
+            assert anyio.current_time() - killed_s <= TTL_S + 1
+
+
+async def test_without_init_a_node_refuses_and_says_what_to_do(
+    server: EmbeddedServer, connection: Connection, namespace: Namespace
+) -> None:
+    refused = await penstock("up", *on(server, namespace))
+    assert refused.code == 1
+    assert "penstock init" in refused.err
+    made = await penstock("init", *on(server, namespace), "--profile", "fast", "--json")
+    assert made.code == 0
+    assert made.json()["is_applied"]
+    again = await penstock("init", *on(server, namespace), "--profile", "fast")
+    assert "everything is there" in again.out
+
+
+async def test_the_embedded_server_says_what_it_promises_and_a_second_node_is_told_where_it_is(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    seed = tmp_path / "seed.toml"
+    seed.write_text('[default]\nretries = 9\n[platform.mall]\nslice = "2m"\n')
+    async with node("--data", str(data), "--seed", str(seed), "--roles", "monitor") as up:
+        told = await up.logged("server.embedded")
+        assert "power cut" in told["means"]
+        await up.logged("node.ready")
+        assert data.stat().st_mode & 0o777 == 0o700
+        os.kill(json.loads((data / "server" / "server.json").read_text())["pid"], signal.SIGKILL)
+        await up.logged("server.restarts")
+        await up.logged("connection.resumed")
+        found = await penstock("settings", "get", "mall", "--json", "--data", str(data))
+        assert (found.json()["retries"], found.json()["slice"]) == (9, "2m")
+        second = await penstock("up", "--data", str(data))
+        assert second.code == 1
+        assert told["url"] in second.err
+        assert await up.end(signal.SIGINT) == 0
+    assert (await penstock("nodes", "--data", str(data))).code == 1
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+async def test_a_stop_finishes_or_gives_back_and_loses_nothing(
+    server: EmbeddedServer, connection: Connection, ready: Namespace, finishes: bool
+) -> None:
+    stream = await add_stream(connection, "WORK", "work", ">", retention="workqueue")
+    await add_consumer(connection, stream, "drain", ack_wait=60_000_000_000)
+    async with Publisher(connection) as publisher:
+        for number in range(6):
+            await publisher.publish(ready.subject("work", str(number)), b"")
+    environment = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": ready.name, "PENSTOCK_DRAIN_S": "1"}
+    command = ("-m", "tests.integration.penstock.draining_node", *(() if finishes else ("for-ever",)))
+    async with node(command=command, environment=environment) as up:
+        await up.logged("node.ready")
+        stopped_s = anyio.current_time()
+        assert await up.end(signal.SIGTERM) == 0
+        took_s = anyio.current_time() - stopped_s
+    assert (await stream_state(connection, stream))["messages"] == (4 if finishes else 6)
+    assert took_s < 1 if finishes else 1 <= took_s < 3
+    if not finishes:
+        await up.logged("node.drain_cut_short")
+    async with Puller(connection, stream, "drain", capacity=10) as other:
+        with anyio.fail_after(5):  # what was only prefetched waits for somebody else now, not for the ack wait
+            assert [(await other.receive()).delivered for _ in range(4)] == [2, 2, 2, 2]
+
+
+async def test_a_login_that_is_taken_back_ends_the_node_clearly(tmp_path: Path, namespace: Namespace) -> None:
+    async with embedded_server(tmp_path, config=LOGINS) as server:
+        admin = Credentials(user="admin", password="secret-of-admin")
+        async with connect(server.url, name="init", namespace=namespace, credentials=admin) as connection:
+            await apply(connection, wanted(namespace, profile="fast"))
+        login = {"PENSTOCK_USER": "node", "PENSTOCK_PASSWORD": "env:NODE_PASSWORD", "NODE_PASSWORD": "secret-of-node"}
+        async with node(*on(server, namespace), "--roles", "monitor", environment=login) as up:
+            await up.logged("node.ready")
+            settings = tmp_path / "nats.conf"
+            settings.write_text(settings.read_text().replace("secret-of-node", "another"))
+            server.send_signal(signal.SIGHUP)
+            assert await up.end(within_s=5) == 1
+            assert up.text.startswith("penstock: ")
+            assert "closed the connection for good" in up.text
+            assert "Traceback" not in up.text
+            assert "secret-of-node" not in up.text + str(up.lines)
+
+
+async def test_a_permission_that_is_taken_back_ends_the_node_and_names_the_subject(
+    tmp_path: Path, namespace: Namespace
+) -> None:
+    async with embedded_server(tmp_path, config=LOGINS) as server:
+        admin = Credentials(user="admin", password="secret-of-admin")
+        async with connect(server.url, name="init", namespace=namespace, credentials=admin) as connection:
+            await apply(connection, wanted(namespace, profile="fast"))
+        login = {"PENSTOCK_USER": "node", "PENSTOCK_PASSWORD": "env:NODE_PASSWORD", "NODE_PASSWORD": "secret-of-node"}
+        async with node(*on(server, namespace), "--roles", "monitor", environment=login) as up:
+            await up.logged("node.ready")
+            settings = tmp_path / "nats.conf"
+            settings.write_text(settings.read_text().replace('publish: ">"', 'publish: { deny: "$KV.>" }'))
+            server.send_signal(signal.SIGHUP)
+            assert await up.end(within_s=10) == 1
+            assert "$kv." in up.text.lower()
+            assert "permission" in up.text
+
+
+async def test_a_node_outlives_its_log_and_few_descriptors(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(*on(server, ready), "--name", "mute", "--roles", "monitor", shell="exec 2>/dev/full") as mute:
+        async with connected(server, ready) as connection:
+            with anyio.fail_after(10):
+                while not await _is_listed(connection, "mute"):
+                    pass
+            async with node(*on(server, ready), "--roles", "monitor", shell="ulimit -n 64") as poor:
+                await poor.logged("node.ready")
+                assert await poor.end(signal.SIGTERM) == 0
+        assert await mute.end(signal.SIGTERM) == 0
+
+
+async def _is_listed(connection: Connection, name: str) -> bool:
+    bucket = connection.namespace.bucket("NODES")
+    return not (await connection.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{name}")).status
+
+
+async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
+    missing = await penstock("up", "--nats", "nats://127.0.0.1:9", PENSTOCK_CONNECT_S="0.5")
+    assert missing.code == 1
+    assert "127.0.0.1:9" in missing.err
+    assert "Traceback" not in missing.err

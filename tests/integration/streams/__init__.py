@@ -1,0 +1,1 @@
+"""The broker layer on a real nats-server."""

@@ -1,0 +1,229 @@
+"""The project's accounts on a real server: what each role may do, what it may not, and that a refusal is fatal."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from anyio import create_task_group, fail_after
+
+from streams.bucket import Bucket, Change, Synced
+from streams.connection import Connection, connect
+from streams.errors import PermissionDenied, StreamError
+from streams.lease import acquire
+from streams.publisher import Publisher
+from streams.puller import Puller
+from streams.server import EmbeddedServer
+from streams.specs import fetch_consumer, sink_consumer, wanted
+from streams.subjects import Namespace
+from streams.topology import apply, ensure_consumer, require
+from tests.support.accounts import Users, secured_server
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the server's permissions do not depend on the loop
+
+NS = Namespace()
+TOPOLOGY = wanted(NS, profile="fast")
+API = "$JS.API."
+EVERYBODY, NODES, NODE, ADMIN = "admin node fetcher console", "admin node fetcher", "admin node", "admin"
+
+PUBLISH = {
+    "offer a slice": ("penstock.slices.mall.tail.shop.t1-0-1", NODE),
+    "store an order": ("penstock.orders.mall.shop.1", NODES),
+    "bury": ("penstock.dead.fetch.mall.1", NODES),
+    "tell an event": ("penstock.events.fetch.x", NODES),
+    "publish in another namespace": ("other.orders.mall.shop.1", ADMIN),
+    "write a ledger": ("$KV.PENSTOCK_LEDGERS.mall.shop", NODES),
+    "write a setting": ("$KV.PENSTOCK_SETTINGS.fetch", NODE),
+    "take a lease": ("$KV.PENSTOCK_LEASES.monitor", NODE),
+    "show up as a node": ("$KV.PENSTOCK_NODES.n1", NODES),
+    "write a digest": ("$KV.PENSTOCK_DIGESTS.mall.shop", NODES),
+    "write another bucket": ("$KV.OTHER.x", ADMIN),
+    "read a setting": (f"{API}DIRECT.GET.KV_PENSTOCK_SETTINGS.$KV.PENSTOCK_SETTINGS.fetch", EVERYBODY),
+    "read all ledgers": (f"{API}DIRECT.GET.KV_PENSTOCK_LEDGERS", EVERYBODY),
+    "read a lease": (f"{API}DIRECT.GET.KV_PENSTOCK_LEASES.$KV.PENSTOCK_LEASES.monitor", "admin node console"),
+    "read dead letters": (f"{API}DIRECT.GET.PENSTOCK_DEAD", "admin node console"),
+    "read stored orders": (f"{API}DIRECT.GET.PENSTOCK_ORDERS", ADMIN),
+    "read an order by sequence": (f"{API}STREAM.MSG.GET.PENSTOCK_ORDERS", ADMIN),
+    "watch ledgers": (f"{API}CONSUMER.CREATE.KV_PENSTOCK_LEDGERS.w", NODES),
+    "make a fetch consumer": (f"{API}CONSUMER.CREATE.PENSTOCK_SLICES.fetch_mall_tail", NODES),
+    "make a sink consumer": (f"{API}CONSUMER.CREATE.PENSTOCK_ORDERS.sink_db", NODE),
+    "watch dead letters": (f"{API}CONSUMER.CREATE.PENSTOCK_DEAD.w", ADMIN),
+    "pull slices": (f"{API}CONSUMER.MSG.NEXT.PENSTOCK_SLICES.fetch_mall_tail", NODES),
+    "pull orders": (f"{API}CONSUMER.MSG.NEXT.PENSTOCK_ORDERS.sink_db", NODE),
+    "settle slices": ("$JS.ACK.PENSTOCK_SLICES.fetch_mall_tail.1.1.1.1.1", NODES),
+    "settle orders": ("$JS.ACK.PENSTOCK_ORDERS.sink_db.1.1.1.1.1", NODE),
+    "look at a stream": (f"{API}STREAM.INFO.PENSTOCK_ORDERS", EVERYBODY),
+    "list consumers": (f"{API}CONSUMER.LIST.PENSTOCK_SLICES", EVERYBODY),
+    "make a stream": (f"{API}STREAM.CREATE.EXTRA", ADMIN),
+    "change a stream": (f"{API}STREAM.UPDATE.PENSTOCK_ORDERS", ADMIN),
+    "empty a stream": (f"{API}STREAM.PURGE.PENSTOCK_ORDERS", ADMIN),
+    "delete a stream": (f"{API}STREAM.DELETE.PENSTOCK_ORDERS", ADMIN),
+    "delete a message": (f"{API}STREAM.MSG.DELETE.PENSTOCK_ORDERS", ADMIN),
+    "restore a stream": (f"{API}STREAM.RESTORE.PENSTOCK_ORDERS", ADMIN),
+    "copy a stream": (f"{API}STREAM.SNAPSHOT.PENSTOCK_ORDERS", ADMIN),
+    "delete a consumer": (f"{API}CONSUMER.DELETE.PENSTOCK_SLICES.fetch_mall_tail", ADMIN),
+    "answer another user": ("_INBOX_node.forged", ADMIN),
+}
+SUBSCRIBE = {
+    "hear its own answers": ("_INBOX_{role}.x", EVERYBODY),
+    "hear a node's answers": ("_INBOX_node.>", NODE),
+    "hear everybody's answers": ("_INBOX.>", ADMIN),
+    "hear orders pass": ("penstock.orders.>", ADMIN),
+    "hear events": ("penstock.events.>", "admin console"),
+    "hear everything": (">", ADMIN),
+    "hear the api": ("$JS.>", ADMIN),
+}
+
+
+@pytest.fixture(scope="module")
+def users() -> Users:
+    return Users()
+
+
+@pytest.fixture(scope="module")
+def secured(users: Users, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with secured_server(tmp_path_factory.mktemp("secured"), users) as running:
+        yield running
+
+
+@asynccontextmanager
+async def logged_in(server: EmbeddedServer, users: Users, role: str) -> AsyncIterator[Connection]:
+    async with connect(server.url, name=role, credentials=users.credentials(role)) as connection:
+        yield connection
+
+
+async def denied(connection: Connection, subject: str, *, subscribe: bool) -> list[StreamError]:
+    """Publish or subscribe, and return what the server said against it by the time it answered a ping."""
+    heard: list[StreamError] = []
+    remove = connection.on_failure(heard.append)
+    if subscribe:
+        subscription = await connection.subscribe(subject, lambda message: None)
+    else:
+        # What is no empty request and no JSON is refused by the API itself, so nothing allowed does any harm.
+        await connection.publish_core(subject, b"x", reply=connection.new_inbox())
+    await connection.flush()
+    if subscribe:
+        await subscription.unsubscribe()
+    remove()
+    return heard
+
+
+@pytest.mark.parametrize("role", ["admin", "node", "fetcher", "console"])
+async def test_each_role_may_do_what_it_needs_and_nothing_else(
+    secured: EmbeddedServer, users: Users, role: str
+) -> None:
+    wrong: list[str] = []
+    with fail_after(20):
+        async with logged_in(secured, users, "admin") as admin:
+            await apply(admin, TOPOLOGY)
+        for verbs, subscribe in ((PUBLISH, False), (SUBSCRIBE, True)):
+            for verb, (subject, allowed) in verbs.items():
+                async with logged_in(secured, users, role) as connection:
+                    refusals = await denied(connection, subject.format(role=role), subscribe=subscribe)
+                if bool(refusals) == (role in allowed.split()):
+                    wrong.append(f"{role} may{'' if not refusals else ' not'} {verb}: {refusals}")
+                if refusals and not isinstance(refusals[0], PermissionDenied):
+                    wrong.append(f"{role}, {verb}: {refusals[0]!r}")
+    assert wrong == []
+
+
+async def test_a_node_works_within_its_list(secured: EmbeddedServer, users: Users) -> None:
+    with fail_after(20):
+        async with logged_in(secured, users, "admin") as admin:
+            await apply(admin, TOPOLOGY)
+        async with logged_in(secured, users, "node") as connection, Publisher(connection) as publisher:
+            await require(connection, TOPOLOGY)
+            for short in ("LEDGERS", "SETTINGS", "NODES", "LEASES", "DIGESTS"):
+                await _every_verb_of_a_bucket(Bucket(connection, publisher, NS.bucket(short), bytes))
+            lease = await acquire(Bucket(connection, publisher, NS.bucket("LEASES"), bytes), "m", "n", ttl_s=5)
+            assert lease is not None
+            await lease.renew()
+            await lease.release()
+            await _offer_and_fetch(connection, connection, publisher)
+            await publisher.publish(NS.order("mall", "shop", "1"), b"{}")
+            await _pull(connection, sink_consumer(NS, "db").stream, "sink_db")
+            await connection.flush()
+
+
+async def test_a_fetcher_works_within_its_list(secured: EmbeddedServer, users: Users) -> None:
+    with fail_after(20):
+        async with logged_in(secured, users, "admin") as admin, Publisher(admin) as offers:
+            await apply(admin, TOPOLOGY)
+            async with logged_in(secured, users, "fetcher") as connection, Publisher(connection) as publisher:
+                await require(connection, TOPOLOGY)
+                await _every_verb_of_a_bucket(Bucket(connection, publisher, NS.bucket("LEDGERS"), bytes))
+                async with Bucket(connection, publisher, NS.bucket("SETTINGS"), bytes).watch() as changes:
+                    assert isinstance(await anext(changes), Change | Synced)
+                await _offer_and_fetch(admin, connection, offers)
+                await publisher.publish(NS.order("mall", "shop", "2"), b"{}")
+                await connection.flush()
+
+
+async def test_a_refused_publish_is_told_at_once_and_ends_the_connection(secured: EmbeddedServer, users: Users) -> None:
+    """By itself the server's refusal of a request is a silent timeout."""
+    with fail_after(5):
+        async with logged_in(secured, users, "console") as connection:
+            with pytest.raises(PermissionDenied, match="check this user's permissions"):
+                await connection.request("$JS.API.STREAM.PURGE.PENSTOCK_ORDERS", timeout_s=4.0)
+            with pytest.raises(PermissionDenied):
+                await connection.failure()
+
+
+async def test_a_forbidden_write_through_publisher_and_bucket_is_denied(secured: EmbeddedServer, users: Users) -> None:
+    with fail_after(10):
+        async with logged_in(secured, users, "fetcher") as connection, Publisher(connection) as publisher:
+            settings = Bucket(connection, publisher, NS.bucket("SETTINGS"), bytes)
+            with pytest.raises(PermissionDenied):
+                await settings.put("fetch", b"{}")
+
+
+@pytest.mark.parametrize("who", ["nobody", "stranger", "wrong inbox"])
+async def test_without_the_right_login_nothing_goes(secured: EmbeddedServer, users: Users, who: str) -> None:
+    credentials = None if who == "nobody" else Users().credentials("admin")
+    with fail_after(10):
+        if who == "wrong inbox":
+            own = users.credentials("console")
+            foreign = type(own)(nkey_seed=own.nkey_seed, inbox_prefix="_INBOX_node")
+            async with connect(secured.url, name="test", credentials=foreign) as connection:
+                with pytest.raises(PermissionDenied):
+                    await connection.failure()
+        else:
+            with pytest.raises(PermissionDenied, match="refused the login"):
+                async with connect(secured.url, name="test", credentials=credentials):
+                    pytest.fail("logged in")
+
+
+async def _every_verb_of_a_bucket(bucket: Bucket[bytes]) -> None:
+    await bucket.delete("k")
+    revision = await bucket.create("k", b"1")  # reads the delete marker back from the leader
+    revision = await bucket.compare_and_set("k", b"2", revision)
+    assert [entry.revision for entry in await bucket.entries("k")] == [revision]
+    async with bucket.watch() as changes:
+        assert [change async for change in _until_synced(changes)] != []
+    await bucket.delete("k", revision=revision)
+    assert await bucket.get("k") is None
+
+
+async def _until_synced(changes: AsyncIterator[object]) -> AsyncIterator[object]:
+    async for change in changes:
+        if isinstance(change, Synced):
+            return
+        yield change
+
+
+async def _offer_and_fetch(offering: Connection, fetching: Connection, offers: Publisher) -> None:
+    """Offer a slice and fetch it, with the consumer made by the fetching side."""
+    spec = fetch_consumer(NS, "mall", "tail")
+    await ensure_consumer(fetching, spec)
+    await ensure_consumer(offering, sink_consumer(NS, "db"))
+    await offers.publish(
+        NS.slice_offer("mall", "tail", "shop", f"t1-0-{offering.name}-{fetching.name}"), b"{}", expected_seq=0
+    )
+    await _pull(fetching, spec.stream, spec.name)
+
+
+async def _pull(connection: Connection, stream: str, consumer: str) -> None:
+    async with Puller(connection, stream, consumer, capacity=1) as puller, create_task_group() as tasks:
+        delivery = await puller.receive()
+        await delivery.extend()
+        await delivery.ack_sync()
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,70 @@
+"""A stream read as a log, on a real server."""
+
+import pytest
+
+from streams.connection import Connection
+from streams.errors import NoStream
+from streams.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
+from streams.publisher import Outgoing, Publisher
+from tests.support.server import add_stream
+
+
+async def _fill(connection: Connection, publisher: Publisher, count: int) -> str:
+    stream = await add_stream(connection, "EVENTS", allow_direct=True)
+    subject = connection.namespace.subject
+    await publisher.publish_many(
+        [Outgoing(subject("events", "ab"[at % 2], "x"), str(at).encode(), f"m{at}") for at in range(count)]
+    )
+    return stream
+
+
+async def _read(connection: Connection, stream: str, *tokens: str, **options: int) -> list[LogEntry]:
+    pattern = connection.namespace.pattern(*tokens)
+    return [entry async for entry in read_log(connection, stream, pattern, **options)]
+
+
+async def test_all_that_matches_is_read_in_order_over_many_pages(connection: Connection, publisher: Publisher) -> None:
+    stream = await _fill(connection, publisher, 25)
+    entries = await _read(connection, stream, "events", "a", ">", page=4)
+    assert [entry.payload for entry in entries] == [str(at).encode() for at in range(0, 25, 2)]
+    assert [entry.seq for entry in entries] == list(range(1, 26, 2))
+
+
+async def test_a_reading_can_begin_at_a_sequence_or_at_a_time(connection: Connection, publisher: Publisher) -> None:
+    stream = await _fill(connection, publisher, 10)
+    everything = await _read(connection, stream, "events", ">")
+    assert await _read(connection, stream, "events", ">", start_seq=8) == everything[7:]
+    assert await _read(connection, stream, "events", ">", start_ms=everything[0].stored_ms) == everything
+    assert await _read(connection, stream, "events", ">", start_ms=everything[-1].stored_ms + 60_000) == []
+
+
+async def test_an_empty_stream_is_an_empty_log_and_none_is_told(connection: Connection) -> None:
+    stream = await add_stream(connection, "EVENTS", allow_direct=True)
+    assert await _read(connection, stream, "events", ">") == []
+    assert (await extent_of(connection, stream)).messages == 0
+    with pytest.raises(NoStream):
+        await _read(connection, "NOT_THERE", "events", ">", timeout_s=1)
+
+
+async def test_single_messages_are_read_and_removed_once(connection: Connection, publisher: Publisher) -> None:
+    stream = await _fill(connection, publisher, 4)
+    entry = await entry_at(connection, stream, 2)
+    assert entry is not None
+    assert entry.payload == b"1"
+    assert await delete_entry(connection, stream, 2)
+    assert not await delete_entry(connection, stream, 2)
+    assert await entry_at(connection, stream, 2) is None
+    assert [each.seq for each in await _read(connection, stream, "events", ">")] == [1, 3, 4]
+    assert await purge_subject(connection, stream, connection.namespace.subject("events", "a", "x")) == 2
+    assert (await extent_of(connection, stream))[:3] == (1, 4, 4)
+    await purge_subject(connection, stream, connection.namespace.pattern("events", ">"))
+    assert not await delete_entry(connection, stream, 4)
+
+
+async def test_last_messages_of_many_subjects_come_by_subject(connection: Connection, publisher: Publisher) -> None:
+    stream = await _fill(connection, publisher, 7)
+    one, other, none = (connection.namespace.subject("events", name, "x") for name in "abc")
+    found = await last_entries(connection, stream, [one, other, none])
+    assert {subject: entry.payload for subject, entry in found.items()} == {one: b"6", other: b"5"}
+    assert await last_entries(connection, stream, [connection.namespace.pattern("events", ">")]) == found
+    assert await last_entries(connection, stream, []) == {}

@@ -1,0 +1,28 @@
+"""Buckets for tests, made as the topology makes them."""
+
+from typing import TypeVar
+
+from streams.bucket import Bucket
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.specs import BucketSpec
+
+T = TypeVar("T")
+
+
+async def add_bucket(
+    connection: Connection, short: str, *, has_ttl: bool = False, history: int = 1, replicas: int = 1
+) -> str:
+    """Create a bucket of the connection's namespace and return its full name."""
+    name = connection.namespace.bucket(short)
+    spec = BucketSpec(name=name, about="for a test", has_ttl=has_ttl, history=history, replicas=replicas).stream()
+    await connection.api(f"STREAM.CREATE.{spec.name}", spec.config())
+    return name
+
+
+async def bucket_of(
+    connection: Connection, publisher: Publisher, type_: type[T], *, has_ttl: bool = False, history: int = 1
+) -> Bucket[T]:
+    """Return a fresh bucket for values of one type."""
+    name = await add_bucket(connection, "TEST", has_ttl=has_ttl, history=history)
+    return Bucket(connection, publisher, name, type_)

@@ -1,0 +1,120 @@
+"""Nodes as processes that are killed, stopped, held and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import anyio
+from anyio.abc import Process
+
+from streams.clock import monotonic_s
+from tests.support.command import plain_environment
+
+__all__ = ["ChaosNode"]
+
+ROOT = Path(__file__).parents[2]
+TELL_S = 5.0
+
+
+class ChaosNode:
+    """One node, over all its `lives`. `kills` counts those that ended by SIGKILL, whoever sent it."""
+
+    def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
+        self.name = name
+        self.kills = 0
+        self.lives = 0
+        self._arguments = arguments
+        self._log = folder / f"{name}.log"
+        self._out = folder / f"{name}.out"
+        self._process: Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, *, crash_at: str = "", skew_ms: int | None = None) -> None:
+        """Start it, armed with a failpoint or with a clock that is off; its log is appended to its file."""
+        assert not self.is_running
+        self.lives += 1
+        how = ["-m", "penstock"] if skew_ms is None else ["-m", "tests.support.odd_node", str(skew_ms)]
+        armed = {"PENSTOCK_CRASH_AT": crash_at} if crash_at else {}
+        with self._log.open("ab") as log, self._out.open("ab") as out:
+            self._process = await anyio.open_process(
+                [sys.executable, *how, "up", "--name", self.name, *self._arguments],
+                cwd=ROOT,
+                env=plain_environment(PENSTOCK_LOG_FORM="json", **armed),
+                stdin=DEVNULL,
+                stdout=out,
+                stderr=log,
+            )
+
+    async def ended(self, within_s: float) -> int | None:
+        """Return the exit code as soon as it has ended; None if it has not within so many seconds."""
+        assert self._process is not None
+        code = None
+        with anyio.move_on_after(within_s):
+            code = await self._process.wait()
+        if code == -signal.SIGKILL:
+            self.kills += 1
+        return code
+
+    async def kill(self) -> None:
+        """Kill it -9 and wait until it is gone."""
+        if self.is_running:
+            self.signal(signal.SIGKILL)
+            await self.ended(TELL_S)
+
+    async def stop(self, within_s: float = 30.0) -> tuple[int | None, float]:
+        """Send SIGTERM; return the exit code and how many seconds it took."""
+        begun_s = monotonic_s()
+        self.signal(signal.SIGTERM)
+        code = await self.ended(within_s)
+        return code, monotonic_s() - begun_s
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def lines(self, *events: str) -> Iterator[dict[str, Any]]:
+        """Yield what it has logged so far in all its lives, only the named events if any is named."""
+        for text in self._log.read_text(errors="replace").splitlines() if self._log.exists() else []:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                line = {"event": "not_json", "text": text}
+            if not events or line.get("event") in events:
+                yield line
+
+    async def logged(self, event: str, *, times: int = 1, within_s: float = 20.0) -> None:
+        """Wait until an event was logged so often, over all lives."""
+        give_up_s = monotonic_s() + within_s
+        while sum(1 for _ in self.lines(event)) < times:
+            assert monotonic_s() < give_up_s, f"{self.name} has not logged {event} within {within_s:g} s"
+            await anyio.sleep(0.05)
+
+    async def counts(self) -> dict[str, int]:
+        """Return how many tasks and files it has; only for one that was started with a `skew_ms`."""
+        before = self._out.stat().st_size
+        self.signal(signal.SIGUSR1)
+        give_up_s = monotonic_s() + TELL_S
+        while not (told := self._out.read_bytes()[before:]).endswith(b"\n"):
+            assert monotonic_s() < give_up_s, f"{self.name} does not tell its counts"
+            await anyio.sleep(0.02)
+        counts: dict[str, int] = json.loads(told)
+        return counts
+
+    async def close(self) -> None:
+        """End it, whatever state it is in."""
+        if self._process is None:
+            return
+        with anyio.CancelScope(shield=True):
+            if self._process.returncode is None:
+                os.kill(self._process.pid, signal.SIGKILL)
+            await self._process.aclose()

@@ -1,0 +1,132 @@
+"""The `penstock` command as a process of its own, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+
+WITHIN_S = 20.0
+
+
+def plain_environment(**more: str) -> dict[str, str]:
+    """Return this process's environment without any PENSTOCK_ variable, and with `more`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return {**kept, "TERM": "dumb", "NO_COLOR": "1", **more}
+
+
+class Ended:
+    """A command that has ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+    def json(self) -> Any:
+        """Return the document on the last line of the output."""
+        return json.loads(self.out.strip().splitlines()[-1])
+
+
+async def penstock(*arguments: str, **environment: str) -> Ended:
+    """Run `penstock …` to its end."""
+    return await penstock_within(WITHIN_S, *arguments, **environment)
+
+
+async def penstock_within(within_s: float, *arguments: str, **environment: str) -> Ended:
+    """Run a `penstock …` that takes its time to its end."""
+    command = [sys.executable, "-m", "penstock", *arguments]
+    with anyio.fail_after(within_s):
+        done = await anyio.run_process(command, check=False, env=plain_environment(**environment))
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Running:
+    """A node in a process of its own; its log lines are read as they come."""
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+        self.text = ""
+        self.has_ended = False
+        self._news = anyio.Event()
+
+    async def read(self) -> None:
+        """Take in the log until it ends."""
+        assert self.process.stderr is not None
+        rest = b""
+        async for chunk in self.process.stderr:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line.decode())
+        self._take(rest.decode())
+        self.has_ended = True
+        self._wake()
+
+    def _take(self, line: str) -> None:
+        if not line:
+            return
+        try:
+            self.lines.append(json.loads(line))
+        except ValueError:
+            self.text += line + "\n"
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def logged(self, event: str, within_s: float = WITHIN_S, **facts: object) -> dict[str, Any]:
+        """Return the first line of this event with these facts, as soon as it is there."""
+
+        def found() -> dict[str, Any] | None:
+            return next((one for one in self.lines if one["event"] == event and facts.items() <= one.items()), None)
+
+        with anyio.fail_after(within_s):
+            while (line := found()) is None:
+                if self.has_ended:
+                    raise AssertionError(f"ended without {event} {facts}:\n{self.lines}\n{self.text}")
+                await self._news.wait()
+        return line
+
+    async def end(self, number: signal.Signals | None = None, within_s: float = WITHIN_S) -> int:
+        """Send a signal if one is named; wait for the end and return the exit code."""
+        if number is not None:
+            self.process.send_signal(number)
+        with anyio.fail_after(within_s):
+            code = await self.process.wait()
+            while not self.has_ended:
+                await self._news.wait()
+        return code
+
+
+@asynccontextmanager
+async def node(
+    *arguments: str,
+    command: Sequence[str] = ("-m", "penstock", "up"),
+    environment: Mapping[str, str] | None = None,
+    shell: str = "",
+) -> AsyncIterator[Running]:
+    """Run a node until the block ends; if it still runs then, it is killed. `shell` is run before it: `ulimit`, say."""
+    wrapped = ["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []
+    process = await anyio.open_process(
+        [*wrapped, sys.executable, *command, *arguments], env=plain_environment(**(environment or {})), stdin=None
+    )
+    running = Running(process)
+    async with process, anyio.create_task_group() as tasks:
+        tasks.start_soon(running.read)
+        try:
+            yield running
+        finally:
+            if process.returncode is None:
+                process.kill()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,114 @@
+"""A TCP proxy between a client and the server: a network that loses, delays, dribbles, cuts, and talks nonsense."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
+
+Side = Literal["client", "server"]
+"""Whom something is sent to."""
+
+
+class Proxy:
+    """`url` is where clients connect. Troubles last until `heal`, or until `cut`, which heals."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._writers: dict[Side, list[asyncio.StreamWriter]] = {"client": [], "server": []}
+        self._lost: Side | None = None
+        self._delay_s = 0.0
+        self._drip_s = 0.0
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.port = 0
+        self.accepted = 0
+        """Links so far."""
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def open_links(self) -> int:
+        return sum(not writer.is_closing() for writer in self._writers["client"])
+
+    def mute(self) -> None:
+        """Lose from now on what the server says; what clients say still arrives."""
+        self.lose("client")
+
+    def lose(self, to: Side) -> None:
+        """Lose from now on what is sent to one side; the other direction goes on."""
+        self._lost = to
+
+    def delay(self, seconds: float) -> None:
+        """Hold up every piece of data, in both directions, for so long."""
+        self._delay_s = seconds
+
+    def freeze(self) -> None:
+        """Hold up all data, in both directions, until `heal`; then it goes on in order, nothing lost."""
+        self._flows.clear()
+
+    def dribble(self, seconds: float) -> None:
+        """Let one byte through, and the next one only so many seconds later."""
+        self._drip_s = seconds
+
+    def say(self, text: bytes, to: Side) -> None:
+        """Put bytes of our own among what is sent to one side of every link."""
+        for writer in self._writers[to]:
+            if not writer.is_closing():
+                writer.write(text)
+
+    def heal(self) -> None:
+        """Let everything through again, on the links that there are."""
+        self._lost, self._delay_s, self._drip_s = None, 0.0, 0.0
+        self._flows.set()
+
+    def cut(self) -> None:
+        """Break every link; new ones are let through, and heard."""
+        self.heal()
+        for writers in self._writers.values():
+            for writer in writers:
+                writer.transport.abort()
+            writers.clear()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        try:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        except OSError:  # the server is down: as if nobody listened
+            writer.transport.abort()
+            return
+        self._writers["client"].append(writer)
+        self._writers["server"].append(to_writer)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._copy(reader, to_writer, "server"))
+            tasks.create_task(self._copy(to_reader, writer, "client"))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Side) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(65536):
+                await self._flows.wait()
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                while self._drip_s and len(chunk) > 1:
+                    writer.write(chunk[:1])
+                    chunk = chunk[1:]
+                    await asyncio.sleep(self._drip_s)
+                if self._lost != to:
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def proxy(target_port: int) -> AsyncIterator[Proxy]:
+    """Run a proxy to a port of this machine."""
+    running = Proxy(target_port)
+    server = await asyncio.start_server(running.serve, "127.0.0.1", 0)
+    running.port = server.sockets[0].getsockname()[1]
+    try:
+        yield running
+    finally:
+        server.close()
+        running.cut()
+        await server.wait_closed()

@@ -1,0 +1,112 @@
+"""A real server for tests: one a session for most, one of its own for tests that kill it."""
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import anyio
+
+from streams.connection import Connection, connect
+from streams.errors import Refused, StreamError
+from streams.server import EmbeddedServer, embedded_server
+from streams.subjects import Namespace
+
+BUSY_S = 20.0
+"""Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""
+
+
+NO_STORE = 10049
+"""Seen once in some thousand creations, while the streams of the test before were being deleted."""
+
+
+@contextmanager
+def session_server(store: Path) -> Iterator[EmbeddedServer]:
+    """Run a server outside of any test's loop, so that tests on different loops can share it."""
+    running = embedded_server(store)
+    with asyncio.Runner() as runner:
+        server = runner.run(running.__aenter__())
+        try:
+            yield server
+        finally:
+            runner.run(running.__aexit__(None, None, None))
+
+
+def fresh_namespace() -> Namespace:
+    """Return a namespace that no other test uses."""
+    return Namespace(f"t{secrets.token_hex(6)}")
+
+
+@asynccontextmanager
+async def connected(server: EmbeddedServer, namespace: Namespace | None = None) -> AsyncIterator[Connection]:
+    """Connect; at the end remove every stream and bucket of the namespace."""
+    namespace = namespace or fresh_namespace()
+    async with connect(server.url, name="test", namespace=namespace) as connection:
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(StreamError):  # the test may have left the server dead
+                await remove_streams(connection)
+
+
+async def remove_streams(connection: Connection) -> None:
+    """Delete the streams and buckets of the connection's namespace."""
+    names = (await connection.api("STREAM.NAMES", timeout_s=2.0)).get("streams") or []
+    prefix = f"{connection.namespace.name.upper()}_"
+    for name in names:
+        if name.startswith((prefix, f"KV_{prefix}")):
+            await connection.api(f"STREAM.DELETE.{name}", timeout_s=2.0)
+
+
+async def add_stream(connection: Connection, short: str, *tokens: str, **settings: object) -> str:
+    """Create a stream of the namespace on the subjects `<namespace>.<tokens>`; return its name.
+
+    `settings` are those of the server's own stream configuration, e.g. `retention="workqueue"`.
+    """
+    name = connection.namespace.stream(short)
+    subjects = [connection.namespace.pattern(*(tokens or (short.lower(), ">")))]
+    config = {"name": name, "subjects": subjects, "storage": "file", **settings}
+    try:
+        await connection.api(f"STREAM.CREATE.{name}", config, timeout_s=BUSY_S)
+    except Refused as refused:
+        if refused.err_code != NO_STORE:
+            raise
+        await connection.api(f"STREAM.CREATE.{name}", config, timeout_s=BUSY_S)
+    return name
+
+
+async def add_consumer(connection: Connection, stream: str, durable: str, **settings: object) -> None:
+    """Create a durable pull consumer with explicit acks; durations in `settings` are nanoseconds, as the server's."""
+    config = {"durable_name": durable, "ack_policy": "explicit", "max_ack_pending": 10_000, **settings}
+    await connection.api(
+        f"CONSUMER.CREATE.{stream}.{durable}", {"stream_name": stream, "config": config}, timeout_s=BUSY_S
+    )
+
+
+async def stream_state(connection: Connection, stream: str) -> dict[str, int]:
+    """Return the server's own counts of a stream: `messages`, `first_seq`, `last_seq`, …"""
+    state: dict[str, int] = (await connection.api(f"STREAM.INFO.{stream}", timeout_s=BUSY_S))["state"]
+    return state
+
+
+async def freeze(server: EmbeddedServer) -> None:
+    """Stop the process until `thaw`; return once each of its threads stands still; a busy machine takes a while."""
+    server.send_signal(signal.SIGSTOP)
+    with anyio.fail_after(5):
+        while not _stands_still(server.pid):
+            await anyio.lowlevel.checkpoint()
+
+
+def thaw(server: EmbeddedServer) -> None:
+    server.send_signal(signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    if sys.platform != "linux":
+        return True
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state == "T" for state in states)

@@ -1,0 +1,45 @@
+"""A sink in a process of its own, for tests that kill it: `python -m tests.support.sink_process URL NAMESPACE FILE`.
+
+Prints a line for each batch that it has stored, and runs until it is killed.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from actors.sink import Settings, run
+from actors.stores.sqlite import SqliteStore
+from streams.connection import connect
+from streams.messages import Order
+from streams.publisher import Publisher
+from streams.subjects import Namespace
+
+
+class Printing(SqliteStore):
+    """Says so when a batch is stored."""
+
+    async def store(self, orders: Sequence[Order]) -> int:
+        changed = await super().store(orders)
+        print("stored", changed, flush=True)
+        return changed
+
+
+async def main(url: str, namespace: str, file: str) -> None:
+    async with (
+        connect(url, name="sink", namespace=Namespace(namespace)) as connection,
+        Publisher(connection) as publisher,
+    ):
+        await run(
+            Settings(name="main", batch=250, wait_ms=5),
+            connection=connection,
+            publisher=publisher,
+            store=Printing(Path(file), history=True),
+            stop=anyio.Event(),
+        )
+
+
+if __name__ == "__main__":
+    _, url_, namespace_, file_ = sys.argv
+    anyio.run(main, url_, namespace_, file_)

@@ -1,0 +1,1 @@
+"""Tests of how claims are measured."""

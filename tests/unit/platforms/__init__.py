@@ -1,0 +1,1 @@
+"""Adapters, readers and the mall's inner parts: no socket."""

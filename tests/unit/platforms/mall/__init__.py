@@ -1,0 +1,1 @@
+"""The mall's inner parts: orders, shelf, bounds, faults."""

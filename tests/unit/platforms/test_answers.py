@@ -1,0 +1,311 @@
+"""What platforms really answer ends in rows, an outcome, a row set aside or a broken contract; never in silence."""
+
+import json
+from typing import Any
+
+import pytest
+
+from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, Split, Throttled, Window
+from platforms.declared import DeclaredAdapter
+from platforms.errors import BadDeclaration, BrokenContract, Garbled
+from platforms.reading import Reading
+from tests.unit.platforms.declared_example import adapter
+
+AT = 1_700_000_000_000
+ISO = {"path": "at", "format": "iso_offset"}
+
+
+def answer(body: object, status: int = 200, **headers: str) -> Response:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Response(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"id": "a", "v": 1, "at": AT} | changes
+
+
+def page(*rows: object, adapter_: DeclaredAdapter | None = None, **more: Any) -> Page:
+    return (adapter_ or adapter()).page(answer({"orders": list(rows), **more}))
+
+
+def test_a_page_is_read() -> None:
+    read = page(row(), row(id=7, v="2"), next="t2", total=2)
+    assert [(each.key, each.version, each.modified_ms) for each in read.rows] == [("a", 1, AT), ("7", 2, AT)]
+    assert (read.next, read.total, read.bad) == ("t2", 2, [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>Back soon</html>",
+        b"",
+        b'{"orders":[{"id":"a","v":1,',
+        b"OK",
+        b"\xff\xfe{}",
+        b"\x1f\x8b\x08\x00",
+    ],
+)
+def test_200_with_what_is_no_json_comes_later_and_is_never_an_empty_page(body: bytes) -> None:
+    assert adapter().outcome(answer(body)) == Later()
+    with pytest.raises(BrokenContract):
+        adapter().page(answer(body))
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"orders":[{"id":"a","v":1,"x":{}}', b'{"orders":[]}{}', b'{"orders":[],}', b'{"orders":[NaN]}']
+)
+def test_json_that_is_not_whole_passes_by_itself(body: bytes) -> None:
+    """It looks like JSON from both ends, as half an answer does that ends in a brace."""
+    assert adapter().outcome(answer(body)) is None
+    with pytest.raises(Garbled, match="no whole JSON"):
+        adapter().page(answer(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"code": "oops"}},
+        {"orders": "none"},
+        {"orders": {"0": {}}},
+        {"data": {"orders": []}},
+        [],
+        {"orders": [], "total": "many"},
+        {"orders": [], "total": -1},
+        {"orders": [], "total": 1.5},
+        {"orders": [], "next": {"token": "x"}},
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"orders":' * 3_000 + b"{}" + b"}" * 3_000,
+    ],
+)
+def test_json_that_is_not_as_declared_is_a_broken_contract(body: object) -> None:
+    with pytest.raises(BrokenContract):
+        adapter().page(answer(body))
+
+
+def test_a_list_that_is_null_is_empty() -> None:
+    assert adapter().page(answer({"orders": None, "total": 0})).rows == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "key", "problem"),
+    [
+        (row(id=None), None, "id"),
+        (row(id=""), None, "key is empty"),
+        (row(id=1.5), None, "id"),
+        (row(id=True), None, "id"),
+        (row(id=["a"]), None, "id"),
+        ({"v": 1, "at": AT}, None, "id"),
+        (row(v=None), "a", "v"),
+        (row(v="v2"), "a", "is no number"),
+        (row(v=-1), "a", "from 0 to"),
+        (row(v=2**63), "a", "from 0 to"),
+        (row(v=1e30), "a", "v"),
+        (row(at=None), "a", "at"),
+        (row(at=0), "a", "2000 and 2099"),
+        (row(at=4_102_444_800_000), "a", "2000 and 2099"),
+        ("a", None, "object"),
+        (None, None, "object"),
+    ],
+)
+def test_a_row_that_cannot_be_trusted_goes_aside_alone(bad: object, key: str | None, problem: str) -> None:
+    read = page(row(id="before"), bad, row(id="after"))
+    assert [each.key for each in read.rows] == ["before", "after"]
+    ((bad_key, reason, body),) = read.bad
+    assert bad_key == key
+    assert problem in reason
+    assert json.loads(body) == bad
+
+
+@pytest.mark.parametrize(
+    ("at", "problem"),
+    [
+        ("2026-01-01T00:00:00", "has no zone"),
+        ("2026-01-01 24:00:00+00:00", "hour 24"),
+        ("1970-01-01T00:00:00Z", "2000 and 2099"),
+        ("2099-12-31T23:59:59Z", "2000 and 2099"),
+        ("", "cannot be read"),
+        (AT, "is a number where text was declared"),
+    ],
+)
+def test_of_two_time_formats_in_one_page_the_undeclared_goes_aside(at: object, problem: str) -> None:
+    declared = adapter(record={"modified": ISO})
+    read = page(row(at="2026-01-01T00:00:00Z"), row(id="b", at=at), adapter_=declared)
+    assert [each.key for each in read.rows] == ["a"]
+    assert problem in read.bad[0].reason
+    assert read.bad[0].key == "b"
+
+
+@pytest.mark.parametrize("price", [b"1e400", b'"1,50"', b'""', b"null", b"0.1000", b'"\xe2\x82\xac 5"', b"-0"])
+def test_prices_are_none_of_our_business_and_arrive_byte_for_byte(price: bytes) -> None:
+    raw = b'{ "price":%b , "id":"a","v":1,"at":%d}' % (price, AT)
+    (read,) = adapter().page(answer(b'{"orders":[%b]}' % raw)).rows
+    assert read.body == raw
+
+
+def test_repeated_fields_and_unknown_ones_are_let_through() -> None:
+    raw = b'{"id":"a","id":"b","v":1,"at":%d,"new":{"deep":[1,2,{"x":null}]}}' % AT
+    (read,) = adapter().page(answer(b'{"orders":[%b],"more":1}' % raw)).rows
+    assert (read.key, read.body) == ("b", raw)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (7, "7"),
+        (0, "0"),
+        (2**63 + 1, "9223372036854775809"),
+        ("7", "7"),
+        ("Ünïcode 订单", "Ünïcode 订单"),
+        ("a b/../%00", "a b/../%00"),
+        ("x" * 5_000, "x" * 5_000),
+    ],
+)
+def test_keys_may_be_numbers_or_any_text(key: object, expected: str) -> None:
+    assert page(row(id=key)).rows[0].key == expected
+
+
+def test_several_fields_make_one_key_without_running_into_each_other() -> None:
+    declared = adapter(record={"key": ["shop.id", "no"]})
+    keys = [
+        page(row(shop={"id": shop}, no=number), adapter_=declared).rows[0].key
+        for shop, number in (("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c"), (1, 2))
+    ]
+    assert len(set(keys)) == 4
+    assert keys[3] == "1:2"
+
+
+def test_versions_may_be_times_or_hashes() -> None:
+    by_time = adapter(record={"version": {"kind": "time", "path": "at", "format": "unix_ms"}})
+    assert page(row(), adapter_=by_time).rows[0].version == AT
+    by_hash = adapter(record={"version": {"kind": "hash"}})
+    assert not by_hash.declaration.is_version_ordered
+    first, same, other = (page(row(x=x), adapter_=by_hash).rows[0].version for x in (1, 1, 2))
+    assert first == same != other
+    assert 0 <= other < 2**63
+
+
+def test_nested_paths_are_followed_and_missing_ones_of_the_envelope_are_no_harm() -> None:
+    declared = adapter(
+        record={"rows": "data.list", "key": "o.id"}, pages={"next": "data.page.next", "total": "data.page.total"}
+    )
+    bodies = [{"id": 1, "o": {"id": "x"}, "v": 1, "at": AT}]
+    assert declared.page(answer({"data": {"list": bodies}})).next is None
+    read = declared.page(answer({"data": {"list": bodies, "page": {"next": "n", "total": 1}}}))
+    assert (read.rows[0].key, read.next, read.total) == ("x", "n", 1)
+    with pytest.raises(BrokenContract):
+        declared.page(answer({"data": {"page": {}}}))
+    with pytest.raises(BrokenContract):
+        declared.page(answer({}))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, None), ("", None), (0, None), ("t", "t"), (12, "12"), ("0", "0")]
+)
+def test_an_empty_next_is_the_end(value: object, expected: str | None) -> None:
+    assert page(next=value).next == expected
+
+
+def test_a_flag_may_end_the_pages() -> None:
+    declared = adapter(pages={"more": "more"})
+    assert page(next="t", more=False, adapter_=declared).next is None
+    assert page(next="t", more=True, adapter_=declared).next == "t"
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ('<https://a.example/o?page=2>; rel="next"', "https://a.example/o?page=2"),
+        ('<https://a.example/o?page=1>; rel="prev", </o?page=3>; rel="next"', "/o?page=3"),
+        ("<https://a.example/o?page=2>; title=x; rel=next", "https://a.example/o?page=2"),
+        ('<https://a.example/o?page=1>; rel="prev"', None),
+        ("", None),
+        ("<" * 20_000, None),
+        ("<x>" + ";" * 20_000, None),
+    ],
+)
+def test_the_next_link_may_stand_in_a_header(link: str, expected: str | None) -> None:
+    params = {"from": "{window.start}", "to": "{window.end}"}
+    pages = {"style": "link", "next": "", "next_header": "Link", "total": "", "total_header": "X-Total"}
+    declared = adapter(pages=pages, request={"params": params}, record={"rows": ""})
+    read = declared.page(answer([row()], link=link, x_total="12"))
+    assert (read.next, read.total, len(read.rows)) == (expected, 12, 1)
+
+
+def test_the_platform_s_clock_is_read_from_the_body_or_the_date_header() -> None:
+    date = "Sun, 06 Nov 1994 08:49:37 GMT"
+    declared = adapter(server_time={"format": "unix_ms"}, server_time_path="now")
+    assert declared.page(answer({"orders": [], "now": AT}, date=date)).server_time_ms == AT
+    assert declared.page(answer({"orders": [], "now": "noon"}, date=date)).server_time_ms == 784_111_777_000
+    assert adapter().page(answer({"orders": []}, date=date)).server_time_ms == 784_111_777_000
+    assert adapter().page(answer({"orders": []})).server_time_ms is None
+
+
+def test_a_cursor_equal_to_the_one_before_is_a_broken_contract() -> None:
+    declared = adapter()
+    reading = Reading(declared.declaration, Window(AT, AT + 1_000))
+    reading.feed(declared.page(answer({"orders": [row()], "next": "t1", "total": 9})))
+    with pytest.raises(BrokenContract, match="same next page again"):
+        reading.feed(declared.page(answer({"orders": [row(id="b")], "next": "t1", "total": 9})))
+
+
+def test_the_same_order_on_two_pages_is_handed_out_in_its_later_version() -> None:
+    declared = adapter()
+    reading = Reading(declared.declaration, Window(AT, AT + 1_000))
+    first = reading.feed(declared.page(answer({"orders": [row(v=2)], "next": "t1", "total": 2})))
+    second = reading.feed(declared.page(answer({"orders": [row(v=1)], "next": "t2", "total": 2})))
+    assert [(each.key, each.version) for each in first + second] == [("a", 2)]
+
+
+RULES = [
+    {"outcome": "empty", "status": 404, "body": "code", "equals": "no_orders"},
+    {"outcome": "throttled", "body": "code", "equals": [7, "limit"], "after": "30s"},
+    {"outcome": "login", "body": "error.sub", "contains": "session"},
+    {"outcome": "split", "body": "code", "equals": "too_wide"},
+    {"outcome": "park", "header": "X-Shop", "equals": "closed", "reason": "the shop is closed"},
+    {"outcome": "bug", "body": "code", "equals": "bad_param"},
+    {"outcome": "fine", "status": 404, "body": "orders"},
+    {"outcome": "later", "body": "error", "after": "5s"},
+    {"outcome": "later", "status": [403, "4xx"], "after": "1m"},
+]
+
+
+@pytest.mark.parametrize(
+    ("response", "outcome"),
+    [
+        (answer({"code": "no_orders"}, 404), Empty()),
+        (answer({"code": 7}), Throttled(30_000)),
+        (answer({"code": "7"}), Throttled(30_000)),
+        (answer({"code": "limit"}, retry_after="2"), Throttled(2_000)),
+        (answer({"code": "limit"}, retry_after="1000000000"), Throttled(900_000)),
+        (answer({"error": {"sub": "isv.session-expired"}}), Login()),
+        (answer({"code": "too_wide"}), Split()),
+        (answer({"orders": []}, x_shop="closed"), Park("the shop is closed")),
+        (answer({"code": "bad_param"}), Bug("the platform's answer (200) meets the rule on body code")),
+        (answer({"orders": [row()]}, 404), None),
+        (answer({"error": {"x": 1}}), Later(5_000)),
+        (answer({"error": {}}), None),
+        (answer({"error": None, "orders": []}), None),
+        (answer({"error": False, "orders": []}), None),
+        (answer({"error": "", "orders": []}), None),
+        (answer({"code": 0, "orders": []}), None),
+        (answer({"code": True}), None),
+        (answer({"code": {"code": "limit"}}), None),
+        (answer(b'{"code": "limit"'), Later()),
+        (answer({}, 418), Later(60_000)),
+        (answer({}, 500), Later()),
+        (answer({}, 429, retry_after="3"), Later(3_000)),
+        (answer({"orders": [row(), row(code="limit")]}), None),
+    ],
+)
+def test_the_first_rule_that_holds_says_what_an_answer_means(response: Response, outcome: Outcome | None) -> None:
+    assert adapter(errors=RULES).outcome(response) == outcome
+
+
+def test_a_rule_on_a_body_that_is_the_list_is_refused_or_never_holds() -> None:
+    declared = adapter(
+        record={"rows": ""}, pages={"style": "one", "next": "", "total": ""}, errors=[RULES[1]],
+        request={"params": {"from": "{window.start}", "to": "{window.end}"}},
+    )  # fmt: skip
+    assert declared.outcome(answer([row(code="limit")])) is None
+    with pytest.raises(BadDeclaration):
+        adapter(record={"rows": ""})

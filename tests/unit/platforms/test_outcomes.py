@@ -1,0 +1,105 @@
+"""What an answer means before its body is read."""
+
+import pytest
+
+from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, Split, Throttled
+from platforms.outcomes import http_date_ms, json_outcome, retry_after_ms, usual_outcome
+
+MINUTE = 60_000
+NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_ms"),
+    [
+        ({"retry-after": "3"}, 3_000),
+        ({"retry-after": " 3 "}, 3_000),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "1000000000"}, 15 * MINUTE),
+        ({"retry-after": "9" * 5_000}, 15 * MINUTE),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "1.5"}, None),
+        ({"retry-after": "٣"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({}, None),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": NOW}, 30_000),
+        ({"retry-after": "Sun, 06 Nov 1994 08:00:00 GMT", "date": NOW}, 0),
+        ({"retry-after": "Sun, 06 Nov 2094 08:00:00 GMT", "date": NOW}, 15 * MINUTE),
+        ({"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT"}, None),
+        ({"retry-after": "Sun, 31 Feb 1994 08:50:07 GMT", "date": NOW}, None),
+    ],
+)
+def test_retry_after_is_a_bounded_wait_or_nothing(headers: dict[str, str], wait_ms: int | None) -> None:
+    assert retry_after_ms(headers, 15 * MINUTE) == wait_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        (NOW, 784_111_777_000),
+        ("Sun, 06 Nov 1994 08:49:60 GMT", 784_111_799_000),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", None),
+        ("Sun, 06 Foo 1994 08:49:37 GMT", None),
+        ("Sun, 06 Nov 1994 08:49 GMT", None),
+        ("", None),
+    ],
+)
+def test_http_dates_are_read_or_left(text: str, at_ms: int | None) -> None:
+    assert http_date_ms(text) == at_ms
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "outcome"),
+    [
+        (200, {}, None),
+        (204, {}, None),
+        (429, {"retry-after": "2"}, Throttled(2_000)),
+        (429, {}, Throttled()),
+        (500, {}, Later()),
+        (503, {"retry-after": "7"}, Later(7_000)),
+        (408, {}, Later()),
+        (401, {}, Login()),
+        (413, {}, Split()),
+        (414, {}, Split()),
+    ],
+)
+def test_a_status_says_what_to_do(status: int, headers: dict[str, str], outcome: Outcome | None) -> None:
+    assert usual_outcome(Response(status, headers, b""), longest_wait_ms=MINUTE) == outcome
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 422])
+def test_a_refused_request_is_a_bug_of_ours(status: int) -> None:
+    outcome = usual_outcome(Response(status, {}, b"order 17 of Ms Rossi"), longest_wait_ms=MINUTE)
+    assert isinstance(outcome, Bug)
+    assert str(status) in outcome.reason
+    assert "Rossi" not in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("location", "named"),
+    [
+        ("http://evil.example/orders?token=x", "evil.example"),
+        ("/login", "path of its own"),
+        ("http://[", "cannot be read"),
+    ],
+)
+def test_a_redirect_parks_the_shop_and_names_the_host_alone(location: str, named: str) -> None:
+    outcome = usual_outcome(Response(302, {"location": location}, b""), longest_wait_ms=MINUTE)
+    assert isinstance(outcome, Park)
+    assert named in outcome.reason
+    assert "token" not in outcome.reason
+
+
+def test_forbidden_parks_the_shop() -> None:
+    assert isinstance(usual_outcome(Response(403, {}, b""), longest_wait_ms=MINUTE), Park)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>Back soon</html>", b'{"orders":[{"id":1', b"  \n", b"OK"])
+def test_what_is_no_json_comes_later(body: bytes) -> None:
+    assert json_outcome(Response(200, {}, body)) == Later()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b' {"orders":[]}\n'])
+def test_json_may_be_read(body: bytes) -> None:
+    assert json_outcome(Response(200, {}, body)) is None

@@ -1,0 +1,364 @@
+"""A window is read whole, or known not to be: whatever the paging, the ties, and what moves meanwhile."""
+
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, PageRules, Row, WindowRules
+from platforms.bounds import Bounds, Window
+from platforms.errors import BrokenContract
+from platforms.parts import cut_window, parts_for
+from platforms.reading import Ask, Reading
+from platforms.times import TimeStyle
+from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
+
+WINDOW = Window(0, 64)
+LATER_MS = 1_000  # where an order goes that is changed while one reads
+times = st.integers(0, 63)
+many_times = st.lists(times | st.just(7), max_size=40)
+
+
+def orders_at(*times_ms: int) -> list[Listed]:
+    return [Listed(at, f"o{number}", 1) for number, at in enumerate(times_ms)]
+
+
+def read(platform: ModelPlatform, declared: Declaration, window: Window = WINDOW) -> tuple[Reading, list[Row]]:
+    reading = Reading(declared, window)
+    return reading, [row for rows in read_all(reading, platform) for row in rows]
+
+
+@given(many_times, st.sampled_from(["keyset", "offset"]), st.sampled_from(["one", "token", "link"]), st.integers(1, 9))
+def test_a_quiet_window_is_read_whole_and_proven(
+    times_ms: list[int], paging: Paging, style: Literal["one", "token", "link"], size: int
+) -> None:
+    orders = orders_at(*times_ms)
+    reading, rows = read(ModelPlatform(orders, size=size, paging=paging), declaration(style, size=size))
+    assert sorted(row.key for row in rows) == sorted(order.key for order in orders)
+    assert reading.result.is_proven
+    assert reading.result.distinct == len(orders)
+    assert reading.is_done
+
+
+@given(many_times, st.integers(1, 9))
+def test_by_splitting_alone_a_window_is_proven_unless_one_moment_has_more_than_a_page(
+    times_ms: list[int], size: int
+) -> None:
+    orders = orders_at(*times_ms)
+    reading, rows = read(ModelPlatform(orders, size=size, paging="none"), declaration("one", size=size))
+    biggest_tie = max((times_ms.count(at) for at in times_ms), default=0)
+    assert reading.result.is_proven == (biggest_tie <= size)
+    if reading.result.is_proven:
+        assert {row.key for row in rows} == {order.key for order in orders}
+
+
+@given(many_times, st.integers(1, 9), st.sampled_from(["one", "token"]))
+def test_without_a_total_all_is_read_and_nothing_is_proven(
+    times_ms: list[int], size: int, style: Literal["one", "token"]
+) -> None:
+    orders = orders_at(*times_ms)
+    platform = ModelPlatform(orders, size=size, paging="keyset", has_total=False)
+    reading, rows = read(platform, declaration(style, size=size, has_total=False))
+    assert {row.key for row in rows} == {order.key for order in orders}
+    assert not reading.result.is_proven
+
+
+@given(
+    st.data(),
+    many_times,
+    st.sampled_from(["keyset", "offset"]),
+    st.sampled_from(["one", "token"]),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_what_is_proven_is_whole_although_orders_leave_while_one_pages(
+    data: st.DataObject, times_ms: list[int], paging: Paging, style: Literal["one", "token"], size: int, is_live: bool
+) -> None:
+    orders = orders_at(*times_ms)
+    platform = ModelPlatform(orders, size=size, paging=paging)
+    reading = Reading(declaration(style, size=size, has_live_total=is_live), WINDOW)
+    seen: set[str] = set()
+    for rows in read_all(reading, platform):
+        seen.update(row.key for row in rows)
+        inside = sorted(order for order in platform.orders if order.modified_ms < LATER_MS)
+        one_leaves: bool = data.draw(st.booleans(), label="one leaves")
+        if inside and one_leaves:
+            left = data.draw(st.sampled_from(inside))
+            platform.orders.remove(left)
+            platform.orders.add(Listed(LATER_MS, left.key, 2))
+    if reading.result.is_proven or paging == "keyset":
+        assert {order.key for order in platform.orders if order.modified_ms < LATER_MS} <= seen
+
+
+@given(st.data(), many_times, st.sampled_from(["one", "token"]), st.integers(1, 5))
+def test_late_comers_hide_nothing_that_was_there_before(
+    data: st.DataObject, times_ms: list[int], style: Literal["one", "token"], size: int
+) -> None:
+    orders = orders_at(*times_ms)
+    platform = ModelPlatform(orders, size=size, paging="keyset")
+    reading = Reading(declaration(style, size=size), WINDOW)
+    seen: set[str] = set()
+    late = iter(range(20))
+    for rows in read_all(reading, platform):
+        seen.update(row.key for row in rows)
+        if data.draw(st.booleans(), label="one comes late") and (number := next(late, None)) is not None:
+            platform.orders.add(Listed(data.draw(times), f"late{number}", 1))
+    assert {order.key for order in orders} <= seen
+
+
+@given(many_times, st.integers(2, 9))
+def test_a_full_page_without_a_total_is_never_taken_for_the_whole(times_ms: list[int], size: int) -> None:
+    orders = orders_at(*times_ms)
+    platform = ModelPlatform(orders, size=size, paging="none", has_total=False)
+    _, rows = read(platform, declaration("one", size=size, has_total=False))
+    if max((times_ms.count(at) for at in times_ms), default=0) < size:
+        assert {row.key for row in rows} == {order.key for order in orders}
+
+
+def test_a_total_counted_with_each_page_need_not_be_asked_for_again() -> None:
+    orders = orders_at(*range(10))
+    for has_live_total, requests in ((True, 4), (False, 5)):
+        platform = ModelPlatform(orders, size=3, paging="offset")
+        reading, rows = read(platform, declaration("token", has_live_total=has_live_total))
+        assert (len(rows), reading.result.is_proven, reading.result.requests) == (10, True, requests)
+
+
+def test_a_live_total_that_is_another_on_the_last_page_closes_nothing() -> None:
+    reading = Reading(declaration("token", size=2, has_live_total=True), WINDOW)
+    reading.feed(Page([Row("a", 1, 1, b"{}"), Row("b", 1, 2, b"{}")], next="2", total=3))
+    reading.feed(Page([Row("d", 1, 4, b"{}")], total=2))
+    assert not reading.is_done
+
+
+def test_a_total_that_is_another_at_the_end_closes_nothing_although_the_keys_are_as_many() -> None:
+    """One leaves, which hides a third, and one comes late, which makes up the number; then the late one leaves too."""
+    reading = Reading(declaration("token", size=2), WINDOW)
+    reading.feed(Page([Row("a", 1, 1, b"{}"), Row("b", 1, 2, b"{}")], next="2", total=4))
+    reading.feed(Page([Row("d", 1, 4, b"{}"), Row("late", 1, 5, b"{}")], total=4))
+    assert reading.next() == (WINDOW, None)
+    reading.feed(Page([Row("b", 1, 2, b"{}"), Row("d", 1, 4, b"{}")], next="2", total=3))
+    ask = reading.next()
+    assert ask is not None
+    assert ask.window != WINDOW
+
+
+def test_drift_by_offset_is_found_out_and_mended() -> None:
+    """One order leaves after the first page, and the one behind it slips onto the page already read."""
+    platform = ModelPlatform(orders_at(*range(9)), size=3, paging="offset")
+    reading = Reading(declaration("token"), WINDOW)
+    seen: set[str] = set()
+    for number, rows in enumerate(read_all(reading, platform)):
+        seen.update(row.key for row in rows)
+        if number == 0:
+            platform.orders = {order for order in platform.orders if order.key != "o0"} | {Listed(LATER_MS, "o0", 2)}
+            assert "o3" not in seen
+    assert seen == {f"o{number}" for number in range(9)}
+    assert reading.result.is_proven
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(upper="absent"),
+        Bounds(lower="absent"),
+        Bounds(step_ms=1000, time=TimeStyle("wall", "Europe/Berlin")),
+        Bounds(step_ms=100_000_000_000),
+    ],
+)
+def test_where_nothing_smaller_can_be_asked_for_a_count_that_is_off_is_read_again(bounds: Bounds) -> None:
+    """Cutting such a window would ask for all of it in each piece. Three readings, then it is unproven."""
+    declared = Declaration(
+        "wide", window=WindowRules(bounds=bounds), pages=PageRules(style="token", size=2, has_total=True)
+    )
+    fold = Window(1_792_890_000_000, 1_792_890_600_000)
+    rows = [Row(f"o{number}", 1, fold.start_ms + number, b"{}") for number in range(4)]
+    for drifts, is_proven, requests in ((1, True, 5), (2, True, 7), (3, False, 6)):
+        reading = Reading(declared, fold)
+        asks = []
+        while (ask := reading.next()) is not None:
+            asks.append(ask)
+            has_drifted = asks.count(Ask(fold, None)) <= drifts
+            second = rows[3:] if has_drifted else rows[2:]
+            reading.feed(Page(rows[:2], next="2", total=4) if ask.page is None else Page(second, total=4))
+        assert {ask.window for ask in asks} == {fold}
+        assert (reading.result.is_proven, reading.result.requests) == (is_proven, requests)
+        assert reading.result.missing == (0 if is_proven else 1)
+
+
+def test_the_parts_are_cut_by_the_total_so_that_few_requests_do() -> None:
+    orders = orders_at(*range(0, 10_000, 10))
+    reading, rows = read(ModelPlatform(orders, size=100, paging="none"), declaration(size=100), Window(0, 10_000))
+    assert len(rows) == 1_000
+    assert reading.result.requests <= 16  # halving would take 31
+
+
+def test_each_key_is_handed_out_once_and_again_with_a_higher_version() -> None:
+    reading = Reading(declaration("token", size=2), WINDOW)
+    first = Row("a", 2, 5, b"{}")
+    assert reading.feed(Page([first, Row("b", 1, 5, b"{}")], next="2", total=4)) == [first, Row("b", 1, 5, b"{}")]
+    newer = Row("a", 3, 6, b"{}")
+    assert reading.feed(Page([Row("b", 1, 5, b"{}"), newer, Row("a", 1, 5, b"{}")], next="3", total=4)) == [newer]
+
+
+def test_of_two_versions_in_one_page_the_higher_is_handed_out() -> None:
+    for versions in ((1, 2), (2, 1)):
+        reading = Reading(declaration(), WINDOW)
+        rows = reading.feed(Page([Row("a", version, 5, b"{}") for version in versions], total=2))
+        assert [(row.key, row.version) for row in rows] == [("a", 2)]
+
+
+def test_an_unordered_version_is_handed_out_whenever_it_is_another() -> None:
+    declared = Declaration("hashed", pages=PageRules(style="token", size=1), is_version_ordered=False)
+    reading = Reading(declared, WINDOW)
+    assert len(reading.feed(Page([Row("a", 9, 5, b"{}")], next="1"))) == 1
+    assert len(reading.feed(Page([Row("a", 9, 5, b"{}")], next="2"))) == 0
+    assert len(reading.feed(Page([Row("a", 3, 5, b"{}")]))) == 1
+
+
+def test_a_total_of_100_with_99_rows_ends_unproven_with_all_99() -> None:
+    """The hundredth order is counted and never listed, wherever one looks."""
+    orders = orders_at(*[number % 64 for number in range(99)])
+    platform = ModelPlatform([*orders, Listed(9, "hidden", 1)], size=100, paging="none")
+    reading = Reading(declaration(size=100), WINDOW)
+    seen = []
+    while (ask := reading.next()) is not None:
+        page = platform.answer(ask)
+        page.rows = [row for row in page.rows if row.key != "hidden"]
+        seen += reading.feed(page)
+    assert len(seen) == 99
+    assert not reading.result.is_proven
+    assert reading.result.missing == 1
+    assert reading.result.requests < 30
+
+
+@pytest.mark.parametrize("token", ["t1", "https://api.example.com/orders?page=2"])
+def test_the_same_next_page_twice_is_a_broken_contract(token: str) -> None:
+    reading = Reading(declaration("token"), WINDOW)
+    reading.feed(Page([Row("a", 1, 5, b"{}")], next=token))
+    with pytest.raises(BrokenContract, match="same next page again"):
+        reading.feed(Page([Row("a", 1, 5, b"{}")], next=token))
+
+
+def test_a_reading_that_never_ends_is_ended() -> None:
+    reading = Reading(declaration("token", most_requests=50), WINDOW)
+    numbers = iter(range(1_000))
+
+    def read_on() -> None:
+        while reading.next() is not None:
+            reading.feed(Page([], next=str(next(numbers))))
+
+    with pytest.raises(BrokenContract, match="50 requests did not come to the end"):
+        read_on()
+
+
+def test_an_empty_page_in_the_middle_is_not_the_end() -> None:
+    reading = Reading(declaration("token", has_total=False), WINDOW)
+    reading.feed(Page([Row("a", 1, 5, b"{}")], next="1"))
+    reading.feed(Page([], next="2"))
+    assert reading.next() == (WINDOW, "2")
+
+
+def test_rows_of_the_neighbours_are_cut_off_and_counted() -> None:
+    declared = Declaration(
+        "closed", window=WindowRules(bounds=Bounds("includes", "includes", step_ms=1000)), pages=PageRules(size=9)
+    )
+    reading = Reading(declared, Window(1_500, 3_000))
+    rows = [Row(str(at), 1, at, b"{}") for at in (1_000, 1_499, 1_500, 2_999, 3_000)]
+    assert [row.modified_ms for row in reading.feed(Page(rows))] == [1_500, 2_999]
+    assert (reading.result.cut, reading.result.strays, reading.result.distinct) == (3, 0, 2)
+
+
+def test_rows_without_a_certain_time_are_never_cut_off() -> None:
+    reading = Reading(declaration(), WINDOW)
+    row = Row("a", 1, None, b"{}")
+    assert reading.feed(Page([row], total=1)) == [row]
+
+
+def test_a_stray_row_is_handed_out_because_nobody_else_may_list_it() -> None:
+    reading = Reading(declaration(), WINDOW)
+    rows = [Row("a", 1, 5, b"{}"), Row("stray", 1, 900_000, b"{}")]
+    assert reading.feed(Page(rows, total=2)) == rows
+    assert reading.result.strays == 1
+
+
+def test_a_platform_that_ignores_the_window_is_found_out() -> None:
+    """A misspelt filter brings the whole history back, page for page (Mercado Libre does)."""
+    reading = Reading(declaration(size=50), WINDOW)
+    with pytest.raises(BrokenContract, match="ignores the window"):
+        reading.feed(Page([Row(str(at), 1, 100_000 + at, b"{}") for at in range(50)], total=50_000))
+
+
+def test_an_order_that_is_too_large_goes_aside_alone() -> None:
+    declared = Declaration("small", pages=PageRules(size=9, has_total=True), largest_row=1_000)
+    reading = Reading(declared, WINDOW, sets_bad_aside=True)
+    rows = reading.feed(Page([Row("a", 1, 5, b"{}"), Row("big", 1, 5, b"x" * 10_000_000)], total=2))
+    assert [row.key for row in rows] == ["a"]
+    assert reading.next() is None
+    assert reading.result.is_proven
+    (bad,) = reading.result.bad
+    assert bad.key == "big"
+    assert "10000000 bytes" in bad.reason
+    assert len(bad.body) == 4_096
+
+
+def test_bad_rows_that_nobody_sets_aside_break_the_reading_after_the_good_ones() -> None:
+    reading = Reading(declaration(), WINDOW)
+    bad = BadRow("b", "the key is empty", b"{}")
+    assert len(reading.feed(Page([Row("a", 1, 5, b"{}")], total=2, bad=[bad]))) == 1
+    with pytest.raises(BrokenContract, match="1 rows cannot be read; the first, key 'b': the key is empty"):
+        reading.next()
+
+
+def test_bad_rows_by_the_hundred_are_the_declaration_s_fault() -> None:
+    reading = Reading(declaration(size=200), WINDOW, sets_bad_aside=True)
+    with pytest.raises(BrokenContract, match="200 rows cannot be read"):
+        reading.feed(Page([], total=200, bad=[BadRow(str(n), "no time", b"{}") for n in range(200)]))
+
+
+def test_asking_again_without_an_answer_asks_the_same() -> None:
+    reading = Reading(declaration(), WINDOW)
+    assert reading.next() == reading.next() == (WINDOW, None)
+
+
+def test_a_window_that_is_too_wide_for_the_platform_is_halved() -> None:
+    reading = Reading(declaration(), WINDOW)
+    reading.split()
+    asks = []
+    while (ask := reading.next()) is not None:
+        asks.append(ask.window)
+        reading.feed(EMPTY_PAGE)
+    assert asks == [Window(0, 32), Window(32, 64)]
+    assert reading.result.is_proven
+
+
+def test_a_single_step_that_is_too_wide_for_the_platform_is_a_broken_contract() -> None:
+    reading = Reading(declaration(step_ms=1000), Window(0, 1000))
+    with pytest.raises(BrokenContract, match="nothing smaller can be asked for"):
+        reading.split()
+
+
+def test_windows_are_asked_for_in_pieces_no_longer_than_the_platform_takes() -> None:
+    declared = Declaration("short", window=WindowRules(longest_ms=1_000, bounds=Bounds("excludes", "includes")))
+    reading = Reading(declared, Window(0, 10_000))
+    while (ask := reading.next()) is not None:
+        lower, upper = declared.window.bounds.ask(ask.window)[:2]
+        assert int(upper or 0) - int(lower or 0) <= 1_000
+        reading.feed(EMPTY_PAGE)
+
+
+@given(st.integers(0, 500), st.integers(1, 500), st.integers(1, 300), st.sampled_from([1, 7, 10]))
+def test_parts_of_a_window_tile_it(start: int, length: int, longest: int, step: int) -> None:
+    window = Window(start, start + length)
+    parts = cut_window(window, longest, step)
+    assert parts[0].start_ms == window.start_ms
+    assert parts[-1].end_ms == window.end_ms
+    assert all(before.end_ms == after.start_ms for before, after in pairwise(parts))
+    assert all(part.end_ms - part.start_ms <= max(longest, step) for part in parts)
+    assert all(part.end_ms % step == 0 for part in parts[:-1])
+
+
+@given(st.none() | st.integers(0, 10**12), st.integers(1, 1_000))
+def test_a_window_is_cut_into_some_parts_and_never_into_thousands(total: int | None, size: int) -> None:
+    assert 2 <= parts_for(total, size) <= 64

@@ -1,0 +1,1 @@
+"""The broker layer's pure rules."""

@@ -1,0 +1,95 @@
+"""Deliveries: their numbers, their answers, and settling once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.delivery import Delivery, Facts, is_delivery, read_reply
+from streams.errors import Disconnected, MalformedMessage
+from streams.frames import Message
+
+REPLY = b"$JS.ACK.WORK.c.3.17.42.1763715427233604179.9"
+
+
+class Holder:
+    """Keeps what its deliveries send."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.settled_count = 0
+        self.is_broken = False
+
+    def send(self, frame: bytes) -> None:
+        if self.is_broken:
+            raise Disconnected("no room")
+        self.frames.append(frame)
+
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+        self.send(f"{subject} {payload.decode()}".encode())
+        return Message(b"", b"", b"", None)
+
+    def settled(self, delivery: Delivery) -> None:
+        assert delivery.is_settled
+        self.settled_count += 1
+
+
+def delivery(holder: Holder) -> Delivery:
+    return Delivery(holder, b"work.a", REPLY, b"payload", b"NATS/1.0\r\nA: b\r\n\r\n")
+
+
+def test_both_forms_of_the_reply_subject_are_read() -> None:
+    facts = Facts("WORK", "c", 3, 17, 42, 1763715427233, 9)
+    assert read_reply(REPLY) == facts
+    with_domain = REPLY.replace(b"$JS.ACK.", b"$JS.ACK.hub.ACCOUNTHASH.")
+    assert read_reply(with_domain + b".random") == facts
+    assert read_reply(with_domain + b".random.more") == facts
+    assert is_delivery(REPLY)
+    assert not is_delivery(b"")
+
+
+@given(st.text(max_size=80))
+def test_anything_else_is_malformed(text: str) -> None:
+    with pytest.raises(MalformedMessage):
+        read_reply(f"$JS.ACK.{text}".encode("utf-8", "surrogatepass"))
+
+
+async def test_each_answer_has_its_word_and_settles_once() -> None:
+    holder = Holder()
+    for at in range(5):
+        one = delivery(holder)
+        answers = [one.ack(), one.nak(), one.nak(1.5), one.term("bad\nbody"), one.ack_sync()]
+        await answers[at]
+        for late in answers[:at] + answers[at + 1 :]:
+            await late
+        await one.extend()
+        one.forget()
+    prefix = b"PUB " + REPLY
+    assert holder.frames == [
+        prefix + b" 0\r\n\r\n",
+        prefix + b" 4\r\n-NAK\r\n",
+        prefix + b' 25\r\n-NAK {"delay":1500000000}\r\n',
+        prefix + b" 14\r\n+TERM bad body\r\n",
+        REPLY + b" +ACK",
+    ]
+    assert holder.settled_count == 5
+
+
+async def test_extending_does_not_settle_and_forgetting_says_nothing() -> None:
+    holder = Holder()
+    one = delivery(holder)
+    await one.extend()
+    assert holder.settled_count == 0
+    one.forget()
+    assert holder.settled_count == 1
+    assert holder.frames == [b"PUB " + REPLY + b" 4\r\n+WPI\r\n"]
+
+
+async def test_what_could_not_be_sent_is_not_settled() -> None:
+    holder = Holder()
+    holder.is_broken = True
+    one = delivery(holder)
+    for answer in (one.ack(), one.nak(), one.term(""), one.ack_sync()):
+        with pytest.raises(Disconnected):
+            await answer
+    assert not one.is_settled
+    assert (one.headers, one.seq, one.delivered, one.pending, one.stored_ms) == ({"A": "b"}, 17, 3, 9, 1763715427233)

@@ -1,0 +1,55 @@
+"""What `streams/wire.py` uses of the client library's private parts is where it was. A failure here after a new version
+of nats-py means: read that version, and adapt wire.py before anything else.
+"""
+
+import asyncio
+import inspect
+
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+from streams.wire import WireClient
+
+
+def parameters(function: object) -> list[str]:
+    assert callable(function)
+    return list(inspect.signature(function).parameters)
+
+
+def test_the_library_is_where_it_was() -> None:
+    client = Client()
+    assert (client._pending, client._pending_data_size, client._subs, client._sid, client._pongs) == ([], 0, {}, 0, [])
+    assert client._flush_queue is None
+    assert client._status == Client.DISCONNECTED != Client.CONNECTED
+    assert inspect.iscoroutinefunction(Client._process_msg)
+    assert parameters(Client._process_msg) == ["self", "sid", "subject", "reply", "data", "headers"]
+    assert parameters(WireClient._process_msg) == parameters(Client._process_msg)
+    assert parameters(Client._process_pong) == ["self"]
+    assert parameters(WireClient._process_err) == parameters(Client._process_err)
+    assert "await self._process_op_err(errors.StaleConnectionError())" in inspect.getsource(Client._process_err)
+    assert parameters(WireClient._connect_to_server) == parameters(Client._connect_to_server)
+    tasks = {"_reading_task", "_ping_interval_task", "_flusher_task", "_transport"}
+    assert {vars(client)[name] for name in tasks} == {None}
+    assert parameters(Subscription.__init__)[:6] == ["self", "conn", "id", "subject", "queue", "cb"]
+    assert "future" in parameters(Subscription.__init__)
+
+
+def test_the_flusher_and_the_reconnect_use_what_is_queued_here() -> None:
+    assert "future: asyncio.Future = await self._flush_queue.get()" in inspect.getsource(Client._flusher)
+    assert "self._pending[:]" in inspect.getsource(Client._flusher)
+    assert "self._subs.items()" in inspect.getsource(Client._attempt_reconnect)
+    assert "await self._disconnected_cb()" in inspect.getsource(Client._attempt_reconnect)
+    assert "await self._connect_to_server(s)" in inspect.getsource(Client._select_next_server)
+    assert "PERMISSIONS_ERR in m" in inspect.getsource(Client._process_err)
+    assert "set_result(True)" in inspect.getsource(Client._process_pong)
+
+
+async def test_a_message_goes_to_its_listener_and_nowhere_when_nobody_listens() -> None:
+    client, heard = WireClient(), list[tuple[bytes, bytes, bytes, bytes | None]]()
+    client._flush_queue = asyncio.Queue()
+    sid = client.listen("a.*", lambda *message: heard.append(message))
+    await client._process_msg(sid, b"a.b", b"r", b"payload", b"")
+    await client._process_msg(sid + 1, b"a.b", b"r", b"payload", b"")
+    client.forget(sid)
+    await client._process_msg(sid, b"a.b", b"r", b"payload", b"")
+    assert heard == [(b"a.b", b"r", b"payload", b"")]
