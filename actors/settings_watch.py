@@ -75,6 +75,7 @@ class LiveSettings:
         self._tell = tell
         self._levels = Levels()
         self._last: dict[str, _Stored] = {}
+        self._judged: dict[str, int] = {}
         self._waiting: dict[str, _Stored] = {}
         self._refused: dict[str, Refusal] = {}
         self._told: dict[SourceKey, FetchSettings] = {}
@@ -107,8 +108,9 @@ class LiveSettings:
         return self._levels
 
     def revisions(self) -> dict[str, int]:
-        """Return the revision of each key that is stored, in force or not."""
-        return {key: stored.revision for key, stored in self._last.items() if stored.text is not None}
+        """Return the revision of each stored key that `levels` and `refused` speak of; one that arrived since and waits
+        for its turn is not among them, or a compare-and-set would overwrite what nobody looked at."""
+        return {key: revision for key, revision in self._judged.items() if revision}
 
     def refused(self) -> tuple[Refusal, ...]:
         """Return the stored levels that are not in force."""
@@ -161,6 +163,7 @@ class LiveSettings:
     def _settle(self) -> list[Refusal]:
         """Accept what can be accepted; return why the rest cannot."""
         accepted: dict[str, int] = {}
+        self._judged.update({key: stored.revision for key, stored in self._waiting.items()})
         while True:
             left = len(self._waiting)
             why: list[Refusal] = []

@@ -98,6 +98,21 @@ async def test_two_nodes_follow_a_change_within_a_second(server: EmbeddedServer,
         tasks.cancel_scope.cancel()
 
 
+async def test_a_revision_is_told_together_with_the_levels_it_belongs_to(
+    server: EmbeddedServer, ready: Namespace
+) -> None:
+    async with follower(server, ready) as a, anyio.create_task_group() as tasks:
+        first = await a.set(MALL, retries=1)
+        await tasks.start(a.live.run)
+        second = await a.set(MALL, retries=2)
+        seen = set()
+        while (told := a.live.revisions()[MALL.key]) != second:
+            seen.add((told, a.live.levels.values(MALL)["retries"]))
+            await anyio.sleep(0)
+        assert (seen, a.live.levels.values(MALL)) == ({(first, 1)}, {"retries": 2})
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_stands_there_at_the_start_is_in_force_once_started(
     server: EmbeddedServer, ready: Namespace
 ) -> None:
