@@ -46,8 +46,8 @@ class History(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One run's judgement. missing, doubled, foreign: orders, as in the demo's report. gaps: milliseconds below the
     watermark that no completed slice attests. behind: shops whose watermark is not at the end. faults: rules that a
-    ledger breaks. rereads: readings of a slice beyond its first. retried: attempts that failed, by their reasons. facts:
-    what the scenario did and saw."""
+    ledger breaks. rereads: readings of a slice beyond its first. retried: attempts that failed, by their reasons.
+    facts: what the scenario did and saw."""
 
     scenario: str
     seed: int

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors.settings_history import earlier_values
@@ -108,7 +109,7 @@ async def test_a_revision_is_told_together_with_the_levels_it_belongs_to(
         seen = set()
         while (told := a.live.revisions()[MALL.key]) != second:
             seen.add((told, a.live.levels.values(MALL)["retries"]))
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         assert (seen, a.live.levels.values(MALL)) == ({(first, 1)}, {"retries": 2})
         tasks.cancel_scope.cancel()
 
