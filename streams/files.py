@@ -1,0 +1,196 @@
+"""Files in the server's own object store (ADR-20 of NATS), so that `nats object` puts, gets and lists the same ones.
+
+A file is chunks on a subject of its own, and then one message that tells its name, size and digest. That message comes
+last, so a file is there wholly or not at all; a second file under the name takes its place at that moment, and the
+first one's chunks go afterwards. Whoever reads the first one meanwhile is told that it is damaged, and reads again.
+
+Memory: a few chunks in either direction, whatever the size of the file.
+"""
+
+import base64
+import hashlib
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator
+from datetime import UTC, datetime
+
+import anyio
+import msgspec
+
+from streams.connection import Connection
+from streams.direct_get import get_batch
+from streams.errors import Refused, StreamError
+from streams.log import purge_subject, read_log
+from streams.publisher import Outgoing, Publisher
+
+__all__ = ["DamagedFile", "FileInfo", "FileTooLarge", "Files", "files_stream"]
+
+CHUNK = 128 * 1024
+"""The object store's usual size; far below the server's limit of a message."""
+AT_ONCE = 8
+CLEAN_UP_S = 5.0
+_DIGEST = "SHA-256="
+
+
+class DamagedFile(StreamError):
+    """What was read is not what the file's record tells: replaced while it was read, or chunks are missing."""
+
+
+class FileTooLarge(StreamError):
+    """The data is longer than the caller allows; nothing of it stays."""
+
+
+class _Options(msgspec.Struct, frozen=True):
+    max_chunk_size: int = CHUNK
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file's record, in the object store's own form. `size` is in bytes, `mtime` a moment as RFC 3339 text."""
+
+    name: str
+    bucket: str = ""
+    nuid: str = ""
+    size: int = 0
+    chunks: int = 0
+    digest: str = ""
+    mtime: str = ""
+    description: str = ""
+    deleted: bool = False
+    options: _Options = _Options()
+
+
+def files_stream(bucket: str) -> str:
+    """Return the name of the stream behind an object store, as the `nats object` command expects it."""
+    return f"OBJ_{bucket}"
+
+
+class Files:
+    """One object store. Names are any text of 1 to 255 characters."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, bucket: str) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._bucket = bucket
+        self._stream = files_stream(bucket)
+
+    async def put(
+        self, name: str, data: AsyncIterable[bytes], *, most_bytes: int | None = None, description: str = ""
+    ) -> FileInfo:
+        """Store a file, in the place of one of the same name, and return its record.
+        Raises FileTooLarge beyond `most_bytes`, StoreFull, OutcomeUnknown, Disconnected; nothing of it stays then."""
+        subject = self._record_subject(name)
+        before = await self.info(name)
+        nuid = secrets.token_hex(11)
+        try:
+            size, chunks, digest = await self._put_chunks(nuid, data, most_bytes)
+            info = FileInfo(
+                name=name,
+                bucket=self._bucket,
+                nuid=nuid,
+                size=size,
+                chunks=chunks,
+                digest=digest,
+                mtime=datetime.now(UTC).isoformat(),
+                description=description,
+            )
+            record = msgspec.json.encode(info)
+            await self._publisher.publish(subject, record, message_id=nuid, headers={"Nats-Rollup": "sub"})
+        except BaseException:
+            with anyio.move_on_after(CLEAN_UP_S, shield=True):
+                await purge_subject(self._connection, self._stream, self._chunk_subject(nuid))
+            raise
+        if before is not None:
+            await purge_subject(self._connection, self._stream, self._chunk_subject(before.nuid))
+        return info
+
+    async def info(self, name: str) -> FileInfo | None:
+        """Return the file's record, None if there is no such file."""
+        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._record_subject(name)}"
+        answer = await self._connection.request(subject)
+        if answer.status:
+            return None
+        info = msgspec.json.decode(answer.payload, type=FileInfo)
+        return None if info.deleted else info
+
+    async def read(self, info: FileInfo) -> AsyncIterator[bytes]:
+        """Yield the file's bytes, a chunk at a time. Raises DamagedFile at its end, if it was not that file."""
+        digest, size, seq = hashlib.sha256(), 0, 1
+        while size < info.size:
+            request = {"seq": seq, "next_by_subj": self._chunk_subject(info.nuid), "batch": AT_ONCE}
+            messages, _ = await get_batch(self._connection, self._stream, request, timeout_s=15.0)
+            if not messages:
+                break
+            for message in messages:
+                digest.update(message.payload)
+                size += len(message.payload)
+                yield message.payload
+            seq = int(messages[-1].headers["Nats-Sequence"]) + 1
+        if size != info.size or _shown(digest.digest()).rstrip("=") != info.digest.rstrip("="):
+            raise DamagedFile(f"file {info.name!a}: {size} bytes of {info.size} are there, or others; read it again")
+
+    async def delete(self, name: str) -> bool:
+        """Remove the file; return whether there was one."""
+        info = await self.info(name)
+        if info is None:
+            return False
+        gone = msgspec.structs.replace(info, deleted=True, size=0, chunks=0, digest="")
+        await self._publisher.publish(
+            self._record_subject(name),
+            msgspec.json.encode(gone),
+            message_id=f"{info.nuid}.gone",
+            headers={"Nats-Rollup": "sub"},
+        )
+        await purge_subject(self._connection, self._stream, self._chunk_subject(info.nuid))
+        return True
+
+    async def all(self) -> AsyncIterator[FileInfo]:
+        """Yield the records of all files, oldest first."""
+        async for entry in read_log(self._connection, self._stream, f"$O.{self._bucket}.M.>"):
+            info = msgspec.json.decode(entry.payload, type=FileInfo)
+            if not info.deleted:
+                yield info
+
+    async def _put_chunks(self, nuid: str, data: AsyncIterable[bytes], most_bytes: int | None) -> tuple[int, int, str]:
+        subject, digest = self._chunk_subject(nuid), hashlib.sha256()
+        size = chunks = 0
+        waiting: list[Outgoing] = []
+        async for chunk in _cut(data):
+            size += len(chunk)
+            if most_bytes is not None and size > most_bytes:
+                raise FileTooLarge(f"longer than {most_bytes} bytes; send less, or in parts")
+            digest.update(chunk)
+            waiting.append(Outgoing(subject, chunk, f"{nuid}.{chunks}"))
+            chunks += 1
+            if len(waiting) == AT_ONCE:
+                await self._publish(waiting)
+                waiting = []
+        await self._publish(waiting)
+        return size, chunks, _shown(digest.digest())
+
+    async def _publish(self, messages: list[Outgoing]) -> None:
+        for outcome in await self._publisher.publish_many(messages):
+            if isinstance(outcome, Refused):
+                raise outcome
+
+    def _record_subject(self, name: str) -> str:
+        if not isinstance(name, str) or not 1 <= len(name) <= 255:
+            raise ValueError(f"file name {ascii(name)[:80]}: use 1 to 255 characters")
+        return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+    def _chunk_subject(self, nuid: str) -> str:
+        return f"$O.{self._bucket}.C.{nuid}"
+
+
+async def _cut(data: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the same bytes in chunks of CHUNK, the last one shorter."""
+    held = bytearray()
+    async for part in data:
+        held += part
+        while len(held) >= CHUNK:
+            yield bytes(held[:CHUNK])
+            del held[:CHUNK]
+    if held:
+        yield bytes(held)
+
+
+def _shown(digest: bytes) -> str:
+    return _DIGEST + base64.urlsafe_b64encode(digest).decode()
