@@ -19,6 +19,7 @@ _INIT = "run `penstock init`"
 _RESTORE = "restore it from a backup, or accept the loss with `penstock init --adopt`"
 _NOT_OURS = ("name", "description", "durable_name")
 _TUNABLE = ("max_msgs", "max_bytes", "max_age", "max_msg_size", "duplicate_window")
+_DROPPING = ("max_msgs", "max_bytes", "max_age")
 _DURATIONS = ("max_age", "duplicate_window", "ack_wait", "subject_delete_marker_ttl")
 _FIXED = ("storage", "sealed", "mirror")
 
@@ -169,7 +170,8 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
         return None
     if setting == "num_replicas" and isinstance(have, int) and have > spec.replicas:
         return None  # more than asked for is somebody's good decision
-    is_expiry = setting == "max_age" and _is_bucket(spec)  # a ledger must not expire
+    is_forgotten = setting == "max_age" and _is_bucket(spec)  # a ledger must not expire
+    is_forgotten |= setting in _DROPPING and spec.holds_truth and spec.discard == "old"  # nor a job be dropped
     is_stuck = _is_stuck(setting, want, have)
     return Difference(
         where=place_of(spec),
@@ -178,7 +180,7 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
         have=have,
         why=WHY[setting],
         do=f"it cannot be changed in place: back up, delete and make `{spec.name}` again" if is_stuck else _INIT,
-        is_blocking=is_expiry or setting not in _TUNABLE,
+        is_blocking=is_forgotten or setting not in _TUNABLE,
         is_fixable=not is_stuck,
     )
 

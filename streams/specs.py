@@ -205,6 +205,32 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
     )
 
 
+def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> ConsumerSpec:
+    """Return the consumer that hands out a topic's ready jobs of one priority (`high`, `normal` or `low`), shared by all
+    handlers and desks."""
+    lane = "" if priority == "normal" else f"-{priority}"
+    return ConsumerSpec(
+        stream=namespace.stream("JOBS"),
+        name=_joined(f"jobs{lane}", topic),  # not after the topic, where a topic `mail_high` would meet `mail`
+        filter_subject=namespace.jobs_in(f"ready{lane}", topic),
+        about=f"ready jobs of {topic}, priority {priority}",
+        ack_wait_s=3.0,  # a node that lives extends; a dead one's jobs are back within five seconds
+        max_ack_pending=20_000,
+    )
+
+
+def submit_consumer(namespace: Namespace) -> ConsumerSpec:
+    """Return the consumer of the jobs that were handed in by a plain publish."""
+    return ConsumerSpec(
+        stream=namespace.stream("SUBMIT"),
+        name="submit_job",
+        filter_subject=namespace.submit_job(),
+        about="jobs handed in, to be checked and added",
+        ack_wait_s=10.0,  # a page of them is added well within; a dead node's are taken up again after it
+        max_ack_pending=20_000,
+    )
+
+
 def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamSpec, ...]:
     return (
         StreamSpec(
@@ -246,6 +272,30 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             max_msgs=sizes.events_messages,
             replicas=replicas,
         ),
+        StreamSpec(
+            name=namespace.stream("JOBS"),
+            subjects=(namespace.pattern("jobs", ">"),),
+            about="every job, in the state that its subject says",
+            retention="workqueue",
+            # The server refuses `new` beside schedules. Without any limit of the stream's own it drops but the earlier
+            # message on the same subject, which is the job itself as it was.
+            discard="old",
+            max_msgs_per_subject=1,
+            replicas=replicas,
+            allow_atomic=True,
+            allow_msg_ttl=True,  # a finished job is known for a while
+            allow_msg_schedules=True,
+            holds_truth=True,
+        ),
+        StreamSpec(
+            name=namespace.stream("SUBMIT"),
+            subjects=(namespace.pattern("submit", ">"),),
+            about="what was handed in by a plain publish, to be checked",
+            retention="workqueue",
+            max_msg_bytes=512 * 1024,  # what is refused becomes a dead letter whole, a third longer
+            replicas=replicas,
+            holds_truth=True,
+        ),
     )
 
 
@@ -264,6 +314,9 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
         bucket("NODES", "the nodes that live", has_ttl=True),
         bucket("LEASES", "who does what only one may do", has_ttl=True),
         bucket("DIGESTS", "keys and versions of closed slices, for second looks", has_ttl=True),
+        bucket("TOPICS", "settings of topics: default, topic", history=10, truth=True),
+        bucket("TOKENS", "hashes of the gateway's tokens, and what each may do", truth=True),
+        bucket("RECURRING", "jobs that are made again and again", history=10, truth=True),
     )
 
 
@@ -286,7 +339,7 @@ WHY = {
     "storage": "memory forgets with the process",
     "allow_direct": "reads by key would find nobody to answer",
     "allow_atomic": "pages of messages could not be stored whole or not at all",
-    "allow_msg_ttl": "leases and nodes would never expire",
+    "allow_msg_ttl": "leases, nodes and finished jobs would never expire",
     "allow_msg_schedules": "nothing would be delivered later",
     "allow_rollup_hdrs": "a key could not be purged",
     "deny_delete": "single revisions could be deleted under a running node",

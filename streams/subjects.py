@@ -13,6 +13,10 @@ can share a server. Subjects, with the namespace left out:
     orders.<platform>.<source>.<order_token>          ORDERS   one sent alone, again
     dead.<engine>.<name>.<id>                         DEAD
     events.<engine>.…                                 EVENTS
+    jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
+    submit.job                                        SUBMIT   a job from whoever can publish
+    due.<partition>                                   core     tells the timers of delayed jobs
+    api.<service>.<endpoint>                          core     questions to a node, and its answers
 """
 
 import base64
@@ -143,6 +147,31 @@ class Namespace(msgspec.Struct, frozen=True):
     def dead(self, engine: str, name: str, dead_id: str) -> str:
         """Return the subject of a dead letter."""
         return self.subject("dead", engine, name, dead_id)
+
+    def job(self, state: str, topic: str, key: str) -> str:
+        """Return the subject of a job in one of its states."""
+        return self.subject("jobs", state, topic, key)
+
+    def job_in_any_state(self, topic: str, key: str) -> str:
+        """Return the pattern of a job in whatever state. As the subject of an expected sequence it makes one condition
+        on the job's identity; whoever changes a job names this one, for a cluster compares what is under way by it."""
+        return self.pattern("jobs", "*", topic, key)
+
+    def jobs_in(self, state: str, topic: str) -> str:
+        """Return the pattern of a topic's jobs in a state, or in any (`*`)."""
+        return self.pattern("jobs", state, topic, "*")
+
+    def submit_job(self) -> str:
+        """Return the subject on which anybody may hand in a job."""
+        return self.subject("submit", "job")
+
+    def due(self, partition: int) -> str:
+        """Return the subject of notices that jobs of a partition were delayed."""
+        return self.subject("due", str(partition))
+
+    def api(self, service: str, endpoint: str) -> str:
+        """Return the subject of an endpoint of a node's service."""
+        return self.subject("api", service, endpoint)
 
     def parse(self, subject: str) -> tuple[str, ...]:
         """Return the tokens after the namespace; raise MalformedSubject for another namespace or another grammar."""

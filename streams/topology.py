@@ -32,7 +32,9 @@ from streams.specs import (
     StreamSpec,
     Topology,
     fetch_consumer,
+    job_consumer,
     sink_consumer,
+    submit_consumer,
     wanted,
 )
 
@@ -48,8 +50,10 @@ __all__ = [
     "diff",
     "ensure_consumer",
     "fetch_consumer",
+    "job_consumer",
     "require",
     "sink_consumer",
+    "submit_consumer",
     "wanted",
 ]
 

@@ -177,3 +177,27 @@ def test_token_of_stays_the_same_between_releases() -> None:
     """Tokens are in stored subjects: another hash would make every order new."""
     assert token_of("1001") == "1001"
     assert token_of("#1001 x") == "h_6jcbrp7uejt43xxemtuq3plnpq"
+
+
+def test_a_job_has_one_subject_a_state_and_one_identity() -> None:
+    assert NS.job("ready-high", "mail", "a1") == "penstock.jobs.ready-high.mail.a1"
+    assert NS.job_in_any_state("mail", "a1") == "penstock.jobs.*.mail.a1"
+    assert NS.jobs_in("delayed", "mail") == "penstock.jobs.delayed.mail.*"
+    assert NS.jobs_in("*", "mail") == "penstock.jobs.*.mail.*"
+    assert NS.parse(NS.job("reserved", "mail", token_of("order 7"))) == (
+        "jobs",
+        "reserved",
+        "mail",
+        token_of("order 7"),
+    )
+
+
+@pytest.mark.parametrize("topic", ["$JS.API.>", "_INBOX.x", "a.b", "*", ">", ""])
+def test_a_topic_is_one_token(topic: str) -> None:
+    with pytest.raises(MalformedSubject):
+        NS.job("ready", topic, "a")
+
+
+def test_the_longest_topic_and_key_fit() -> None:
+    longest = Namespace("n" * 32)
+    assert len(longest.job("ready-high", "t" * 64, "k" * 64)) < MAX_SUBJECT

@@ -16,7 +16,7 @@ from streams.differences import (
     parked_by,
 )
 from streams.errors import MalformedSubject
-from streams.specs import WHY, Profile, Sizes, StreamSpec, fetch_consumer, sink_consumer, wanted
+from streams.specs import WHY, Profile, Sizes, StreamSpec, fetch_consumer, job_consumer, sink_consumer, wanted
 from streams.subjects import Namespace
 
 NS = Namespace()
@@ -37,8 +37,9 @@ def settings_of(found: list[Difference]) -> list[str]:
 def test_all_is_there_and_nothing_else() -> None:
     names = [spec.name for spec in SAFE.all_streams()]
     assert sorted(names) == sorted(
-        [f"PENSTOCK_{short}" for short in ("SLICES", "ORDERS", "DEAD", "EVENTS")]
+        [f"PENSTOCK_{short}" for short in ("SLICES", "ORDERS", "DEAD", "EVENTS", "JOBS", "SUBMIT")]
         + [f"KV_PENSTOCK_{short}" for short in ("SETTINGS", "LEDGERS", "NODES", "LEASES", "DIGESTS")]
+        + [f"KV_PENSTOCK_{short}" for short in ("TOPICS", "TOKENS", "RECURRING")]
     )
 
 
@@ -59,7 +60,32 @@ def test_no_two_streams_share_a_subject() -> None:
 
 
 def test_only_events_may_drop_the_oldest() -> None:
-    assert [spec.name for spec in SAFE.all_streams() if spec.discard == "old"] == ["PENSTOCK_EVENTS"]
+    """Jobs name it too, for the server allows schedules with nothing else; but without a limit there is no oldest."""
+    dropping = [spec for spec in SAFE.all_streams() if spec.discard == "old"]
+    assert [spec.name for spec in dropping] == ["PENSTOCK_EVENTS", "PENSTOCK_JOBS"]
+    assert (dropping[1].max_msgs, dropping[1].max_bytes, dropping[1].max_age_s) == (-1, -1, 0)
+
+
+@pytest.mark.parametrize("change", [{"max_msgs": 5}, {"max_bytes": 10**9}, {"max_age": 10**9}])
+def test_a_limit_that_would_drop_jobs_blocks(change: dict[str, object]) -> None:
+    spec = STREAMS["JOBS"]
+    found = compare_stream(spec, as_server_tells(spec.config()) | change)
+    assert settings_of(found) == list(change)
+    assert found[0].is_blocking
+
+
+@pytest.mark.parametrize(
+    ("priority", "name", "filter_subject"),
+    [
+        ("high", "jobs-high_mail", "penstock.jobs.ready-high.mail.*"),
+        ("normal", "jobs_mail", "penstock.jobs.ready.mail.*"),
+        ("low", "jobs-low_mail", "penstock.jobs.ready-low.mail.*"),
+    ],
+)
+def test_each_priority_of_a_topic_has_its_consumer(priority: str, name: str, filter_subject: str) -> None:
+    spec = job_consumer(NS, "mail", priority)
+    assert (spec.stream, spec.name, spec.filter_subject) == ("PENSTOCK_JOBS", name, filter_subject)
+    assert spec.max_deliver == -1
 
 
 def test_buckets_work_with_the_nats_command() -> None:
