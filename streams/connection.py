@@ -194,17 +194,17 @@ class Connection:
             raise Disconnected("no connection to the server within the time given") from None
         self._raise_if_closed()
 
-    def listen(self, subject: str, deliver: Deliver) -> int:
+    def listen(self, subject: str, deliver: Deliver, queue: str = "") -> int:
         """Subscribe with a callback that takes the raw message; return the number for `unlisten`."""
 
         def guarded(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
             try:
                 deliver(subject, reply, payload, block)
             except Exception as error:  # the parser's loop would end with it, and the link hang
-                self.fail(StreamError(f"a subscriber of {subject.decode()} failed: {error!r}"), cause=error)
+                self.fail(StreamError(f"a subscriber of {ascii(subject)} failed: {error!r}"), cause=error)
 
         self._raise_if_closed()
-        return self.client.listen(subject, guarded)
+        return self.client.listen(subject, guarded, queue)
 
     def unlisten(self, sid: int) -> None:
         """Give up interest at once."""

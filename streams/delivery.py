@@ -49,7 +49,7 @@ class Delivery:
         self._block = block
         self._facts: Facts | None = None
         self._headers: Mapping[str, str] | None = None
-        self.subject = subject.decode()
+        self.subject = subject.decode("utf-8", "replace")  # the server stores any bytes as a subject
         self.payload = payload
         self.is_settled = False
 

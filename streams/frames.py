@@ -88,8 +88,8 @@ class Message:
     __slots__ = ("_block", "_headers", "payload", "reply", "subject")
 
     def __init__(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-        self.subject = subject.decode()
-        self.reply = reply.decode()
+        self.subject = subject.decode("utf-8", "replace")  # the server passes on any bytes
+        self.reply = reply.decode("utf-8", "replace")
         self.payload = payload
         self._block = block
         self._headers: Mapping[str, str] | None = None

@@ -70,13 +70,14 @@ class WireClient(Client):
         except TimeoutError:
             raise Disconnected(f"the server has read nothing for {UNCLOG_S} s") from None
 
-    def listen(self, subject: str, deliver: Deliver) -> int:
-        """Subscribe and return the subscription's number. It is subscribed again after each reconnect."""
+    def listen(self, subject: str, deliver: Deliver, queue: str = "") -> int:
+        """Subscribe and return the subscription's number. It is subscribed again after each reconnect.
+        Of all who share a `queue` group only one hears each message."""
         self._sid += 1
         sid = self._sid
-        self._subs[sid] = Subscription(self, sid, subject, future=_Sink(deliver))
+        self._subs[sid] = Subscription(self, sid, subject, queue, future=_Sink(deliver))
         if self._status == Client.CONNECTED:  # else the reconnect replays all subscriptions
-            self.send(f"SUB {subject}  {sid}\r\n".encode())
+            self.send(f"SUB {subject} {queue} {sid}\r\n".encode())
         return sid
 
     def stop_listening(self, sid: int) -> None:

@@ -322,6 +322,19 @@ async def test_silence_is_noticed_and_ended(connection: Connection, caplog: pyte
     assert [record.message for record in caplog.records] == ["puller.silent"]
 
 
+async def test_a_subject_that_is_no_text_is_delivered_and_ends_nothing(connection: Connection) -> None:
+    """11: the server stores any bytes as a subject; a strict decoding would end the reading of the whole link."""
+    stream = await filled(connection, 0)
+    prefix = (await connection.api(f"STREAM.INFO.{stream}"))["config"]["subjects"][0].removesuffix(".>").encode()
+    connection.client.send(b"PUB %b.\xff\xfe  1\r\nx\r\n" % prefix)
+    async with Puller(connection, stream, "c", capacity=5) as puller:
+        with anyio.fail_after(20):
+            delivery = await puller.receive()
+            await delivery.ack_sync()
+        assert delivery.subject == f"{prefix.decode()}.\ufffd\ufffd"
+        assert connection.is_connected
+
+
 async def test_nothing_more_comes_when_the_connection_is_closed_for_good(connection: Connection) -> None:
     stream = await filled(connection, 0)
     async with Puller(connection, stream, "c", capacity=5) as puller:
