@@ -201,7 +201,7 @@ class Connection:
             try:
                 deliver(subject, reply, payload, block)
             except Exception as error:  # the parser's loop would end with it, and the link hang
-                self.fail(StreamError(f"a subscriber of {ascii(subject)} failed: {error!r}"), cause=error)
+                self.fail(StreamError(f"a subscriber of {subject!a} failed: {error!r}"), cause=error)
 
         self._raise_if_closed()
         return self.client.listen(subject, guarded, queue)
