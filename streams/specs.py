@@ -206,7 +206,7 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
 
 
 def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> ConsumerSpec:
-    """Return the consumer that hands out a topic's ready jobs of one priority (`high`, `normal` or `low`), shared by all
+    """Return the consumer of a topic's ready jobs of one priority (`high`, `normal` or `low`), shared by all
     handlers and desks."""
     lane = "" if priority == "normal" else f"-{priority}"
     return ConsumerSpec(

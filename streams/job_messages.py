@@ -1,0 +1,144 @@
+"""What is stored and asked of jobs: JSON, grown as in messages.py.
+
+A job is one message of JOBS at a time. Its payload is a `Job` while it is delayed, ready or reserved, and a `JobDone`
+from its end until it is forgotten; its subject says which. `NewJob` is what a caller asks for, at every door and in a
+plain publish to `submit.job`. What makes two copies of a job the same is its topic and id.
+
+Times are whole milliseconds UTC by the server's clock. `body` is any JSON, carried as it came and never decoded.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from streams.errors import MalformedMessage
+
+Priority = Literal["high", "normal", "low"]
+State = Literal["delayed", "ready", "reserved", "done"]
+Outcome = Literal["finished", "buried", "expired"]
+OnSame = Literal["keep", "replace", "error"]
+
+LONGEST_ID = 255
+"""Characters of a job's id."""
+LARGEST_BODY = 256 * 1024
+"""Bytes. Far below the server's largest message, with room for what stands beside the body, and for base64 of it."""
+LONGEST_DELAY_MS = 10 * 366 * 86_400_000
+SHORTEST_TTR_MS, LONGEST_TTR_MS = 1_000, 7 * 86_400_000
+MOST_JOBS = 1_000
+"""Jobs in one call."""
+MOST_HISTORY = 10
+"""Lines kept of what befell a job before."""
+LONGEST_REASON = 200
+
+READY_TOKENS: dict[Priority, str] = {"high": "ready-high", "normal": "ready", "low": "ready-low"}
+"""The state's token in the subject of a ready job, by its priority."""
+STATE_TOKENS = ("delayed", *READY_TOKENS.values(), "reserved", "done")
+
+
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job that is not over.
+
+    `attempts`: those used up; while it is reserved, this one too. `most_attempts`: after so many it is buried.
+    `first_ms`: when it was first handed out, 0 if never. `history`: what befell it, oldest first. `holder`, `until_ms`
+    and `receipt` (the mark in the holder's receipt) tell of the reservation; they are still there when it comes back
+    because its TTR ran out.
+    """
+
+    topic: str
+    id: str
+    due_ms: int
+    body: Raw = Raw(b"null")
+    added_ms: int
+    ttr_ms: int
+    attempts: int = 0
+    most_attempts: int
+    priority: Priority = "normal"
+    expires_ms: int = 0
+    first_ms: int = 0
+    history: tuple[str, ...] = ()
+    holder: str = ""
+    until_ms: int = 0
+    receipt: str = ""
+
+
+class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job that is over, known until the server forgets it. `id`: its key where only that was known. `receipt`: the
+    mark of the receipt by which it ended, so that the same holder hears the same answer again."""
+
+    topic: str
+    id: str
+    finished_ms: int
+    outcome: Outcome = "finished"
+    receipt: str = ""
+
+
+class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job as it is asked for. What is None is the topic's setting; an empty `id` gets a fresh one.
+
+    Due in `delay_ms`, or at `due_ms`; given up when it was not started within `expires_in_ms`, or by `expires_ms`.
+    `on_same`: what becomes of it if there is a job of this id. Not checked here: see actors/model/job_rules.py.
+    """
+
+    topic: str
+    id: str = ""
+    body: Raw = Raw(b"null")
+    delay_ms: int = 0
+    due_ms: int | None = None
+    ttr_ms: int | None = None
+    priority: Priority = "normal"
+    attempts: int | None = None
+    expires_ms: int | None = None
+    expires_in_ms: int | None = None
+    on_same: OnSame = "keep"
+
+
+_encoder = msgspec.json.Encoder()
+encode_job: Callable[[Job | JobDone], bytes] = _encoder.encode
+"""Return the JSON. The body is copied, not walked."""
+encode_new_job: Callable[[NewJob], bytes] = _encoder.encode
+
+_jobs = msgspec.json.Decoder(Job)
+_done = msgspec.json.Decoder(JobDone)
+_new_jobs = msgspec.json.Decoder(NewJob)
+_any_json = msgspec.json.Decoder(Raw)
+
+
+def decode_job(payload: bytes) -> Job:
+    """Return the job, or raise MalformedMessage. `body` is a view: it keeps `payload` alive."""
+    try:
+        return _jobs.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no job: {error}") from error
+
+
+def decode_done(payload: bytes) -> JobDone:
+    """Return how a job ended, or raise MalformedMessage."""
+    try:
+        return _done.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no end of a job: {error}") from error
+
+
+def decode_new_job(payload: bytes) -> NewJob:
+    """Return what is asked for, or raise MalformedMessage, naming the field that is wrong or not known."""
+    try:
+        return _new_jobs.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no new job: {error}") from error
+
+
+def is_json(body: bytes) -> bool:
+    """Return whether `body` is one JSON value in UTF-8, and may travel in a job."""
+    try:
+        bytes(body).decode()
+        _any_json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def body_of(value: object) -> Raw:
+    """Return a Python value as a body. Raises TypeError for what JSON cannot hold."""
+    return Raw(_encoder.encode(value))
