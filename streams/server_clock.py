@@ -1,0 +1,134 @@
+"""The server's clock, as far as it can be known from here: due times and TTR ends are told by it, not by a node's own.
+
+A node's clock may be off by seconds, and each node's by others. So the offset is measured: the stream's leader, whose
+clock fires the schedules and stamps the messages, is asked for its time (`STREAM.INFO` carries it, to the nanosecond),
+a few times in a row. Its answer was written before it came: the server's clock is at least what it says at the moment
+of its arrival. The highest of these lower bounds counts, so that **this clock is never ahead of the server's**, and
+what is due by it is due by the server's; it is behind by the answer's way back, 0.1 to 0.3 ms on one machine.
+
+Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. Measured anew every
+`EVERY_S` and after each reconnect, which may have led to another leader. A new measurement that is less by up to
+`HOLD_MS` holds the clock instead of turning it back; a larger one turns it back, for then the server's clock was set.
+
+Before the first measurement, and where none succeeds, it is the local wall clock, and says so once in the log.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import anyio
+from anyio.abc import TaskStatus
+
+from streams.clock import monotonic_s, now_ms
+from streams.connection import Connection
+from streams.errors import ConnectionLost, MalformedMessage, PermissionDenied, StreamError
+
+log = logging.getLogger(__name__)
+
+__all__ = ["ServerClock", "server_time_s"]
+
+EVERY_S = 10.0
+"""Two good quartz clocks part by a millisecond in this time at the very most."""
+SAMPLES = 5
+FIRST_S = 2.0
+"""How long a start waits for the first measurement."""
+AGAIN_S = 1.0
+HOLD_MS = 50
+TELL_MS = 1_000
+"""A local clock this far off is worth a person's look."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ServerClock:
+    """A `Clock`; usable at once, exact once `run` has measured. Cheap to ask."""
+
+    def __init__(self, connection: Connection, stream: str) -> None:
+        """`stream`: the one whose leader's clock counts; its full name."""
+        self._connection = connection
+        self._stream = stream
+        self._ahead_s: float | None = None  # the server's wall clock minus our monotonic clock
+        self._latest_ms = 0
+        self._told: str | None = None
+        self._measure_now = anyio.Event()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the server was ever asked with success; if not, this is the local clock."""
+        return self._ahead_s is not None
+
+    @property
+    def offset_ms(self) -> float:
+        """The server's clock minus the local wall clock; 0.0 as long as nothing was measured."""
+        return 0.0 if self._ahead_s is None else (monotonic_s() + self._ahead_s) * 1000 - now_ms()
+
+    def now_ms(self) -> int:
+        """Return the server's time as whole milliseconds UTC, rounded down."""
+        if self._ahead_s is None:
+            return now_ms()
+        at_ms = int((monotonic_s() + self._ahead_s) * 1000)
+        if at_ms > self._latest_ms or at_ms < self._latest_ms - HOLD_MS:
+            self._latest_ms = at_ms
+        return self._latest_ms
+
+    def seconds_until(self, at_ms: int) -> float:
+        """Return how long it is until the server's clock shows `at_ms`; negative when it is past."""
+        if self._ahead_s is None:
+            return (at_ms - now_ms()) / 1000
+        return at_ms / 1000 - self._ahead_s - monotonic_s()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Measure for ever. Started after the first measurement, or when that takes too long.
+        Raises ConnectionLost, PermissionDenied."""
+        remove = self._connection.on_reconnect(lambda: self._measure_now.set())
+        try:
+            with anyio.move_on_after(FIRST_S):
+                await self._try_to_measure()
+            task_status.started()
+            while True:
+                with anyio.move_on_after(EVERY_S if self.is_measured else AGAIN_S):
+                    await self._measure_now.wait()
+                self._measure_now = anyio.Event()
+                await self._try_to_measure()
+        finally:
+            remove()
+
+    async def measure(self) -> None:
+        """Ask the server now. Raises Disconnected, OutcomeUnknown, NoStream and what else `Connection.api` does."""
+        lower_s = [await self._sample() for _ in range(SAMPLES)]
+        before_s, self._ahead_s = self._ahead_s, max(lower_s)
+        offset_ms = self.offset_ms
+        if before_s is None and abs(offset_ms) > TELL_MS:
+            log.warning("clock.differs", extra={"fields": {"server_minus_local_ms": round(offset_ms)}})
+        elif before_s is not None and abs(self._ahead_s - before_s) * 1000 > HOLD_MS:
+            moved_ms = round((self._ahead_s - before_s) * 1000)
+            log.warning("clock.server_moved", extra={"fields": {"moved_ms": moved_ms}})
+        self._told = None
+
+    async def _sample(self) -> float:
+        """Return a lower bound of the server's wall clock minus our monotonic one."""
+        answer = await self._connection.api(f"STREAM.INFO.{self._stream}")
+        answered_s = monotonic_s()
+        return server_time_s(answer.get("ts")) - answered_s
+
+    async def _try_to_measure(self) -> None:
+        try:
+            await self.measure()
+        except (ConnectionLost, PermissionDenied):
+            raise
+        except StreamError as error:
+            self._tell_unmeasured(str(error))
+
+    def _tell_unmeasured(self, reason: str) -> None:
+        if self._told != reason:
+            self._told = reason
+            used = "the last measurement" if self.is_measured else "the local clock"
+            log.warning("clock.not_measured", extra={"fields": {"used": used, "reason": reason}})
+
+
+def server_time_s(text: object) -> float:
+    """Return a time as the server writes it (RFC 3339, up to nanoseconds) in seconds since 1970, to the microsecond.
+    Raises MalformedMessage."""
+    try:
+        return (datetime.fromisoformat(str(text)) - _EPOCH) / timedelta(seconds=1)
+    except (ValueError, TypeError) as error:
+        raise MalformedMessage(f"the server's time {str(text)[:80]!a} cannot be read: {error}") from error

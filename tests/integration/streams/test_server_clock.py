@@ -1,0 +1,100 @@
+"""The server's clock, measured on a real server: never ahead of it, and close behind."""
+
+import logging
+
+import anyio
+import pytest
+
+from streams import server_clock
+from streams.clock import now_ms
+from streams.connection import Connection, connect
+from streams.log import read_log
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.server_clock import ServerClock
+from tests.support.server import add_stream, fresh_namespace
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_it_is_the_local_clock_before_it_was_measured(connection: Connection) -> None:
+    clock = ServerClock(connection, "NONE")
+    before = now_ms()
+    assert before <= clock.now_ms() <= now_ms()
+    assert not clock.is_measured
+    assert clock.offset_ms == 0
+    assert clock.seconds_until(now_ms() + 60_000) == pytest.approx(60, abs=5)
+
+
+async def test_it_is_never_ahead_of_the_servers_stamps(connection: Connection, publisher: Publisher) -> None:
+    stream = await add_stream(connection, "ONE", allow_direct=True)
+    clock = ServerClock(connection, stream)
+    await clock.measure()
+    told = []
+    for _ in range(50):
+        told.append(clock.now_ms())
+        await publisher.publish(connection.namespace.subject("one", "a"), b"")
+    stamps = [entry.stored_ms async for entry in read_log(connection, stream, ">")]
+    assert len(stamps) == 50
+    assert all(ours <= theirs for ours, theirs in zip(told, stamps, strict=True))
+    assert clock.is_measured
+    assert -5_000 < clock.offset_ms <= 1  # one machine, one clock; the answer's way back on a busy one
+
+
+async def test_a_local_clock_that_is_off_does_not_matter(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ServerClock(connection, await add_stream(connection, "ONE"))
+    monkeypatch.setattr(server_clock, "now_ms", lambda: now_ms() + 90_000)
+    await clock.measure()
+    assert clock.now_ms() <= now_ms()
+    assert clock.offset_ms < -80_000
+    assert clock.seconds_until(now_ms() + 30_000) >= 29.9
+
+
+async def test_it_never_steps_back_a_little(connection: Connection) -> None:
+    clock = ServerClock(connection, await add_stream(connection, "ONE"))
+    last = 0
+    for _ in range(20):
+        await clock.measure()
+        told = clock.now_ms()
+        assert told >= last
+        last = told
+
+
+async def test_a_missing_stream_leaves_the_local_clock_and_is_told_once(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ServerClock(connection, connection.namespace.stream("NONE"))
+    with caplog.at_level(logging.WARNING), anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(clock.run)
+            assert [record.message for record in caplog.records] == ["clock.not_measured"]
+            assert clock.offset_ms == 0
+            await add_stream(connection, "NONE")
+            while clock.offset_ms == 0:  # it keeps trying
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert [record.message for record in caplog.records] == ["clock.not_measured"]
+
+
+async def test_it_is_measured_again_after_a_reconnect(own_server: EmbeddedServer) -> None:
+    async with connect(own_server.url, name="clock", namespace=fresh_namespace()) as connection:
+        clock = ServerClock(connection, await add_stream(connection, "ONE"))
+        measured = 0
+
+        async def counted() -> None:
+            nonlocal measured
+            await ServerClock.measure(clock)
+            measured += 1
+
+        clock.measure = counted  # type: ignore[method-assign] # counts, and measures
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(clock.run)
+                assert measured == 1
+                await own_server.restart()
+                while measured < 2:
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        assert clock.now_ms() <= now_ms()
