@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -23,13 +24,14 @@ from penstock.errors import UsageError
 from penstock.logs import Form, Level
 from streams.subjects import TOKEN
 
-__all__ = ["ROLES", "Config", "load_config", "node_name", "origin_of"]
+__all__ = ["ROLES", "Config", "is_loopback", "load_config", "node_name", "origin_of"]
 
 PREFIX = "PENSTOCK_"
-ROLES = ("allocator", "fetcher", "sink", "monitor")
+ROLES = ("allocator", "fetcher", "sink", "monitor", "gateway")
 """What a node can do; it does all of it unless told otherwise."""
 SCHEMES = ("nats", "tls", "ws", "wss")
 LISTS = ("roles", "labels")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 to 64 of A-Z a-z 0-9 _ -")]
 
 
@@ -79,6 +81,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The Python module with the user's own code (`@penstock.sink`)."""
     metrics: str = ""
     """Where Prometheus finds the node's figures: HOST:PORT; empty: nowhere."""
+    http: str = "127.0.0.1:7070"
+    """Where the HTTP gateway listens: HOST:PORT; empty or `off`: nowhere. Beyond this machine only with a certificate
+    or behind a proxy, and only once there are tokens."""
+    http_cert: str = ""
+    http_key: str = ""
+    """The gateway's certificate chain and key, as PEM files."""
+    behind_proxy: bool = False
+    """A reverse proxy stands before the gateway: it ends TLS, and its X-Forwarded-For is believed."""
     monitor: str = ""
     """The server's monitoring address (http://host:8222), for `penstock doctor`; empty: not asked."""
     log_level: Level = "info"
@@ -88,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         _check_nats(self.nats)
         _check_monitor(self.monitor)
+        _check_http(self)
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"roles: {role!r} is none; there are {', '.join(ROLES)}{_nearest(role, ROLES)}")
@@ -101,6 +112,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def is_embedded(self) -> bool:
         return not self.nats
+
+    def http_address(self) -> tuple[str, int] | None:
+        """Return where the gateway listens, None if nowhere. An IPv6 host stands in brackets in the field, not here."""
+        if self.http in ("", "off"):
+            return None
+        host, _, port = self.http.rpartition(":")
+        return host.strip("[]"), int(port)
 
     def has_role(self, role: str) -> bool:
         """True if the node does this; the empty role is every node's."""
@@ -240,6 +258,28 @@ def _check_monitor(address: str) -> None:
     parts = urlsplit(address)
     if address and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
         raise ValueError(f"monitor: {_without_user(address)!r} is no monitoring address; write http://host:8222")
+
+
+def _check_http(config: Config) -> None:
+    host, colon, port = config.http.rpartition(":")
+    if config.http not in ("", "off"):
+        if not colon or not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"http: {config.http!r} is no address; write HOST:PORT, as in 127.0.0.1:7070, or off")
+        if not is_loopback(host.strip("[]")) and not config.http_cert and not config.behind_proxy:
+            raise ValueError(
+                f"http: {config.http} can be reached from other machines, and tokens would travel unencrypted; set"
+                " http_cert and http_key, or behind_proxy where a proxy ends TLS"
+            )
+    if bool(config.http_cert) != bool(config.http_key):
+        raise ValueError("http_cert, http_key: one without the other; set both, or neither")
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine reaches the host's address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _without_user(address: str) -> str:

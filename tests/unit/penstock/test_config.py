@@ -75,6 +75,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("PENSTOCK_NATS", "nats://host:99999", "the port is no number"),
         ("PENSTOCK_NATS", "nats://host,http://joe:hunter2@other", "is no server's address"),
         ("PENSTOCK_MONITOR", "file:///etc/passwd", "is no monitoring address"),
+        ("PENSTOCK_HTTP", "7070", "http: '7070' is no address; write HOST:PORT"),
+        ("PENSTOCK_HTTP", "joe@host:7070", "is no address"),
+        ("PENSTOCK_HTTP", "127.0.0.1:70700", "is no address"),
+        ("PENSTOCK_HTTP", "[::]:7070", "tokens would travel unencrypted; set http_cert and http_key, or behind_proxy"),
+        ("PENSTOCK_HTTP_KEY", "/etc/key.pem", "http_cert, http_key: one without the other"),
         ("PENSTOCK_TOKEN", "hunter2", "token: write env:NAME or file:/path"),
         ("PENSTOCK_NAMESPACE", "Penstock", "namespace: Expected `str` matching"),
     ],
@@ -122,6 +127,24 @@ def test_a_node_without_a_name_gets_one_of_its_own() -> None:
 def test_the_data_folder_follows_the_variable_or_the_system(tmp_path: Path) -> None:
     assert load_config(None, {"PENSTOCK_DATA": str(tmp_path)}).data_folder() == tmp_path
     assert Config().data_folder().name == "penstock"
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ({}, ("127.0.0.1", 7070)),
+        ({"http": "[::1]:80"}, ("::1", 80)),
+        ({"http": "localhost:0"}, ("localhost", 0)),
+        ({"http": "0.0.0.0:443", "http_cert": "/c.pem", "http_key": "/k.pem"}, ("0.0.0.0", 443)),
+        ({"http": "0.0.0.0:80", "behind_proxy": True}, ("0.0.0.0", 80)),
+        ({"http": "off"}, None),
+        ({"http": ""}, None),
+    ],
+)
+def test_http_is_on_this_machine_unless_the_way_to_it_is_encrypted(
+    values: dict[str, object], address: tuple[str, int] | None
+) -> None:
+    assert load_config(None, {}, values).http_address() == address
 
 
 def test_roles_default_to_all() -> None:
