@@ -36,6 +36,12 @@ def acquire(pace: Pace, rate: Rate, now_ms: float, cost: float = 1) -> tuple[Pac
     return Pace(spent_ms), max(0.0, spent_ms - rate.burst * rate.interval_ms - now_ms)
 
 
+def conforming(pace: Pace, rate: Rate, now_ms: float) -> int:
+    """Return how much may be spent at once without any wait, at most a burst."""
+    room_ms = now_ms + rate.burst * rate.interval_ms - max(pace.spent_ms, now_ms)
+    return max(0, int(room_ms / rate.interval_ms + 1e-9))
+
+
 def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     """Let nothing through before `until_ms`, and begin evenly there, without a burst: the platform has just throttled.
     What was reserved before is not called back."""
