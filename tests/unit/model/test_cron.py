@@ -5,7 +5,7 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.model.cron import BadRecurrence, check_cron, cron_dues
@@ -67,6 +67,7 @@ def test_a_line_with_a_star_follows_the_elapsed_time() -> None:
     assert fold == ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-25T03:30:00+01:00"]
 
 
+@settings(deadline=None)
 @given(
     minute=st.sampled_from(["*", "*/7", "0", "30", "5,50"]),
     hour=st.sampled_from(["*", "*/5", "2", "0,23"]),
@@ -93,6 +94,7 @@ def _follows_a_gap(wall: datetime) -> bool:
     return wall.utcoffset() != before.utcoffset()
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 59), min_size=1), ZONES, SOME_DAY_MS)
 def test_seconds_lie_within_the_minutes_of_the_line(seconds: set[int], tz: str, after_ms: int) -> None:
     line = f"{','.join(map(str, seconds))} 30 2 * * *"
@@ -138,11 +140,13 @@ def is_taken(line: str) -> bool:
     return True
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_taken_or_refused(line: str) -> None:
     assert not is_taken(line) or len(line.split()) in (1, 5, 6)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(["*", "L", "LW", "*/2", "MON#1", "5L", "1-3", "1,L", "L/2", "#", "-", "/", "31"]), max_size=6
