@@ -1,0 +1,213 @@
+"""Pulls messages when a caller asks for some: one request, one answer, nothing fetched ahead.
+
+A request waits on the server for the first message, takes what else is there with it, and is over: `no_wait` beside
+`expires` means this (2.15.1). It lasts `PIECE_S` at most and is made anew until the caller's time is up, because a
+request dies silently with the link, or with the consumer's leader.
+
+Each request has an inbox of its own. Who goes away gives it up: the server drops a request that nobody listens to, and
+what was on its way is given back at once, so that no message waits for one who has gone.
+"""
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.delivery import Delivery, is_delivery
+from streams.errors import ConnectionLost, Disconnected, PermissionDenied, Refused, StreamError, no_responders
+from streams.frames import Message, check_subject, publish_frame, status_of
+
+__all__ = ["PullOnce"]
+
+PIECE_S = 5.0
+GRACE_S = 1.0
+"""How long after its expiry a request's end may be told; then it counts as lost."""
+LINK_S = 2.0
+"""How long the link may be missing, or a question that waits for nothing be without an answer."""
+PAUSE_S = 0.2
+NOBODY_S = 3.0
+"""How long it is borne that nobody answers for a consumer: it may be electing its leader."""
+LINGER_S = 0.1
+"""Silence after which a caller gets what came: at its limit of messages in hand, a consumer lets the rest wait."""
+LATE_S = 5.0
+"""How long what was on its way is still waited for, to be given back."""
+_EXPIRED, _NOBODY, _BAD = 408, 503, 400
+_SILENT, _FULL, _BROKEN = -1, 0, -2
+
+
+class _Request:
+    """One request on its way, and what it brought. `ended` tells its last status."""
+
+    __slots__ = ("deliveries", "ended", "is_over", "most", "sid", "subject", "watchdog")
+    watchdog: asyncio.TimerHandle
+
+    def __init__(self, subject: str, most: int, ended: "asyncio.Future[int]") -> None:
+        self.subject = subject
+        self.most = most
+        self.ended = ended
+        self.deliveries: list[Delivery] = []
+        self.is_over = False
+        self.sid = 0
+
+    def end(self, status: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(status)
+
+
+class PullOnce:
+    """An async context manager over a connection; many callers may pull at once, from any consumers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: set[_Request] = set()
+        self.asked = 0
+        """Requests so far; a long wait is several."""
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._removers = [
+            self._connection.on_disconnect(self._link_broke),
+            self._connection.on_failure(self._failed),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for remove in self._removers:
+            remove()
+        for request in tuple(self._open):
+            _fail(request, Disconnected("the puller is closed"))
+
+    async def pull(self, stream: str, consumer: str, *, most: int, wait_s: float = 0.0) -> list[Delivery]:
+        """Return up to `most` messages, as soon as there is one; none if there was none within `wait_s`.
+
+        Settle each of them. Raises NoStream (no such consumer), Disconnected (no link, or no answer), Refused.
+        """
+        subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        give_up_s = monotonic_s() + wait_s
+        bear_until_s = min(give_up_s, monotonic_s() + NOBODY_S)
+        while True:
+            await self._connection.connected_by(max(give_up_s, monotonic_s() + LINK_S))
+            left_s = max(0.0, give_up_s - monotonic_s())
+            deliveries, status = await self._ask(subject, most, min(PIECE_S, left_s))
+            if deliveries:
+                return deliveries
+            now_s = monotonic_s()
+            if status != _NOBODY:
+                bear_until_s = min(give_up_s, now_s + NOBODY_S)
+            if now_s >= (bear_until_s if status == _NOBODY else give_up_s) or status == _BAD:
+                _raise_if_unanswered(subject, status)
+                return []
+            if status != _EXPIRED:  # no leader just now, or too many ask
+                await anyio.sleep(min(PAUSE_S, give_up_s - now_s))
+
+    @property
+    def waiting(self) -> int:
+        """Callers that wait for a message now."""
+        return len(self._open)
+
+    # ---- for its deliveries
+
+    def send(self, frame: bytes) -> None:
+        self._connection.client.send(frame)
+
+    async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
+        return await self._connection.request(subject, payload, timeout_s=timeout_s)
+
+    def settled(self, delivery: Delivery) -> None:
+        """Nothing is counted here."""
+
+    # ---- one request
+
+    async def _ask(self, subject: str, most: int, piece_s: float) -> tuple[list[Delivery], int]:
+        """Return what one request brought, and how it ended."""
+        request = _Request(subject, most, self._loop.create_future())
+        inbox = self._connection.new_inbox()
+        request.sid = self._connection.listen(inbox, partial(self._heard, request))
+        request.watchdog = self._loop.call_later(piece_s + (GRACE_S if piece_s else LINK_S), request.end, _SILENT)
+        self._open.add(request)
+        self.asked += 1
+        expires = b',"expires":%d' % int(piece_s * 1e9) if piece_s else b""
+        body = b'{"batch":%d,"no_wait":true%b}' % (most, expires)
+        status = _BROKEN
+        try:
+            self._connection.client.send(publish_frame(subject, inbox, b"", body))
+            status = await request.ended
+        except BaseException:
+            self._give_back(request)
+            raise
+        finally:
+            self._close(request, status)
+        return request.deliveries, status
+
+    def _heard(self, request: _Request, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        if is_delivery(reply):
+            request.deliveries.append(Delivery(self, subject, reply, payload, block))
+            if request.is_over:
+                self._give_back(request)
+            elif len(request.deliveries) == request.most:
+                request.end(_FULL)
+            elif len(request.deliveries) == 1:
+                request.watchdog.cancel()
+                self._linger(request, 1)
+        elif (status := status_of(block)[0]) != 100:
+            request.end(status)
+
+    def _linger(self, request: _Request, before: int) -> None:
+        """End the request once nothing has come for a while."""
+
+        def look() -> None:
+            count = len(request.deliveries)
+            if count == before:
+                request.end(_SILENT)
+            else:
+                self._linger(request, count)
+
+        request.watchdog = self._loop.call_later(LINGER_S, look)
+
+    def _close(self, request: _Request, status: int) -> None:
+        """Listen no more; where the server may not know yet that nobody does, to give back what still comes."""
+        request.is_over = True
+        request.watchdog.cancel()
+        self._open.discard(request)
+        client = self._connection.client
+        client.stop_listening(request.sid)
+        if status in (_SILENT, _BROKEN) and self._connection.is_connected:
+            self._loop.call_later(LATE_S, client.forget, request.sid)
+        else:
+            client.forget(request.sid)
+
+    def _give_back(self, request: _Request) -> None:
+        with suppress(Disconnected, ConnectionLost):  # then the ack wait gives them back
+            while request.deliveries:
+                self.send(request.deliveries.pop().frame(b"-NAK"))
+
+    def _link_broke(self) -> None:
+        for request in self._open:
+            request.end(_BROKEN)
+
+    def _failed(self, failure: StreamError) -> None:
+        for request in tuple(self._open):
+            if not isinstance(failure, PermissionDenied) or failure.is_about(request.subject):
+                _fail(request, failure)
+
+
+def _fail(request: _Request, failure: StreamError) -> None:
+    if not request.ended.done():
+        request.ended.set_exception(failure)
+
+
+def _raise_if_unanswered(subject: str, status: int) -> None:
+    """Return if the server said that there is nothing; else say what keeps us from knowing."""
+    if status == _NOBODY:
+        raise no_responders(subject)
+    if status == _BAD:
+        raise Refused("the server does not understand the request", subject=subject, code=status)
+    if status in (_SILENT, _BROKEN):
+        raise Disconnected(f"{subject}: no answer")

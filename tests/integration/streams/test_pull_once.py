@@ -1,0 +1,241 @@
+"""Pulling on request: what is there at once, what comes later as soon as it comes, and nothing left behind."""
+
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+import pytest
+from anyio import create_task_group, fail_after
+from anyio.lowlevel import checkpoint
+
+from streams.connection import Connection, connect
+from streams.delivery import Delivery
+from streams.errors import Disconnected, NoStream
+from streams.publisher import Outgoing, Publisher
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from tests.support.server import add_consumer, add_stream, freeze, thaw
+
+CONSUMER = "c"
+_S = 10**9
+
+
+@pytest.fixture
+async def stream(connection: Connection) -> str:
+    name = await add_stream(connection, "WORK", retention="workqueue")
+    await add_consumer(connection, name, CONSUMER, ack_wait=30 * _S)
+    return name
+
+
+@pytest.fixture
+async def pulls(connection: Connection) -> AsyncIterator[PullOnce]:
+    async with PullOnce(connection) as opened:
+        yield opened
+
+
+async def store(publisher: Publisher, count: int, start: int = 0) -> None:
+    space = publisher._connection.namespace
+    await publisher.publish_many(
+        [Outgoing(space.subject("work", str(n)), b"%d" % n, f"m{n}") for n in range(start, start + count)]
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with fail_after(20):
+        while not condition():
+            await checkpoint()
+
+
+async def ask_pending(connection: Connection, stream: str) -> tuple[int, int, int]:
+    """Return what the consumer has in hand, has still to deliver, and the requests that wait there."""
+    told = await connection.api(f"CONSUMER.INFO.{stream}.{CONSUMER}")
+    return told["num_ack_pending"], told["num_pending"], told.get("num_waiting", 0)
+
+
+def numbers(deliveries: list[Delivery]) -> list[int]:
+    return [int(delivery.payload) for delivery in deliveries]
+
+
+async def test_what_is_there_comes_at_once_and_no_more_than_asked(
+    stream: str, pulls: PullOnce, publisher: Publisher
+) -> None:
+    with fail_after(20):
+        assert await pulls.pull(stream, CONSUMER, most=10) == []
+        await store(publisher, 5)
+        first = await pulls.pull(stream, CONSUMER, most=3)
+        rest = await pulls.pull(stream, CONSUMER, most=10, wait_s=10)
+        assert (numbers(first), numbers(rest)) == ([0, 1, 2], [3, 4])
+        for delivery in first + rest:
+            await delivery.ack_sync()
+        assert await pulls.pull(stream, CONSUMER, most=10) == []
+        assert pulls.waiting == 0
+
+
+async def test_a_waiting_caller_gets_what_comes(
+    stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection
+) -> None:
+    got: list[Delivery] = []
+
+    async def wait() -> None:
+        got.extend(await pulls.pull(stream, CONSUMER, most=10, wait_s=20))
+
+    with fail_after(30):
+        async with create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await until(lambda: pulls.waiting == 1)
+            await store(publisher, 1)
+        assert numbers(got) == [0]
+        assert await ask_pending(connection, stream) == (1, 0, 0)  # nothing stays asked for
+
+
+async def test_a_wait_outlasts_the_pieces_it_is_made_of(
+    stream: str, pulls: PullOnce, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.pull_once.PIECE_S", 0.1)
+    got: list[Delivery] = []
+
+    async def wait() -> None:
+        got.extend(await pulls.pull(stream, CONSUMER, most=1, wait_s=20))
+
+    with fail_after(30):
+        assert await pulls.pull(stream, CONSUMER, most=1, wait_s=0.35) == []
+        asked = pulls.asked
+        async with create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await until(lambda: pulls.asked >= asked + 4)
+            await store(publisher, 1)
+        assert numbers(got) == [0]
+
+
+async def test_callers_share_what_comes_and_none_gets_it_twice(
+    stream: str, pulls: PullOnce, publisher: Publisher
+) -> None:
+    got: list[int] = []
+
+    async def wait() -> None:
+        while len(got) < 200:
+            for delivery in await pulls.pull(stream, CONSUMER, most=7, wait_s=0.2):
+                got.append(int(delivery.payload))
+                await delivery.ack()
+
+    with fail_after(30):
+        async with create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(wait)
+            await until(lambda: pulls.waiting == 20)
+            await store(publisher, 200)
+    assert sorted(got) == list(range(200))
+
+
+async def test_who_goes_away_leaves_no_request_and_takes_no_message(
+    stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection
+) -> None:
+    with fail_after(20):
+        async with create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(lambda: pulls.pull(stream, CONSUMER, most=5, wait_s=30))
+            await until(lambda: pulls.waiting == 30)
+            await connection.flush()
+            tasks.cancel_scope.cancel()
+        assert pulls.waiting == 0
+        await store(publisher, 3)
+        got = await pulls.pull(stream, CONSUMER, most=10, wait_s=10)
+        assert numbers(got) == [0, 1, 2]
+        assert [delivery.delivered for delivery in got] == [1, 1, 1]
+
+
+async def test_what_arrives_after_its_caller_has_gone_is_given_back(
+    own_server: EmbeddedServer, pulls_of: Callable[[Connection], PullOnce]
+) -> None:
+    """The server stands still while the caller goes away, so that it hands out the message before it hears of it."""
+    with fail_after(30):
+        async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
+            stream = await add_stream(connection, "WORK", retention="workqueue")
+            await add_consumer(connection, stream, CONSUMER, ack_wait=600 * _S)
+            async with pulls_of(connection) as pulls:
+                await store(publisher, 1)
+                await freeze(own_server)
+                with anyio.move_on_after(0.2) as gave_up:
+                    await pulls.pull(stream, CONSUMER, most=1, wait_s=30)
+                assert gave_up.cancelled_caught
+                thaw(own_server)
+                got = await pulls.pull(stream, CONSUMER, most=1, wait_s=20)
+                assert numbers(got) == [0]
+
+
+@pytest.fixture
+def pulls_of() -> Callable[[Connection], PullOnce]:
+    return PullOnce
+
+
+async def test_a_wait_survives_the_server_being_killed(own_server: EmbeddedServer) -> None:
+    got: list[Delivery] = []
+    with fail_after(40):
+        async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
+            stream = await add_stream(connection, "WORK", retention="workqueue")
+            await add_consumer(connection, stream, CONSUMER, ack_wait=30 * _S)
+            async with PullOnce(connection) as pulls, create_task_group() as tasks:
+
+                async def wait() -> None:
+                    got.extend(await pulls.pull(stream, CONSUMER, most=5, wait_s=30))
+
+                tasks.start_soon(wait)
+                await until(lambda: pulls.waiting == 1)
+                await connection.flush()
+                await own_server.kill()
+                await own_server.start()
+                await store(publisher, 2)
+            assert set(numbers(got)) <= {0, 1}
+            assert got
+
+
+async def test_no_such_consumer_is_told(stream: str, pulls: PullOnce, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.pull_once.NOBODY_S", 0.3)
+    with fail_after(10):
+        with pytest.raises(NoStream):
+            await pulls.pull(stream, "nobody", most=1)
+        with pytest.raises(NoStream):
+            await pulls.pull(stream, "nobody", most=1, wait_s=30)
+        assert pulls.waiting == 0
+
+
+async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothing(own_server: EmbeddedServer) -> None:
+    with fail_after(30):
+        async with connect(own_server.url, name="test") as connection:
+            stream = await add_stream(connection, "WORK", retention="workqueue")
+            await add_consumer(connection, stream, CONSUMER)
+            async with PullOnce(connection) as pulls:
+                await freeze(own_server)
+                with pytest.raises(Disconnected):
+                    await pulls.pull(stream, CONSUMER, most=1)
+                thaw(own_server)
+                assert await pulls.pull(stream, CONSUMER, most=1) == []
+
+
+async def test_closing_ends_those_who_wait(stream: str, connection: Connection) -> None:
+    ended: list[BaseException] = []
+
+    async def wait(pulls: PullOnce) -> None:
+        try:
+            await pulls.pull(stream, CONSUMER, most=1, wait_s=30)
+        except Disconnected as error:
+            ended.append(error)
+
+    with fail_after(20):
+        async with create_task_group() as tasks:
+            async with PullOnce(connection) as pulls:
+                tasks.start_soon(wait, pulls)
+                await until(lambda: pulls.waiting == 1)
+    assert len(ended) == 1
+
+
+async def test_a_consumer_that_may_hand_out_no_more_keeps_them_waiting(
+    stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection
+) -> None:
+    await add_consumer(connection, stream, CONSUMER, ack_wait=30 * _S, max_ack_pending=2)
+    await store(publisher, 3)
+    with fail_after(20):
+        first = await pulls.pull(stream, CONSUMER, most=3, wait_s=5)
+        assert numbers(first) == [0, 1]
+        assert await pulls.pull(stream, CONSUMER, most=1, wait_s=0.3) == []
+        await first[0].ack()
+        assert numbers(await pulls.pull(stream, CONSUMER, most=1, wait_s=10)) == [2]
