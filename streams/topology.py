@@ -65,6 +65,7 @@ ELECTION_S = 15.0
 _NOT_AVAILABLE = 10008
 _NO_STORE = 10049
 """Seen once in some thousand creations, when others' streams were being deleted; asked again it works."""
+_NO_PEERS = 10005
 _NO_CONSUMER, _CONSUMER_EXISTS = 10014, 10148
 _JETSTREAM_OFF = (10039, 10076)
 
@@ -141,9 +142,18 @@ async def _ask(connection: Connection, suffix: str, body: object | None = None) 
             if monotonic_s() > give_up_s:
                 raise
         except Refused as refused:
-            if refused.err_code not in (_NOT_AVAILABLE, _NO_STORE) or monotonic_s() > give_up_s:
+            if not is_passing(refused) or monotonic_s() > give_up_s:
                 raise
             await anyio.sleep(0.2)
+
+
+def is_passing(refused: Refused) -> bool:
+    """Return whether the server may well say otherwise in a moment, and the same question should be asked again.
+
+    A cluster that has just started answers before its servers have heard of each other: it then calls a peer offline.
+    """
+    is_peer_away = refused.err_code == _NO_PEERS and "offline" in refused.description
+    return is_peer_away or refused.err_code in (_NOT_AVAILABLE, _NO_STORE)
 
 
 async def _server_differences(connection: Connection, topology: Topology) -> list[Difference]:
@@ -182,6 +192,7 @@ async def _create_stream(connection: Connection, spec: StreamSpec) -> None:
 
 def _not_taken(spec: StreamSpec, refused: Refused) -> TopologyMismatch:
     hint = "; use replicas 1, or a cluster of that many servers" if spec.replicas > 1 else ""
+    hint = "; start the server of the cluster that is down" if is_passing(refused) else hint
     return TopologyMismatch([f"{place_of(spec)}: the server refuses it: {refused.description}{hint}"])
 
 

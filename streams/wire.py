@@ -103,6 +103,18 @@ class WireClient(Client):
         done, _ = await asyncio.wait({pong}, timeout=timeout_s)
         return bool(done)
 
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        """Called by the library to close for good. What the link can no longer take is dropped.
+
+        A link that breaks under the last flush raises there, with the socket and the subscriptions left as they are and
+        nobody told; asked again, with nothing left to flush, the library does all of that.
+        """
+        try:
+            await super()._close(status, do_cbs)
+        except OSError:
+            self._status = Client.DISCONNECTED
+            await super()._close(status, do_cbs)
+
     async def _connect_to_server(self, s: Srv) -> None:
         """Called by the library for each try to connect.
 

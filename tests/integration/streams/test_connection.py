@@ -250,6 +250,37 @@ async def test_a_failing_subscriber_fails_the_connection_and_keeps_the_link(conn
     await connection.flush()
 
 
+async def test_a_link_that_breaks_under_the_last_flush_is_closed_all_the_same(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen when a server was killed just before its client closed: the library gave up half-way."""
+    broken_under_its_last_flush(connection, monkeypatch)
+    socket = connection.client._transport
+    connection.client.send(b"PING\r\n")
+    await connection.close()
+    assert connection.client.is_closed
+    assert connection.client._subs == {}
+    assert socket._io_writer.is_closing()  # type: ignore[union-attr] # the library's transport over TCP
+
+
+async def test_a_close_for_good_is_told_even_when_its_last_flush_fails(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_under_its_last_flush(connection, monkeypatch)
+    connection.client.send(b"PING\r\n")
+    await connection.client.close()  # as the library does after an error that no reconnect mends
+    with anyio.fail_after(20), pytest.raises(ConnectionLost, match="closed the connection for good"):
+        await connection.failure()
+
+
+def broken_under_its_last_flush(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drain() -> None:
+        raise ConnectionResetError("Connection lost")
+
+    assert connection.client._transport is not None
+    monkeypatch.setattr(connection.client._transport, "drain", drain)
+
+
 async def test_plain_publishes_have_a_bound_while_the_server_is_away(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection:
         gone, back, heard = anyio.Event(), anyio.Event(), list[int]()

@@ -15,9 +15,10 @@ from streams.differences import (
     no_jetstream,
     parked_by,
 )
-from streams.errors import MalformedSubject
+from streams.errors import MalformedSubject, Refused
 from streams.specs import WHY, Profile, Sizes, StreamSpec, fetch_consumer, job_consumer, sink_consumer, wanted
 from streams.subjects import Namespace
+from streams.topology import is_passing
 
 NS = Namespace()
 SAFE = wanted(NS, profile="safe", replicas=3)
@@ -303,3 +304,17 @@ def test_schedules_bring_what_they_imply() -> None:
     spec = structs.replace(STREAMS["SLICES"], allow_msg_schedules=True)
     assert spec.config()["allow_rollup_hdrs"] is True
     assert compare_stream(spec, as_server_tells(spec.config())) == []
+
+
+@pytest.mark.parametrize(
+    ("err_code", "description", "passes"),
+    [
+        (10005, "no suitable peers for placement, peer offline", True),  # three servers that have just started
+        (10005, "no suitable peers for placement", False),
+        (10008, "JetStream system temporarily unavailable", True),
+        (10052, "stream configuration update can not change storage", False),
+    ],
+)
+def test_what_passes_by_itself_is_asked_again_and_nothing_else(err_code: int, description: str, passes: bool) -> None:
+    refused = Refused(description, subject="$JS.API.STREAM.CREATE.A", code=400, err_code=err_code)
+    assert is_passing(refused) == passes
