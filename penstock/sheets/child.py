@@ -1,0 +1,49 @@
+"""The reading process: `python -m penstock.sheets.child PATH KIND LIMITS SHEET`, memory and time bounded.
+
+Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` some hundred at a time, and at the end
+`{"count": N}` or `{"error": "…"}`. Whatever a file does to its reader, this process is all that it does it to.
+"""
+
+import resource
+import sys
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from penstock.sheets.kinds import SheetKind
+from penstock.sheets.limits import BadSheet, SheetLimits
+from penstock.sheets.reading import read_rows
+
+AT_ONCE = 500
+
+
+def main(arguments: list[str]) -> None:
+    path, kind, raw_limits, sheet = arguments
+    limits = msgspec.json.decode(raw_limits, type=SheetLimits)
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _tell({"count": _read(Path(path), msgspec.convert(kind, SheetKind), limits, sheet)})
+    except BadSheet as error:
+        _tell({"error": str(error)})
+    except MemoryError:
+        _tell({"error": "it takes more memory than allowed; send it in parts"})
+
+
+def _read(path: Path, kind: SheetKind, limits: SheetLimits, sheet: str) -> int:
+    rows, count = read_rows(path, kind, limits, sheet=sheet), 0
+    while taken := list(islice(rows, AT_ONCE)):
+        count += len(taken)
+        _tell({"rows": taken})
+    return count
+
+
+def _tell(message: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

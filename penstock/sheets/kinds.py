@@ -1,0 +1,33 @@
+"""Which kind of sheet a file is: by what is in it, never by its name alone."""
+
+from pathlib import Path
+from typing import Literal
+
+from penstock.sheets.limits import BadSheet
+
+__all__ = ["SheetKind", "kind_of"]
+
+SheetKind = Literal["xlsx", "csv", "jsonl"]
+_OLE = b"\xd0\xcf\x11\xe0"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PAR1": "parquet"}
+
+
+def kind_of(path: Path, name: str = "") -> SheetKind:
+    """Return the kind of the file at `path`; `name` is what its sender called it. Raises BadSheet."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if not start:
+        raise BadSheet("the file is empty; its first row has to name the columns")
+    if start.startswith(_ZIP):
+        return "xlsx"
+    if start.startswith(_OLE):
+        raise BadSheet("an old xls file, or one with a password; open it and save it as xlsx without a password")
+    for sign, what in _OTHERS.items():
+        if start.startswith(sign):
+            raise BadSheet(f"it is {what}; send xlsx, csv or jsonl")
+    if name.lower().endswith((".xlsx", ".xlsm", ".xls")):
+        raise BadSheet(f"called {name[-40:]!a}, but no workbook is in it; save it as xlsx, or name it .csv")
+    if b"\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise BadSheet("neither text nor xlsx; send xlsx, csv or jsonl")
+    return "jsonl" if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") else "csv"

@@ -1,0 +1,34 @@
+"""What a sheet may be, and what is said of one that is more or something else. Pure.
+
+An uploaded file is hostile until it has been read: a few kilobytes may unpack to gigabytes, claim a million columns, or
+be another kind of file under a friendly name. What can be known without unpacking is looked at first (`zip_guard`); the
+rest is bounded by the reading process's memory and time (`child`).
+"""
+
+import msgspec
+
+__all__ = ["BadSheet", "SheetLimits"]
+
+
+class BadSheet(ValueError):
+    """A sheet that is not read; the message says where (row, column, part of the file), what, and what to do."""
+
+
+class SheetLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one sheet. Sizes are in bytes."""
+
+    rows: int = 1_048_576
+    """Rows below the header: what a sheet of Excel holds."""
+    columns: int = 1_000
+    cell_chars: int = 32_767
+    """Excel's own limit of a cell."""
+    file_bytes: int = 200 * 1024 * 1024
+    unpacked_bytes: int = 2 * 1024 * 1024 * 1024
+    """A million rows of twenty columns unpack to about one gigabyte."""
+    ratio: int = 100
+    """Unpacked to packed; honest sheets stay below thirty."""
+    entries: int = 1_000
+    memory_bytes: int = 4 * 1024 * 1024 * 1024
+    """Address space of the reading process."""
+    seconds: int = 600
+    """Processor time of the reading process."""

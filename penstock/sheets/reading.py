@@ -1,0 +1,140 @@
+"""Reads one file's rows, in this process. For `child`, which bounds what it may take; nothing else calls it.
+
+A csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in China); anything else is told with
+the byte that does not fit. Its separator is the one that the header has most of. A quotation that never ends is told.
+"""
+
+import codecs
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import python_calamine
+
+from penstock.sheets.kinds import SheetKind
+from penstock.sheets.limits import BadSheet, SheetLimits
+from penstock.sheets.rows import Cell, Row, named_rows
+from penstock.sheets.zip_guard import check_xlsx
+
+__all__ = ["read_rows"]
+
+_SEPARATORS = (",", ";", "\t", "|")
+_CHUNK = 1024 * 1024
+
+
+def read_rows(path: Path, kind: SheetKind, limits: SheetLimits, *, sheet: str = "") -> Iterator[Row]:
+    """Yield the rows of a file; of a workbook those of the first sheet, or of the one named. Raises BadSheet."""
+    match kind:
+        case "xlsx":
+            return named_rows(_xlsx(path, limits, sheet), limits)
+        case "csv":
+            return named_rows(_csv(path, limits), limits)
+        case "jsonl":
+            return _jsonl(path, limits)
+
+
+def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[object]]:
+    check_xlsx(path, limits)
+    try:
+        book = python_calamine.CalamineWorkbook.from_path(str(path))
+        if not book.sheet_names:
+            raise BadSheet("the workbook has no sheet")
+        if sheet and sheet not in book.sheet_names:
+            raise BadSheet(f"no sheet {sheet[:80]!a}; there are {', '.join(map(ascii, book.sheet_names[:20]))}")
+        cells = book.get_sheet_by_name(sheet or book.sheet_names[0])
+        skipped, left = cells.start if cells.start else (0, 0)
+        yield from ([],) * skipped
+        for line in cells.iter_rows():
+            yield [*[""] * left, *line]
+    except python_calamine.PasswordError as error:
+        raise BadSheet("the workbook has a password; save it without one") from error
+    except python_calamine.CalamineError as error:
+        raise BadSheet(f"the workbook cannot be read: {error}") from error
+
+
+def _csv(path: Path, limits: SheetLimits) -> Iterator[Sequence[object]]:
+    csv.field_size_limit(4 * limits.cell_chars)
+    with path.open(encoding=_encoding(path), newline="") as file:
+        first = file.readline(1_000_000)
+        file.seek(0)
+        separator = max(_SEPARATORS, key=first.count)
+        lines = csv.reader(_without_nul(file), delimiter=separator, strict=True)
+        try:
+            yield from lines
+        except csv.Error as error:
+            raise BadSheet(
+                f"line {lines.line_num}: {error}; is a quotation mark never closed? double those within a cell"
+            ) from error
+
+
+def _without_nul(file: io.TextIOBase) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if "\0" in line:
+            raise BadSheet(f"line {number}: a NUL character; this is no text")
+        yield line
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith(codecs.BOM_UTF8):
+        return "utf-8-sig"
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    faults = []
+    for name in ("utf-8", "gb18030"):
+        fault = _fault(path, name)
+        if fault is None:
+            return name
+        faults.append(f"{name} at byte {fault}")
+    raise BadSheet(f"its text is neither {' nor '.join(faults)}; save it as CSV UTF-8")
+
+
+def _fault(path: Path, encoding: str) -> int | None:
+    """Return the place of the first byte that does not fit the encoding, None if all do."""
+    decoder, place = codecs.getincrementaldecoder(encoding)(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            held = len(decoder.getstate()[0])
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                return place - held + error.start
+            place += len(chunk)
+    return None
+
+
+def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:
+    decode = msgspec.json.Decoder(dict[str, object]).decode
+    with path.open("rb") as file:
+        count = 0
+        for number, line in enumerate(_lines(file, limits), 1):
+            if not line.strip():
+                continue
+            count += 1
+            if count > limits.rows:
+                raise BadSheet(f"line {number}: more than {limits.rows} rows; send it in parts")
+            try:
+                row = decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise BadSheet(f"line {number}: no JSON object ({error})") from error
+            yield number, {name: _plain(value) for name, value in row.items()}
+
+
+def _lines(file: io.BufferedReader, limits: SheetLimits) -> Iterator[bytes]:
+    most = 4 * limits.cell_chars * 8
+    number = 0
+    while line := file.readline(most + 1):
+        number += 1
+        if len(line) > most:
+            raise BadSheet(f"line {number}: longer than {most} bytes")
+        yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+
+
+def _plain(value: object) -> Cell:
+    """Return a cell's value; what is nested stays as its JSON text."""
+    if isinstance(value, str | int | float | bool):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
