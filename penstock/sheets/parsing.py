@@ -37,9 +37,8 @@ async def parse_sheet(
     size = (await anyio.Path(path).stat()).st_size
     if size > limits.file_bytes:
         raise BadSheet(f"{size} bytes, at most {limits.file_bytes}; send it in parts")
-    if kind is None:
-        kind = await anyio.to_thread.run_sync(kind_of, path, name)
-    arguments = [str(path), kind, msgspec.json.encode(limits).decode(), sheet]
+    known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name)
+    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet]
     command = [sys.executable, "-I", "-m", "penstock.sheets.child", *arguments]
     async with await anyio.open_process(command, stdin=None, stderr=None) as process:
         assert process.stdout is not None
