@@ -1,0 +1,46 @@
+"""The receipt of a reservation: text that its holder keeps and shows, and need not understand.
+
+`<topic>.<key>.<sequence>.<TTR end>.<mark>`: the sequence is the fence as it was when the job was handed out. A touch
+gives the reservation another sequence and another end, but leaves the mark, by which the receipt is known then.
+"""
+
+import re
+from typing import NamedTuple
+
+from streams.subjects import TOKEN
+
+__all__ = ["BadReceipt", "JobReceipt", "read_receipt"]
+
+_RECEIPT = re.compile(
+    rf"({TOKEN.pattern})\.({TOKEN.pattern})\.([0-9]{{1,19}})\.([0-9]{{1,16}})\.([0-9a-f]{{12}})", re.ASCII
+)
+_SHOWN = 80
+
+
+class BadReceipt(ValueError):
+    """A text that is no receipt."""
+
+
+class JobReceipt(NamedTuple):
+    """A receipt read. `until_ms`: the TTR's end as it was at first, by the server's clock."""
+
+    topic: str
+    key: str
+    seq: int
+    until_ms: int
+    mark: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}.{self.key}.{self.seq}.{self.until_ms}.{self.mark}"
+
+
+def read_receipt(text: str) -> JobReceipt:
+    """Return the receipt, or raise BadReceipt."""
+    found = _RECEIPT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        shown = ascii(text)
+        raise BadReceipt(
+            f"{shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'} is no receipt; use the one given by reserve"
+        )
+    topic, key, seq, until_ms, mark = found.groups()
+    return JobReceipt(topic, key, int(seq), int(until_ms), mark)
