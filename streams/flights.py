@@ -16,6 +16,13 @@ class Waiting:
         self.left = count
         self.all_known: asyncio.Future[None] = loop.create_future()
 
+    def know(self, index: int, outcome: Receipt | StreamError) -> None:
+        """Take down what became of one."""
+        self.outcomes[index] = outcome
+        self.left -= 1
+        if not self.left and not self.all_known.done():
+            self.all_known.set_result(None)
+
 
 class Flight:
     """One message on its way, all its tries under one number.

@@ -10,12 +10,14 @@ from streams.frames import header_block, message_id_block
 
 
 class Outgoing(NamedTuple):
-    """A message to publish."""
+    """A message to publish. `block`: its headers as they travel, by whoever builds them faster than from a mapping, in
+    place of the other two; they hold an id or a condition, for such a message is sent again until it is answered."""
 
     subject: str
     payload: bytes
     message_id: str | None = None
     headers: Mapping[str, str] | None = None
+    block: bytes = b""
 
 
 class Receipt(NamedTuple):

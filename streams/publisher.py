@@ -136,18 +136,28 @@ class Publisher:
         Raises OutcomeUnknown if any stays unknown, Disconnected if the link was gone before all were sent,
         PermissionDenied. After those, repeat the whole list: message ids make that harmless.
         """
+        return [_receipt_or_refusal(outcome) for outcome in await self.try_many(messages)]
+
+    async def try_many(self, messages: Sequence[Outgoing]) -> list[Receipt | StreamError]:
+        """Do as `publish_many`, but with each message's own outcome, whatever it is: OutcomeUnknown for one, and
+        Disconnected for those that were not sent, beside receipts for others."""
         waiting = Waiting(len(messages), self._loop)
         flights = [self._prepared(message, waiting, index) for index, message in enumerate(messages)]
         deadline_s = monotonic_s() + self._deadline_s
-        for prepared in flights:
+        for at, prepared in enumerate(flights):
             if prepared is not None:
                 token, flight = prepared
                 if self._queue or not self._is_open or not self._has_room(len(flight.frame)):
-                    await self._room(len(flight.frame), deadline_s)
+                    try:
+                        await self._room(len(flight.frame), deadline_s)
+                    except (Disconnected, ConnectionLost) as error:
+                        for unsent in filter(None, flights[at:]):
+                            waiting.know(unsent[1].index, error)
+                        break
                 self._launch(token, flight, deadline_s)
         if waiting.left:
             await waiting.all_known
-        return [_receipt_or_refusal(outcome) for outcome in waiting.outcomes]
+        return [outcome for outcome in waiting.outcomes if outcome is not None]
 
     async def publish_atomic(self, messages: Sequence[Outgoing], *, batch_id: str) -> Receipt:
         """Store 1 to 1,000 messages of one stream whole or not at all; the receipt is the last one's (ADR-50 of NATS).
@@ -182,15 +192,14 @@ class Publisher:
 
     def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
         """Return the message ready to be sent; None if it is too large, with that as its outcome."""
-        subject, payload, message_id, headers = message
+        subject, payload, message_id, headers, block = message
+        is_repeatable = message_id is not None or block != b""
         try:
-            block = block_of(message_id, headers, None, None)
-            token, frame = self._framed(subject, payload, block)
+            token, frame = self._framed(subject, payload, block or block_of(message_id, headers, None, None))
         except TooLarge as refused:
-            waiting.outcomes[index] = refused
-            waiting.left -= 1
+            waiting.know(index, refused)
             return None
-        return token, Flight(subject, message_id, frame, waiting, index, message_id is not None)
+        return token, Flight(subject, message_id, frame, waiting, index, is_repeatable)
 
     def _has_room(self, size: int) -> bool:
         in_flight = len(self._flights)
@@ -312,17 +321,12 @@ class Publisher:
     def _finish(self, token: int, outcome: Receipt | StreamError) -> None:
         flight = self._flights.pop(token)
         self._bytes -= len(flight.frame)
-        waiting = flight.waiting
-        waiting.outcomes[flight.index] = outcome
-        waiting.left -= 1
-        if not waiting.left and not waiting.all_known.done():
-            waiting.all_known.set_result(None)
+        flight.waiting.know(flight.index, outcome)
         if self._queue:
             self._next_turn()
 
 
-def _receipt_or_refusal(outcome: Receipt | StreamError | None) -> Receipt | Refused:
+def _receipt_or_refusal(outcome: Receipt | StreamError) -> Receipt | Refused:
     if isinstance(outcome, Receipt | Refused):
         return outcome
-    assert outcome is not None
     raise outcome

@@ -84,9 +84,12 @@ class PullOnce:
         for request in tuple(self._open):
             _fail(request, Disconnected("the puller is closed"))
 
-    async def pull(self, stream: str, consumer: str, *, most: int, wait_s: float = 0.0) -> list[Delivery]:
+    async def pull(
+        self, stream: str, consumer: str, *, most: int, wait_s: float = 0.0, most_bytes: int = 0
+    ) -> list[Delivery]:
         """Return up to `most` messages, as soon as there is one; none if there was none within `wait_s`.
 
+        `most_bytes`: of all of them with headers and subjects, 0 for no limit; one that is larger comes to nobody.
         Settle each of them. Raises NoStream (no such consumer), Disconnected (no link, or no answer), Refused.
         """
         subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
@@ -95,7 +98,7 @@ class PullOnce:
         while True:
             await self._connection.connected_by(max(give_up_s, monotonic_s() + LINK_S))
             left_s = max(0.0, give_up_s - monotonic_s())
-            deliveries, status = await self._ask(subject, most, min(PIECE_S, left_s))
+            deliveries, status = await self._ask(subject, most, most_bytes, min(PIECE_S, left_s))
             if deliveries:
                 return deliveries
             now_s = monotonic_s()
@@ -125,7 +128,7 @@ class PullOnce:
 
     # ---- one request
 
-    async def _ask(self, subject: str, most: int, piece_s: float) -> tuple[list[Delivery], int]:
+    async def _ask(self, subject: str, most: int, most_bytes: int, piece_s: float) -> tuple[list[Delivery], int]:
         """Return what one request brought, and how it ended."""
         request = _Request(subject, most, self._loop.create_future())
         inbox = self._connection.new_inbox()
@@ -134,7 +137,8 @@ class PullOnce:
         self._open.add(request)
         self.asked += 1
         expires = b',"expires":%d' % int(piece_s * 1e9) if piece_s else b""
-        body = b'{"batch":%d,"no_wait":true%b}' % (most, expires)
+        limit = b',"max_bytes":%d' % most_bytes if most_bytes else b""
+        body = b'{"batch":%d,"no_wait":true%b%b}' % (most, limit, expires)
         status = _BROKEN
         try:
             self._connection.client.send(publish_frame(subject, inbox, b"", body))

@@ -114,6 +114,8 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
     ack_wait_s: float
     max_ack_pending: int
     max_deliver: int = -1
+    or_subject: str = ""
+    """A second filter; what matches either is handed out."""
 
     def config(self) -> dict[str, object]:
         """Return the consumer's configuration as the server's API writes it."""
@@ -127,9 +129,14 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
             "max_deliver": self.max_deliver,
             "max_ack_pending": self.max_ack_pending,
             "max_waiting": MAX_WAITING,
-            "filter_subject": self.filter_subject,
+            **self._filters(),
             "replay_policy": "instant",
         }
+
+    def _filters(self) -> dict[str, object]:
+        if self.or_subject:
+            return {"filter_subjects": [self.filter_subject, self.or_subject]}
+        return {"filter_subject": self.filter_subject}
 
 
 class Topology(Struct, frozen=True, kw_only=True):
@@ -224,7 +231,8 @@ def submit_consumer(namespace: Namespace) -> ConsumerSpec:
     return ConsumerSpec(
         stream=namespace.stream("SUBMIT"),
         name="submit_job",
-        filter_subject=namespace.submit_job(),
+        filter_subject=namespace.pattern("submit", "job", ">"),  # a token that is no topic is to be refused, not to lie
+        or_subject=namespace.subject("submit", "job"),
         about="jobs handed in, to be checked and added",
         ack_wait_s=10.0,  # a page of them is added well within; a dead node's are taken up again after it
         max_ack_pending=20_000,
@@ -354,6 +362,7 @@ WHY = {
     "max_ack_pending": "workers would wait for each other",
     "max_waiting": "a large cluster would have requests refused",
     "filter_subject": "it would hand out other messages",
+    "filter_subjects": "it would hand out other messages",
     "deliver_policy": "it would leave out messages",
     "replay_policy": "messages would come as slowly as they once were stored",
     "backoff": "it overrides ack_wait, and delayed retries come at the wrong time",

@@ -14,7 +14,7 @@ can share a server. Subjects, with the namespace left out:
     dead.<engine>.<name>.<id>                         DEAD
     events.<engine>.…                                 EVENTS
     jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
-    submit.job                                        SUBMIT   a job from whoever can publish
+    submit.job.<topic>                                SUBMIT   a job from whoever can publish; `submit.job` alone too
     due.<partition>                                   core     tells the timers of delayed jobs
     api.<service>.<endpoint>                          core     questions to a node, and its answers
 """
@@ -161,9 +161,9 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the pattern of a topic's jobs in a state, or in any (`*`)."""
         return self.pattern("jobs", state, topic, "*")
 
-    def submit_job(self) -> str:
-        """Return the subject on which anybody may hand in a job."""
-        return self.subject("submit", "job")
+    def submit_job(self, topic: str) -> str:
+        """Return the subject on which a job of this topic may be handed in, by whom the server allows to."""
+        return self.subject("submit", "job", topic)
 
     def due(self, partition: int) -> str:
         """Return the subject of notices that jobs of a partition were delayed."""

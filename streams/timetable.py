@@ -44,7 +44,7 @@ def at_line(due_ms: int) -> str:
     if not 0 <= due_ms <= LATEST_MS:
         raise BadSchedule(f"due_ms {due_ms!r}: use 0 to {LATEST_MS} (the end of 2261); were seconds or µs meant?")
     seconds, ms = divmod(due_ms, 1000)
-    return f"@at {datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"
+    return f"@at {datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"  # strftime takes ten times as long
 
 
 def every_line(every_ms: int) -> str:

@@ -239,3 +239,12 @@ async def test_a_consumer_that_may_hand_out_no_more_keeps_them_waiting(
         assert await pulls.pull(stream, CONSUMER, most=1, wait_s=0.3) == []
         await first[0].ack()
         assert numbers(await pulls.pull(stream, CONSUMER, most=1, wait_s=10)) == [2]
+
+
+async def test_an_answer_is_bounded_in_bytes_too(stream: str, pulls: PullOnce, publisher: Publisher) -> None:
+    space = publisher._connection.namespace
+    await publisher.publish_many([Outgoing(space.subject("work", str(n)), b"x" * 40_000, f"m{n}") for n in range(5)])
+    with fail_after(20):
+        first = await pulls.pull(stream, CONSUMER, most=5, most_bytes=100_000, wait_s=5)
+        rest = await pulls.pull(stream, CONSUMER, most=5, wait_s=5)
+    assert (len(first), len(rest)) == (2, 3)

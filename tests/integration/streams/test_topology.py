@@ -9,7 +9,16 @@ from streams.connection import Connection, connect
 from streams.errors import NoStream, Refused, TopologyMismatch
 from streams.publisher import Outgoing, Publisher
 from streams.server import embedded_server
-from streams.specs import ConsumerSpec, Sizes, Topology, fetch_consumer, sink_consumer, wanted
+from streams.specs import (
+    ConsumerSpec,
+    Sizes,
+    Topology,
+    fetch_consumer,
+    job_consumer,
+    sink_consumer,
+    submit_consumer,
+    wanted,
+)
 from streams.topology import apply, diff, ensure_consumer, require
 from tests.support.server import stream_state
 
@@ -239,3 +248,12 @@ async def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
         async with connect(server.url, name="test") as connection:
             with fail_after(8), pytest.raises(TopologyMismatch, match=r"jetstream is 'off'.*enable it"):
                 await require(connection, topology_of(connection))
+
+
+async def test_the_consumers_of_jobs_are_made_and_made_again(connection: Connection) -> None:
+    space = connection.namespace
+    await apply(connection, topology_of(connection))
+    for spec in (submit_consumer(space), *(job_consumer(space, "mail", lane) for lane in ("high", "normal", "low"))):
+        await ensure_consumer(connection, spec)
+        await ensure_consumer(connection, spec)
+    assert await diff(connection, topology_of(connection)) == []

@@ -16,7 +16,17 @@ from streams.differences import (
     parked_by,
 )
 from streams.errors import MalformedSubject, Refused
-from streams.specs import WHY, Profile, Sizes, StreamSpec, fetch_consumer, job_consumer, sink_consumer, wanted
+from streams.specs import (
+    WHY,
+    Profile,
+    Sizes,
+    StreamSpec,
+    fetch_consumer,
+    job_consumer,
+    sink_consumer,
+    submit_consumer,
+    wanted,
+)
 from streams.subjects import Namespace
 from streams.topology import is_passing
 
@@ -87,6 +97,13 @@ def test_each_priority_of_a_topic_has_its_consumer(priority: str, name: str, fil
     spec = job_consumer(NS, "mail", priority)
     assert (spec.stream, spec.name, spec.filter_subject) == ("PENSTOCK_JOBS", name, filter_subject)
     assert spec.max_deliver == -1
+
+
+def test_whatever_is_handed_in_is_looked_at() -> None:
+    config = submit_consumer(NS).config()
+    assert config["filter_subjects"] == ["penstock.submit.job.>", "penstock.submit.job"]
+    assert "filter_subject" not in config
+    assert set(config) - {"name", "durable_name", "description"} <= set(WHY)
 
 
 def test_buckets_work_with_the_nats_command() -> None:
