@@ -1,0 +1,228 @@
+"""How the record of an instance changes: plain functions from a record and what happened to the next record.
+
+Whoever calls them stores what they return by compare-and-set, and only then acts on it; a move that finds itself late
+(another fence, another state) returns the record as it is. Nothing here depends on who calls: two that both tend an
+instance meet at the store.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.model.backoff import Backoff, next_delay_ms
+from actors.model.batch_record import (
+    FINAL,
+    Counts,
+    Instance,
+    OpenChunk,
+    Seal,
+    State,
+    first_round,
+    round_of_pass,
+)
+
+__all__ = [
+    "Ended",
+    "cancel",
+    "cancel_rest",
+    "count",
+    "end_running",
+    "fail_step",
+    "pause",
+    "reduced",
+    "release",
+    "renew_step",
+    "resume",
+    "retry",
+    "seal_split",
+    "stage",
+    "start",
+]
+
+MOST_REASONS = 10
+MAX_REASON = 300
+
+
+class Ended(NamedTuple):
+    """One result as it stands in the log: what became of a chunk's items in one round. `again`: items that go round
+    once more. `redone`: how the items of this result had ended in an earlier pass, which counts no more."""
+
+    seq: int
+    chunk: int
+    round: int
+    counts: Counts
+    again: int = 0
+    redone: Counts = Counts()
+    reasons: tuple[str, ...] = ()
+
+
+def start(record: Instance, now_ms: int) -> Instance:
+    """Let a pending instance begin: its split is offered under a new fence."""
+    if record.state != "pending" or record.is_paused or record.is_cancelling:
+        return record
+    return _step(replace(record, state="splitting", started_ms=now_ms), now_ms)
+
+
+def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
+    """Offer the split or the reduce anew: whoever had it is silent. What it still writes bears an old fence."""
+    return _step(record, now_ms) if _is_step(record, fence) else record
+
+
+def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
+    """Try the split or the reduce again, or let the instance fail after its last attempt."""
+    if not _is_step(record, fence):
+        return record
+    if policy.is_last(record.step_attempts):
+        return _failed(record, reason, now_ms)
+    return _step(replace(record, reason=reason[:MAX_REASON]), now_ms)
+
+
+def stage(record: Instance, fence: int, chunks: int) -> Instance:
+    """Let the first `chunks` chunks of a streaming split run before it is sealed. Its fence cannot be renewed then
+    without the same chunks coming again: the task said that they do."""
+    if not _is_step(record, fence) or record.state != "splitting" or chunks <= record.staged:
+        return record
+    return replace(record, staged=chunks)
+
+
+def seal_split(record: Instance, seal: Seal, now_ms: int) -> Instance:
+    """End the split: its items are known, and may run."""
+    if record.state != "splitting" or seal.fence != record.step_fence:
+        return record
+    return replace(record, state="running", seal=seal, step_attempts=0, step_since_ms=now_ms, reason="")
+
+
+def release(record: Instance, most_open: int) -> Instance:
+    """Let chunks run, in their order, as many as `most_open` allows at a time."""
+    may_run = record.state == "running" or (record.state == "splitting" and record.staged)
+    if not may_run or record.is_paused or record.is_cancelling:
+        return record
+    known = record.seal.chunks if record.seal is not None else record.staged
+    upto = min(known, record.released + max(0, most_open - len(record.open)))
+    if upto <= record.released:
+        return record
+    fresh = (OpenChunk(chunk=chunk, round=first_round(record)) for chunk in range(record.released, upto))
+    return replace(record, released=upto, open=(*record.open, *fresh))
+
+
+def count(
+    record: Instance, results: Sequence[Ended], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
+) -> Instance:
+    """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
+    counts, reasons = record.counts, record.reasons
+    open_chunks = {each.chunk: each for each in record.open}
+    for ended in results:
+        held = open_chunks.get(ended.chunk)
+        if ended.seq <= record.counted_seq or held is None or held.round != ended.round:
+            continue
+        counts = _added(counts, ended)
+        reasons = (*reasons, *ended.reasons)[:MOST_REASONS]
+        if ended.again:
+            wait_ms = next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
+            open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
+        else:
+            del open_chunks[ended.chunk]
+    seq = max(upto_seq, record.counted_seq)
+    after = replace(record, counts=counts, reasons=reasons, open=tuple(open_chunks.values()), counted_seq=seq)
+    return record if after == record else after
+
+
+def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    """Go on to the reduce when every item has ended; fail when more items failed than the task allows; or, being
+    cancelled, end when nothing is open any more."""
+    if record.state in FINAL or record.state == "reducing":
+        return record
+    if record.is_cancelling and not record.open:
+        return cancel_rest(record, now_ms)
+    if record.state != "running" or record.seal is None:
+        return record
+    if not record.is_cancelling and record.counts.failed > most_failures * record.seal.items:
+        stopping = replace(record, is_cancelling=True, reason=f"{record.counts.failed} items failed")
+        return cancel_rest(stopping, now_ms)
+    if record.open or record.released < record.seal.chunks or record.is_paused or record.is_cancelling:
+        return record
+    return _step(replace(record, state="reducing", step_attempts=0), now_ms)
+
+
+def cancel_rest(record: Instance, now_ms: int) -> Instance:
+    """End a cancelled instance: every item that has not ended is cancelled. One that failed too much is failed."""
+    if not record.is_cancelling or record.open or record.state in FINAL:
+        return record
+    counts = record.counts
+    if record.seal is not None:
+        counts = replace(counts, cancelled=counts.cancelled + record.seal.items - counts.ended)
+    state: State = "failed" if record.reason and record.state == "running" else "cancelled"
+    return replace(record, state=state, counts=counts, ended_ms=now_ms)
+
+
+def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> Instance:
+    """Publish the one result, and be done."""
+    if record.state != "reducing" or fence != record.step_fence:
+        return record
+    return replace(record, state="done", result=result, ended_ms=now_ms, reason="")
+
+
+def pause(record: Instance) -> Instance:
+    """Start nothing more; what runs, ends."""
+    return record if record.state in FINAL or record.is_paused else replace(record, is_paused=True)
+
+
+def resume(record: Instance) -> Instance:
+    """Go on."""
+    return replace(record, is_paused=False) if record.is_paused else record
+
+
+def cancel(record: Instance, now_ms: int) -> Instance:
+    """End it as soon as nothing runs any more."""
+    if record.state in FINAL or record.is_cancelling:
+        return record
+    asked = replace(record, is_cancelling=True, is_paused=False)
+    return cancel_rest(asked, now_ms)
+
+
+def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
+    """Run again what failed or was cancelled (only `items`, if given), and reduce again: a new pass over all chunks.
+    The result that was published stays until there is a new one. A split that failed is begun again."""
+    counts = record.counts
+    if record.state not in ("done", "failed") or (record.seal and not (items or counts.failed or counts.cancelled)):
+        return record
+    return replace(
+        record,
+        state="running" if record.seal is not None else "pending",
+        step_attempts=0,
+        passes=record.passes + 1,
+        redo=tuple(sorted(set(items))),
+        released=0,
+        is_cancelling=False,
+        is_paused=False,
+        ended_ms=0,
+        reason="",
+        reasons=(),
+    )
+
+
+def _step(record: Instance, now_ms: int) -> Instance:
+    return replace(
+        record, step_fence=record.step_fence + 1, step_attempts=record.step_attempts + 1, step_since_ms=now_ms
+    )
+
+
+def _is_step(record: Instance, fence: int) -> bool:
+    return record.state in ("splitting", "reducing") and fence == record.step_fence
+
+
+def _failed(record: Instance, reason: str, now_ms: int) -> Instance:
+    return replace(record, state="failed", reason=reason[:MAX_REASON], ended_ms=now_ms, open=())
+
+
+def _added(counts: Counts, ended: Ended) -> Counts:
+    new, old = ended.counts, ended.redone
+    return Counts(
+        succeeded=counts.succeeded + new.succeeded - old.succeeded,
+        failed=counts.failed + new.failed - old.failed,
+        unknown=counts.unknown + new.unknown - old.unknown,
+        skipped=counts.skipped + new.skipped - old.skipped,
+        cancelled=counts.cancelled + new.cancelled - old.cancelled,
+    )

@@ -1,0 +1,147 @@
+"""The record of one run of a task: what was asked, how far it is, what became of its items.
+
+One record an instance, changed only by compare-and-set, by the moves of `batch_moves`. A chunk of items is not released
+yet (its number is `released` or more), open, or over: so the record stays small, whatever the number of items. Counts
+and the place in the log up to which they were counted change together, so each result counts once.
+"""
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "FINAL",
+    "TRANSITIONS",
+    "Counts",
+    "Instance",
+    "OpenChunk",
+    "Seal",
+    "State",
+    "faults",
+    "first_round",
+    "round_of_pass",
+    "shown_state",
+]
+
+State = Literal["pending", "splitting", "running", "reducing", "done", "failed", "cancelled"]
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    "pending": frozenset({"splitting", "cancelled", "failed"}),
+    "splitting": frozenset({"running", "cancelled", "failed"}),
+    "running": frozenset({"reducing", "cancelled", "failed"}),
+    "reducing": frozenset({"done", "cancelled", "failed"}),
+    "done": frozenset({"running"}),
+    "failed": frozenset({"running", "pending"}),
+    "cancelled": frozenset(),
+}
+"""Done and failed go on only when somebody asks for a retry. Paused is no state: it is a flag beside one."""
+FINAL: frozenset[State] = frozenset({"done", "failed", "cancelled"})
+
+ROUNDS = 1_000
+"""Rounds of one pass, at most: round 2 of pass 3 is number 2002, which no earlier pass's results can bear."""
+
+
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a split: which chunks count (those of `fence`), how many, and a digest over all of them in order."""
+
+    fence: int
+    chunks: int
+    items: int
+    digest: str
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Items whose end is known, each in one of them."""
+
+    succeeded: int = 0
+    failed: int = 0
+    unknown: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.unknown + self.skipped + self.cancelled
+
+
+class OpenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A chunk that was released and is not over: the round that is asked for, and from when on."""
+
+    chunk: int
+    round: int
+    not_before_ms: int = 0
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run. `input` is the user's own JSON; `step_fence` names the split or reduce that may end it now."""
+
+    instance_id: str
+    task: str
+    created_ms: int
+    input: msgspec.Raw = msgspec.Raw(b"null")
+    tenant: str = ""
+    priority: int = 0
+    weight: int = 1
+    state: State = "pending"
+    is_paused: bool = False
+    is_cancelling: bool = False
+    started_ms: int = 0
+    ended_ms: int = 0
+    step_fence: int = 0
+    step_attempts: int = 0
+    step_since_ms: int = 0
+    seal: Seal | None = None
+    staged: int = 0
+    """Chunks of a streaming split that may run before the seal."""
+    released: int = 0
+    open: tuple[OpenChunk, ...] = ()
+    passes: int = 1
+    redo: tuple[int, ...] = ()
+    """Items that the present pass runs again; none: all that failed or were cancelled."""
+    counted_seq: int = 0
+    counts: Counts = Counts()
+    reasons: tuple[str, ...] = ()
+    """Why the first few items failed."""
+    reason: str = ""
+    """Why the instance failed."""
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    """What reduce returned: the user's own JSON, with the names of files."""
+
+
+def shown_state(instance: Instance) -> str:
+    """Return the state as people are told it."""
+    if instance.state in FINAL:
+        return instance.state
+    if instance.is_cancelling:
+        return "cancelling"
+    return "paused" if instance.is_paused else instance.state
+
+
+def first_round(instance: Instance) -> int:
+    """Return the number of the present pass's first round."""
+    return (instance.passes - 1) * ROUNDS + 1
+
+
+def round_of_pass(number: int) -> int:
+    """Return which try within its pass a round is, from 1."""
+    return (number - 1) % ROUNDS + 1
+
+
+def faults(instance: Instance) -> list[str]:
+    """Return which rules the record breaks; none, if it is sound."""
+    seal, ended, found = instance.seal, instance.counts.ended, []
+    if seal is None and instance.state in ("running", "reducing", "done"):
+        found.append(f"{instance.state} without a seal")
+    if seal is not None and ended > seal.items:
+        found.append(f"{ended} items ended, of {seal.items}")
+    if seal is not None and instance.released > seal.chunks:
+        found.append(f"{instance.released} chunks released, of {seal.chunks}")
+    if seal is not None and instance.state in ("reducing", "done", "cancelled") and ended != seal.items:
+        found.append(f"{instance.state} with {ended} items ended, of {seal.items}")
+    if len({each.chunk for each in instance.open}) != len(instance.open):
+        found.append("a chunk is open twice")
+    if any(each.chunk >= instance.released for each in instance.open):
+        found.append("a chunk is open that was not released")
+    if instance.open and instance.state not in ("splitting", "running"):
+        found.append(f"{instance.state} with open chunks")
+    return found

@@ -1,0 +1,207 @@
+"""An exhaustive search through everything that can befall one small instance.
+
+Breadth first, over the real moves of `actors.model`. A state is the record, the log of results, and where each process
+stands: two splitters and two executors that may be stopped for any time and go on late, a reducer, conductors. A step
+is one thing that the world can do next. A read and the compare-and-set after it are one step: refused, it changes
+nothing. A process that dies is one that never goes on, so death needs no step of its own, as long as another may begin
+in its place at any time.
+
+After every step the record must be sound, the counts must be what the log says by this file's own reckoning, and at the
+end every state must have a way to an end.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from actors.model import batch_moves as moves
+from actors.model.backoff import Backoff
+from actors.model.batch_moves import Ended
+from actors.model.batch_record import FINAL, TRANSITIONS, Counts, Instance, Seal, faults, first_round
+
+CHUNKS = 2
+POLICY = Backoff(retries=1)
+ENDS = ("succeeded", "failed", "again")
+
+
+class Result(NamedTuple):
+    """What one executor wrote of one chunk, which holds one item."""
+
+    chunk: int
+    round: int
+    end: str
+
+
+class World(NamedTuple):
+    """`splits`: fences and how many chunks each has written. `hands`: chunk and round in each executor's hands.
+    `reduces`: fences of reducers at work. `results`: the log, first writer wins. `retries`: how often was retried."""
+
+    record: Instance
+    splits: tuple[tuple[int, int], ...] = ()
+    hands: tuple[tuple[int, int], ...] = ()
+    reduces: tuple[int, ...] = ()
+    results: tuple[Result, ...] = ()
+    retries: int = 0
+
+
+class Rules(NamedTuple):
+    """The moves that the search takes; a test puts a known-bad one in the place of one."""
+
+    counting: Callable[..., Instance] = moves.count
+    sealing: Callable[..., Instance] = moves.seal_split
+    ending: Callable[..., Instance] = moves.end_running
+    is_first_writer: bool = True
+    most_retries: int = 1
+    most_splits: int = 2
+
+
+class Found(NamedTuple):
+    states: int
+    violations: list[str]
+    stuck: int
+
+
+def search(rules: Rules, *, most: int = 200_000) -> Found:
+    """Return what the search found, up to the first violation."""
+    first = World(Instance(instance_id="i", task="t", created_ms=0))
+    seen, todo = {_key(first): first}, deque([first])
+    before: dict[Key, list[Key]] = {}
+    while todo and len(seen) < most:
+        world = todo.popleft()
+        for after in steps(world, rules):
+            wrong = violations(world, after)
+            if wrong:
+                return Found(len(seen), wrong, 0)
+            key = _key(after)
+            before.setdefault(key, []).append(_key(world))
+            if key not in seen:
+                seen[key] = after
+                todo.append(after)
+    return Found(len(seen), [], _stuck(seen, before))
+
+
+Key = tuple[object, ...]
+
+
+def _key(world: World) -> Key:
+    return (msgspec.msgpack.encode(world.record), *world[1:])
+
+
+def _stuck(seen: dict[Key, World], before: dict[Key, list[Key]]) -> int:
+    """Return how many states have no way to an end."""
+    good = {key for key, world in seen.items() if world.record.state in FINAL}
+    todo = deque(good)
+    while todo:
+        for earlier in before.get(todo.popleft(), ()):
+            if earlier not in good:
+                good.add(earlier)
+                todo.append(earlier)
+    return len(seen) - len(good)
+
+
+# ---- what can happen next
+
+
+def steps(world: World, rules: Rules) -> Iterator[World]:
+    record = world.record
+    for moved in (
+        moves.start(record, 1),
+        moves.release(record, 1),
+        rules.ending(record, 0.6, 1),
+        moves.cancel(record, 1),
+        rules.counting(record, ended(world), POLICY, 1, chance=0, upto_seq=len(world.results)),
+    ):
+        if moved is not record:
+            yield world._replace(record=moved)
+    if record.state in ("splitting", "reducing") and record.step_attempts < rules.most_splits:
+        yield world._replace(record=moves.renew_step(record, record.step_fence, 1))
+    if record.state in ("done", "failed") and world.retries < rules.most_retries:
+        again = moves.retry(record)
+        if again is not record:
+            yield world._replace(record=again, retries=1)
+    yield from split_steps(world, rules)
+    yield from run_steps(world, rules)
+    yield from reduce_steps(world)
+
+
+def split_steps(world: World, rules: Rules) -> Iterator[World]:
+    record, splits = world.record, world.splits
+    if record.state == "splitting" and len(splits) < 2 and record.step_fence not in dict(splits):
+        yield world._replace(splits=(*splits, (record.step_fence, 0)))
+    for at, (fence, written) in enumerate(splits):
+        if written < CHUNKS:
+            yield world._replace(splits=(*splits[:at], (fence, written + 1), *splits[at + 1 :]))
+        else:
+            seal = Seal(fence=fence, chunks=CHUNKS, items=CHUNKS, digest="d")
+            sealed = rules.sealing(record, seal, 1)
+            yield world._replace(record=sealed, splits=(*splits[:at], *splits[at + 1 :]))
+
+
+def run_steps(world: World, rules: Rules) -> Iterator[World]:
+    record, hands = world.record, world.hands
+    for each in record.open:
+        offer = (each.chunk, each.round)
+        if len(hands) < 2 and hands.count(offer) < 2:
+            yield world._replace(hands=tuple(sorted((*hands, offer))))
+    for at, (chunk, number) in enumerate(hands):
+        left = (*hands[:at], *hands[at + 1 :])
+        is_known = any((each.chunk, each.round) == (chunk, number) for each in world.results)
+        if is_known and rules.is_first_writer:
+            yield world._replace(hands=left)
+            continue
+        is_last = number % 1000 > POLICY.retries
+        for end in ENDS[: 2 if is_last else 3]:
+            yield world._replace(hands=left, results=(*world.results, Result(chunk, number, end)))
+
+
+def reduce_steps(world: World) -> Iterator[World]:
+    record, reduces = world.record, world.reduces
+    if record.state == "reducing" and record.step_fence not in reduces and len(reduces) < 2:
+        yield world._replace(reduces=(*reduces, record.step_fence))
+    for at, fence in enumerate(reduces):
+        left = (*reduces[:at], *reduces[at + 1 :])
+        yield world._replace(record=moves.reduced(record, fence, msgspec.Raw(b"{}"), 1), reduces=left)
+
+
+def ended(world: World) -> list[Ended]:
+    """Return the log as executors write it: each result says what it takes back of an earlier pass."""
+    found: list[Ended] = []
+    for at, result in enumerate(world.results):
+        earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end != "again"]
+        is_again = result.end == "again"
+        redone = _counts(earlier[-1].end) if earlier and not is_again else Counts()
+        found.append(Ended(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone))
+    return found
+
+
+def _counts(end: str) -> Counts:
+    return Counts(succeeded=int(end == "succeeded"), failed=int(end == "failed"))
+
+
+# ---- what must hold
+
+
+def violations(before: World, after: World) -> list[str]:
+    record, wrong = after.record, faults(after.record)
+    if record.state != before.record.state and record.state not in TRANSITIONS[before.record.state]:
+        wrong.append(f"{before.record.state} became {record.state}")
+    if record.seal is not None and before.record.seal is None and record.seal.fence != before.record.step_fence:
+        wrong.append("sealed under an old fence")
+    told = record.counts
+    counted = {each.chunk: each.end for each in after.results[: record.counted_seq] if _was_counted(record, each)}
+    if record.state in ("reducing", "done"):
+        for end in ("succeeded", "failed"):
+            if getattr(told, end) != list(counted.values()).count(end):
+                wrong.append(f"{end}: {getattr(told, end)} told, {list(counted.values()).count(end)} in the log")
+    if record.counted_seq < before.record.counted_seq:
+        wrong.append("counted backwards")
+    if record.passes == 1 and first_round(record) != 1:
+        wrong.append("the first pass does not begin with round 1")
+    return wrong
+
+
+def _was_counted(record: Instance, result: Result) -> bool:
+    """An item's end, not one more round; of each chunk the last one in the log counts."""
+    return result.end != "again"

@@ -1,0 +1,101 @@
+"""Nothing that can befall an instance loses an item, counts one twice, or leaves it in the middle for good."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from actors.model import batch_moves as moves
+from actors.model.backoff import Backoff
+from actors.model.batch_record import Counts, Instance, Seal
+from tests.unit.model.batch_search import Rules, search
+
+
+@pytest.mark.parametrize(
+    "rules", [Rules(most_retries=0), Rules(most_splits=1)], ids=["steps begun twice", "failed items again"]
+)
+def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
+    """Both together are 599,272 states, and hold as well: `search(Rules(), most=1_000_000)`, a minute."""
+    found = search(rules)
+    assert (found.violations, found.stuck) == ([], 0)
+    assert found.states > 1_000
+
+
+def _counts_every_round(record: Instance, results: Any, *rest: Any, **named: Any) -> Instance:
+    """Counts whatever is in the log, without looking whether the chunk waits for that round."""
+    counts = record.counts
+    for each in results:
+        if each.seq > record.counted_seq:
+            counts = replace(
+                counts,
+                succeeded=counts.succeeded + each.counts.succeeded,
+                failed=counts.failed + each.counts.failed,
+            )
+    moved = moves.count(record, results, *rest, **named)
+    return moved if moved is record else replace(moved, counts=counts)
+
+
+def _seals_unfenced(record: Instance, seal: Seal, now_ms: int) -> Instance:
+    return moves.seal_split(replace(record, step_fence=seal.fence), seal, now_ms)
+
+
+def _ends_with_open_chunks(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    ended = moves.end_running(replace(record, open=()), most_failures, now_ms)
+    return record if ended.state == record.state else replace(ended, open=record.open)
+
+
+def _forgets_the_rest(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    ended = moves.end_running(record, most_failures, now_ms)
+    return replace(ended, counts=record.counts) if ended.state in ("cancelled", "failed") else ended
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(counting=_counts_every_round, is_first_writer=False),
+        Rules(sealing=_seals_unfenced),
+        Rules(ending=_ends_with_open_chunks),
+        Rules(ending=_forgets_the_rest),
+    ],
+    ids=["counts every round", "seals without a fence", "ends with open chunks", "forgets the rest"],
+)
+def test_a_known_bad_rule_is_caught(rules: Rules) -> None:
+    assert search(rules).violations
+
+
+def run_of(items: int = 4, chunks: int = 2, **facts: Any) -> Instance:
+    seal = Seal(fence=1, chunks=chunks, items=items, digest="d")
+    record = Instance(instance_id="i", task="t", created_ms=0, state="running", step_fence=1, seal=seal)
+    return replace(record, **facts)
+
+
+def test_paused_nothing_is_released_and_the_end_waits() -> None:
+    record = moves.pause(run_of())
+    assert moves.release(record, 10) is record
+    done = replace(record, released=2, counts=Counts(succeeded=4))
+    assert moves.end_running(done, 1, 1) is done
+    assert moves.end_running(moves.resume(done), 1, 1).state == "reducing"
+
+
+def test_more_failures_than_allowed_end_it_and_the_rest_is_cancelled() -> None:
+    record = run_of(released=1, counts=Counts(failed=2))
+    ended = moves.end_running(record, 0.4, 1)
+    assert (ended.state, ended.counts, ended.reason) == ("failed", Counts(failed=2, cancelled=2), "2 items failed")
+    assert moves.retry(ended).state == "running"
+
+
+def test_a_split_that_fails_too_often_fails_the_instance_and_can_be_begun_again() -> None:
+    record = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1)
+    for _ in range(2):
+        assert record.state == "splitting"
+        record = moves.fail_step(record, record.step_fence, "no such column", Backoff(retries=1), 1)
+    assert (record.state, record.reason) == ("failed", "no such column")
+    assert moves.retry(record).state == "pending"
+
+
+@pytest.mark.parametrize("act", [moves.pause, lambda record: moves.cancel(record, 1)])
+def test_what_is_done_stays_done(act: Callable[[Instance], Instance]) -> None:
+    record = run_of(state="done", counts=Counts(succeeded=4), released=2)
+    assert act(record) is record
+    assert moves.retry(record) is record
