@@ -13,6 +13,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.model.cron import FORM, BadRecurrence, check_cron, cron_dues
+from actors.model.job_rules import BadJob, make_job
+from actors.model.topic_settings import TopicSettings
+from streams.job_messages import NewJob, Priority
 from streams.timetable import BadSchedule, check_tz
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "latest_due",
     "next_due",
     "next_dues",
+    "occurrence",
     "occurrence_id",
     "paused",
     "removed",
@@ -37,7 +41,6 @@ __all__ = [
 
 Misfire = Literal["skip", "once", "all"]
 Overlap = Literal["skip", "allow"]
-Priority = Literal["high", "normal", "low"]
 
 SHORTEST_EVERY_MS = 1_000
 LONGEST_EVERY_MS = 366 * 86_400_000
@@ -66,6 +69,8 @@ class Recurring(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttr_ms: int | None = None
     attempts: int | None = None
     priority: Priority = "normal"
+    expires_in_ms: int | None = None
+    """Given up if it was not started so long after it was due."""
     misfire: Misfire = "once"
     """Of what was missed while no node was there: nothing, the latest one, or all of it runs."""
     overlap: Overlap = "skip"
@@ -120,8 +125,13 @@ def check_recurring(record: Recurring) -> Recurring:
     if record.misfire == "all" and record.overlap == "skip":
         hint = "choose overlap allow, or misfire once"
         raise BadRecurrence("misfire", "all", "runs each one that was missed, overlap skip leaves some out", hint)
-    if next_due(record, record.start_ms - 1) is None:
+    first_ms = next_due(record, max(1, record.start_ms - 1))
+    if first_ms is None:
         raise BadRecurrence("cron", record.cron, "never comes", f"write {FORM}")
+    try:
+        make_job(occurrence("topic", "name", record, first_ms), TopicSettings(), now_ms=first_ms, fresh_id="")
+    except BadJob as error:
+        raise BadRecurrence(error.field, error.value, error.what, error.hint) from error
     return record
 
 
@@ -172,6 +182,21 @@ def occurrence_id(name: str, due_ms: int) -> str:
     moment = datetime.fromtimestamp(due_ms // 1000, UTC)
     fraction = f".{due_ms % 1000:03d}" if due_ms % 1000 else ""
     return f"{name}.{moment:%Y%m%dT%H%M%S}{fraction}Z"
+
+
+def occurrence(topic: str, name: str, record: Recurring, due_ms: int) -> NewJob:
+    """Return one occurrence as it is asked for."""
+    return NewJob(
+        topic=topic,
+        id=occurrence_id(name, due_ms),
+        body=record.body,
+        due_ms=due_ms,
+        ttr_ms=record.ttr_ms,
+        attempts=record.attempts,
+        priority=record.priority,
+        expires_ms=None if record.expires_in_ms is None else due_ms + record.expires_in_ms,
+        on_same="keep",
+    )
 
 
 # ---- what the leading node does

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import json
+from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.model.recurrence import (
@@ -25,6 +25,7 @@ from actors.model.recurrence import (
     latest_due,
     next_due,
     next_dues,
+    occurrence,
     occurrence_id,
     paused,
     removed,
@@ -62,6 +63,21 @@ def test_the_latest_is_the_last_of_the_next(cron: str, tz: str, after_ms: int, s
     within = [at for at in next_dues(record, after_ms, 1 + span_ms // 20_000) if at <= until_ms]
     assert within == sorted(set(within))
     assert latest_due(record, after_ms, until_ms) == (within[-1] if within else None)
+
+
+def test_an_occurrence_is_an_ordinary_job() -> None:
+    record = Recurring(
+        cron="* * * * *", body=Raw(b"[1]"), ttr_ms=9000, attempts=2, priority="low", expires_in_ms=60_000
+    )
+    job = occurrence("mail", "nightly", record, 1_795_253_400_000)
+    assert (job.topic, job.id, bytes(job.body), job.due_ms) == (
+        "mail",
+        "nightly.20261121T093000Z",
+        b"[1]",
+        1_795_253_400_000,
+    )
+    assert (job.ttr_ms, job.attempts, job.priority, job.expires_ms) == (9000, 2, "low", 1_795_253_460_000)
+    assert job.on_same == "keep"
 
 
 def test_ids_tell_the_due_time() -> None:
@@ -233,6 +249,10 @@ def test_a_new_definition_begins_now() -> None:
         (Recurring(cron="0 9 * * *", tz="Europe/Berlim"), "tz", "is Europe/Berlin meant?"),
         (Recurring(cron="0 9 * * *", tz="\x1b[2J"), "tz", "use a name of the IANA list"),
         (Recurring(cron="70 * * * *"), "cron", "the minute"),
+        (Recurring(cron="* * * * *", ttr_ms=1), "ttr_ms", "use 1000 to"),
+        (Recurring(cron="* * * * *", attempts=0), "attempts", "use 1 to"),
+        (Recurring(cron="* * * * *", expires_in_ms=0), "expires_ms", "let it expire later"),
+        (Recurring(cron="* * * * *", body=Raw(b"{")), "body", "send one JSON value"),
         (Recurring(cron="0 0 31 2 MON#1", tz="UTC"), "", ""),
         (Recurring(cron="* * * * *", misfire="all"), "misfire", "overlap allow"),
         (json.decode(b'{"cron": "* * * * *"}', type=Recurring), "", ""),
