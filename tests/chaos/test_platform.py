@@ -62,7 +62,7 @@ async def test_orders_listed_after_the_settling_are_found_by_second_looks(
 ) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
-            await world.node(name)
+            await (await world.node(name)).logged("node.ready")  # the first looks come before the late orders
         await world.add_mall(
             settings={"again": ["1s", "5s"], "again_slice": "1s"},
             history_ms=15_000,

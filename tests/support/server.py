@@ -96,7 +96,7 @@ async def stream_state(connection: Connection, stream: str) -> dict[str, int]:
 async def freeze(server: EmbeddedServer) -> None:
     """Stop the process until `thaw`; return once each of its threads stands still; a busy machine takes a while."""
     server.send_signal(signal.SIGSTOP)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not _stands_still(server.pid):
             await anyio.lowlevel.checkpoint()
 

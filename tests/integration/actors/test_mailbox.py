@@ -122,7 +122,7 @@ class Desk:
         self.news = anyio.Event()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while not is_so():
                 await self.news.wait()
 
@@ -153,7 +153,7 @@ class Desk:
         return (await stream_state(self.connection, self.stream))["messages"]
 
     async def until_left(self, count: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while await self.left() != count:
                 pass
 
@@ -317,7 +317,7 @@ async def test_stop_finishes_what_is_in_hand_and_gives_back_the_rest_at_once(
             desk.stop.set()
             async with connect(server.url, name="other", namespace=namespace) as second:
                 async with Puller(second, desk.stream, "adder", capacity=10) as other:
-                    with anyio.fail_after(5):
+                    with anyio.fail_after(20):
                         got = [json.loads((await other.receive()).payload)["number"] for _ in range(2)]
             assert got == [3, 4]
             desk.may_finish.set()
@@ -328,7 +328,7 @@ async def test_stop_finishes_what_is_in_hand_and_gives_back_the_rest_at_once(
 async def test_what_arrives_after_the_stop_is_given_back_and_not_begun(desk: Desk) -> None:
     for number in range(4):
         await desk.post(number)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while desk.puller.held < 4:
             await anyio.lowlevel.checkpoint()
         desk.stop.set()
@@ -351,13 +351,13 @@ async def test_cut_short_it_gives_back_what_is_in_hand(
             tasks.cancel_scope.cancel()
         async with connect(server.url, name="other", namespace=namespace) as second:
             async with Puller(second, desk.stream, "adder", capacity=10) as other:
-                with anyio.fail_after(5):
+                with anyio.fail_after(20):
                     again = await other.receive()
         assert again.delivered == 2
 
 
 async def test_a_connection_that_is_lost_for_good_is_raised(desk: Desk) -> None:
-    with anyio.fail_after(5), pytest.RaisesGroup(ConnectionLost, flatten_subgroups=True):
+    with anyio.fail_after(20), pytest.RaisesGroup(ConnectionLost, flatten_subgroups=True):
         async with anyio.create_task_group() as tasks:
             await tasks.start(desk.mailbox().serve, desk.stop)
             desk.connection.fail(ConnectionLost("closed for good"))

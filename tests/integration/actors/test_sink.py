@@ -331,7 +331,7 @@ async def received(connection: Connection, count: int) -> list[str]:
     spec = sink_consumer(connection.namespace, "main")
     subjects: list[str] = []
     async with Puller(connection, spec.stream, spec.name, capacity=count) as puller:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(subjects) < count:
                 for delivery in await puller.receive_many(count, 0):
                     subjects.append(delivery.subject)
@@ -348,7 +348,7 @@ async def test_stop_in_an_outage_does_not_wait_for_its_end(connection: Connectio
     await publish_orders(connection, publisher, [order(f"{at}") for at in range(5)])
     running = Running(connection, publisher, store)
     async with told(connection) as heard:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(running.run)
                 await heard.events.until(lambda events: events)

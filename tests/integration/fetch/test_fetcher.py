@@ -454,7 +454,7 @@ async def test_an_offer_that_comes_before_its_source_waits_for_it(connection: Co
 async def delivered_twice(connection: Connection, consumer: str) -> bool:
     """Wait until the server has a message to give out again."""
     stream = connection.namespace.stream("SLICES")
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while True:
             state = await connection.api(f"CONSUMER.INFO.{stream}.{consumer}")
             if state["num_redelivered"] or state["delivered"]["consumer_seq"] > state["delivered"]["stream_seq"]:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from actors import notify
 from actors.ledgers import open_ledgers
 from actors.model import steering
 from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger
@@ -190,14 +191,17 @@ async def test_a_webhook_that_was_mended_is_used_at_the_next_try(
     assert len(office.taken) == 1
 
 
-async def test_a_webhook_that_hangs_holds_up_nothing_else(connection: Connection, publisher: Publisher) -> None:
+async def test_a_webhook_that_hangs_holds_up_nothing_else(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "TIMEOUT_S", 50.0)
     async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
         office.hang = anyio.Event()
         await add_shop(connection, publisher, with_hole(now_ms()), webhook=office.url)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await office.asked.wait()
         await add_shop(connection, publisher, with_hole(now_ms()), OTHER, webhook="", source_settings={"webhook": ""})
-        await ledger_when(node.engine, OTHER, all_told, within_s=4)  # less than the webhook's own timeout
+        await ledger_when(node.engine, OTHER, all_told, within_s=20)  # the webhook is waited for all this time
         office.hang.set()
         await ledger_when(node.engine, SHOP, all_told)
 
@@ -390,10 +394,12 @@ async def test_one_leads_and_another_takes_over_from_a_dead_one(
                 leader = await tasks.start(lead_for_a_while, far, far_publisher)
                 assert not leader.engine.monitor.is_leading
                 heir.stop.set()  # it leaves in order, and hands over at once
-                await until_leading(leader, within_s=LEASE_TTL_S)
+                began_s = monotonic_s()
+                await until_leading(leader)
+                assert monotonic_s() - began_s < LEASE_TTL_S
                 tasks.cancel_scope.cancel()
     async with running_node(connection, publisher, roles=WATCHES, node="third") as third:
-        await until_leading(third, within_s=2 * LEASE_TTL_S)
+        await until_leading(third)
 
 
 async def lead_for_a_while(
@@ -404,8 +410,8 @@ async def lead_for_a_while(
         await anyio.sleep_forever()
 
 
-async def until_leading(node: Node, within_s: float = 10.0) -> None:
-    with anyio.fail_after(within_s):
+async def until_leading(node: Node) -> None:
+    with anyio.fail_after(30):
         await node.engine.monitor.elected.wait()
 
 
@@ -422,7 +428,7 @@ async def test_a_leader_that_falls_silent_is_followed_within_two_leases(
         async with running_node(connection, publisher, roles=WATCHES, node="heir") as heir:
             between.freeze()
             began_s = monotonic_s()
-            await until_leading(heir, within_s=2 * LEASE_TTL_S)
+            await until_leading(heir)
             assert monotonic_s() - began_s <= 2 * LEASE_TTL_S
             assert not leader.engine.monitor.is_leading  # it knows by its own clock
             between.heal()

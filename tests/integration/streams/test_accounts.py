@@ -170,7 +170,7 @@ async def test_a_fetcher_works_within_its_list(secured: EmbeddedServer, users: U
 
 async def test_a_refused_publish_is_told_at_once_and_ends_the_connection(secured: EmbeddedServer, users: Users) -> None:
     """By itself the server's refusal of a request is a silent timeout."""
-    with fail_after(5):
+    with fail_after(20):
         async with logged_in(secured, users, "console") as connection:
             with pytest.raises(PermissionDenied, match="check this user's permissions"):
                 await connection.request("$JS.API.STREAM.PURGE.PENSTOCK_ORDERS", timeout_s=4.0)

@@ -93,7 +93,7 @@ async def test_a_marker_with_a_time_to_live_goes_away(connection: Connection, pu
     assert await bucket.create("a", b"2") > revision + 1
     await bucket.delete("a", ttl_s=1)
     stream = f"STREAM.INFO.KV_{bucket.name}"
-    with fail_after(3):
+    with fail_after(20):
         while (await connection.api(stream))["state"]["messages"]:
             pass
     assert await bucket.create("a", b"3")
@@ -224,7 +224,7 @@ async def test_a_dead_server_leaves_the_outcome_unknown(own_server: EmbeddedServ
 
 async def test_a_missing_bucket_is_told(connection: Connection, publisher: Publisher) -> None:
     bucket = Bucket(connection, publisher, connection.namespace.bucket("NONE"), bytes)
-    with fail_after(5):
+    with fail_after(20):
         with pytest.raises(NoStream):
             await bucket.get("a")
         with pytest.raises(NoStream):

@@ -76,8 +76,8 @@ async def test_a_message_with_a_time_to_live_carries_it(
 
 
 async def test_without_id_a_missing_stream_is_refused_at_once(connection: Connection, publisher: Publisher) -> None:
-    with anyio.fail_after(5), pytest.raises(NoStream):
-        await publisher.publish(connection.namespace.subject("nowhere"), b"")
+    with anyio.fail_after(20), pytest.raises(NoStream):
+        await publisher.publish(connection.namespace.subject("nowhere"), b"", timeout_s=60)
 
 
 async def test_with_id_a_missing_stream_is_waited_for(connection: Connection, publisher: Publisher) -> None:
@@ -87,7 +87,7 @@ async def test_with_id_a_missing_stream_is_waited_for(connection: Connection, pu
     async def publish() -> None:
         receipts.append(await publisher.publish(subject, b"", message_id="one"))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publish)
             with pytest.raises(NoStream):
@@ -281,8 +281,8 @@ async def test_while_the_link_is_down_publishes_wait_or_were_certainly_not_sent(
 async def test_after_a_close_for_good_nothing_waits(connection: Connection, stream: str, subject: str) -> None:
     async with Publisher(connection) as publisher:
         connection.client.send(b"PUB " + b"a" * 5000 + b" 0\r\n\r\n")
-        with anyio.fail_after(5), pytest.raises((OutcomeUnknown, ConnectionLost)):
-            await publisher.publish(subject, b"", message_id="one")
+        with anyio.fail_after(20), pytest.raises((OutcomeUnknown, ConnectionLost)):
+            await publisher.publish(subject, b"", message_id="one", timeout_s=60)
         with pytest.raises(ConnectionLost):
             await publisher.publish(subject, b"", message_id="one")
 

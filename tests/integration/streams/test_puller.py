@@ -184,7 +184,7 @@ async def test_many_are_received_at_once_but_not_waited_for_long(connection: Con
         started_s = anyio.current_time()
         rest = await puller.receive_many(10, 0.2)
         assert [delivery.seq for delivery in got + rest] == list(range(1, 26))
-        assert 0.15 < anyio.current_time() - started_s < 2
+        assert 0.15 < anyio.current_time() - started_s < 15
         with anyio.move_on_after(0.1) as scope:
             await puller.receive_many(10, 0.01)
         assert scope.cancelled_caught
@@ -238,7 +238,7 @@ async def test_at_its_end_it_gives_back_what_nobody_received(connection: Connect
         await puller.receive()
     await mine.ack()
     async with Puller(connection, stream, "c", capacity=10) as other:
-        with anyio.fail_after(5):  # the ack wait is thirty seconds
+        with anyio.fail_after(20):  # the ack wait is thirty seconds
             again = [await other.receive() for _ in range(9)]
     assert [delivery.seq for delivery in again] == list(range(2, 11))
     assert {delivery.delivered for delivery in again} == {2}
@@ -284,13 +284,13 @@ async def test_it_waits_for_its_consumer_and_says_so_once(
     async with Puller(connection, stream, "c", capacity=5) as puller:
         await until(connection, lambda: len(caplog.records) == 1)
         await filled(connection, 1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await (await puller.receive()).ack()
         await connection.api(f"CONSUMER.DELETE.{stream}.c")
         await until(connection, lambda: len(caplog.records) == 3)
         await add_consumer(connection, stream, "c")
         await fill(connection, 1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await (await puller.receive()).ack()
         assert puller.held + puller.requested <= 5
     assert [record.message for record in caplog.records] == ["puller.troubled", "puller.recovered"] * 2
@@ -317,7 +317,7 @@ async def test_silence_is_noticed_and_ended(connection: Connection, caplog: pyte
         assert puller._inbox is not None
         connection.client.send(f"UNSUB {puller._inbox.sid}\r\n".encode())  # the server drops requests nobody hears
         await fill(connection, 1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert (await puller.receive()).seq == 1
     assert [record.message for record in caplog.records] == ["puller.silent"]
 
@@ -339,7 +339,7 @@ async def test_nothing_more_comes_when_the_connection_is_closed_for_good(connect
     stream = await filled(connection, 0)
     async with Puller(connection, stream, "c", capacity=5) as puller:
         connection.client.send(b"PUB " + b"a" * 5000 + b" 0\r\n\r\n")
-        with anyio.fail_after(5), pytest.raises(StreamError, match="for good"):
+        with anyio.fail_after(20), pytest.raises(StreamError, match="for good"):
             await puller.receive()
 
 
@@ -348,5 +348,28 @@ async def test_a_forbidden_consumer_is_told_to_the_receiver(tmp_path_factory: py
     async with embedded_server(tmp_path_factory.mktemp("own"), config=config) as server:
         async with connect(server.url.replace("//", "//w:p@"), name="test") as connection:
             async with Puller(connection, "WORK", "c", capacity=1) as puller:
-                with anyio.fail_after(5), pytest.raises(PermissionDenied):
+                with anyio.fail_after(20), pytest.raises(PermissionDenied):
                     await puller.receive()
+
+
+async def test_deliveries_go_to_whoever_asked_for_them_as_they_come(connection: Connection) -> None:
+    stream = await filled(connection, 3)
+    taken: list[Delivery] = []
+    async with Puller(connection, stream, "c", capacity=3, deliver=taken.append) as puller:
+        await until(connection, lambda: len(taken) == 3)
+        assert [delivery.seq for delivery in taken] == [1, 2, 3]
+        assert puller.held == 3
+        await taken[0].ack_sync()
+    assert (await numbers(connection, stream))["num_ack_pending"] == 2  # they are their taker's to settle
+
+
+async def test_a_place_that_is_free_does_not_wait_for_others_to_become_free(connection: Connection) -> None:
+    stream = await filled(connection, 20)
+    taken: list[Delivery] = []
+    async with Puller(connection, stream, "c", capacity=20, deliver=taken.append) as puller:
+        await until(connection, lambda: len(taken) == 20)
+        for delivery in taken[:4]:
+            await delivery.ack_sync()
+        assert (puller.held, puller.requested) == (16, 1)  # too few became free for a request of their own
+        await fill(connection, 4)
+        await until(connection, lambda: len(taken) == 24)

@@ -32,7 +32,7 @@ class Stage:
         self.changed = anyio.Event()
 
     async def until(self, name: str, status: str) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while (name, status) not in self.told:
                 await self.changed.wait()
 

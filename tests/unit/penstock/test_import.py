@@ -48,12 +48,12 @@ def test_import_from_elsewhere_works(tmp_path: Path) -> None:
 
 
 def test_import_takes_few_modules_and_little_time() -> None:
-    child = run(
-        "import sys, penstock; print([m for m in ('nats', 'aiohttp', 'typer', 'anyio') if m in sys.modules])",
-        "-X",
-        "importtime",
-    )
-    assert child.stdout.strip() == "[]"
-    took = re.search(r"\|\s+(\d+) \| penstock\n", child.stderr)
-    assert took is not None
-    assert int(took[1]) < 150_000, "microseconds"
+    code = "import sys, penstock; print([m for m in ('nats', 'aiohttp', 'typer', 'anyio') if m in sys.modules])"
+    took_us = []
+    for _ in range(3):  # one of them at least shall not have been held up
+        child = run(code, "-X", "importtime")
+        assert child.stdout.strip() == "[]"
+        took = re.search(r"\|\s+(\d+) \| penstock\n", child.stderr)
+        assert took is not None
+        took_us.append(int(took[1]))
+    assert min(took_us) < 150_000
