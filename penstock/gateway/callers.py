@@ -1,0 +1,90 @@
+"""Who makes a request, and which topics are theirs. Pure.
+
+A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither holds nor ends
+with what parts them, so the first `--` is where it ends. A token without a namespace does not reach into tenants'
+topics by `*` alone: its pattern has to name the `--`.
+"""
+
+from collections.abc import Sequence
+
+from penstock.gateway.problems import RefusedRequest, refused
+from penstock.gateway.tokens import VERBS, TokenRecord, Verb
+
+__all__ = ["ANYBODY", "Caller", "caller_of"]
+
+PART = "--"
+
+
+class Caller:
+    """What the holder of a token may do. Names and receipts are `inner` on the broker, `outer` for the client."""
+
+    __slots__ = ("_exact", "_is_whole", "_prefix", "_starts", "key", "most_waiting", "name", "rate", "verbs")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        verbs: Sequence[str],
+        topics: Sequence[str],
+        namespace: str = "",
+        rate: float = 0.0,
+        most_waiting: int = 0,
+        is_whole: bool = False,
+    ) -> None:
+        self.name = name
+        self.key = f"{namespace}/{name}"
+        self.verbs = frozenset(verbs)
+        self.rate = rate
+        self.most_waiting = most_waiting
+        self._prefix = f"{namespace}{PART}" if namespace else ""
+        self._is_whole = is_whole
+        self._exact = frozenset(one for one in topics if not one.endswith("*"))
+        self._starts = tuple(one[:-1] for one in topics if one.endswith("*"))
+
+    def check(self, verb: Verb) -> None:
+        """Raise RefusedRequest if the caller may not do this at all."""
+        if verb not in self.verbs:
+            raise _forbidden()
+
+    def inner(self, topic: str) -> str:
+        """Return the topic as the broker knows it. Raises RefusedRequest if it is not the caller's."""
+        if not self._fits(topic):
+            raise _forbidden()
+        return self._prefix + topic
+
+    def outer(self, inner: str) -> str:
+        """Return the topic or the receipt as the client knows it."""
+        return inner.removeprefix(self._prefix)
+
+    def is_own(self, inner: str) -> bool:
+        """True if a topic of the broker is the caller's."""
+        return inner.startswith(self._prefix) and self._fits(inner.removeprefix(self._prefix))
+
+    def inner_receipt(self, receipt: str) -> str | None:
+        """Return the receipt as the broker knows it; None if its topic is not the caller's."""
+        return self._prefix + receipt if self._fits(receipt.partition(".")[0]) else None
+
+    def _fits(self, topic: str) -> bool:
+        if self._is_whole or topic in self._exact:
+            return True
+        is_foreign = not self._prefix and PART in topic
+        return any(topic.startswith(start) for start in self._starts if not is_foreign or PART in start)
+
+
+ANYBODY = Caller("anybody", verbs=VERBS, topics=("*",), is_whole=True)
+"""Whoever calls while there are no tokens, which can only be from this machine."""
+
+
+def caller_of(record: TokenRecord) -> Caller:
+    return Caller(
+        record.name,
+        verbs=record.verbs,
+        topics=record.topics,
+        namespace=record.namespace,
+        rate=record.rate,
+        most_waiting=record.most_waiting,
+    )
+
+
+def _forbidden() -> RefusedRequest:
+    return refused(403, "forbidden", "this token may not do that")
