@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from actors.model.backoff import Backoff, next_delay_ms
 from actors.model.batch_record import (
     FINAL,
-    Counts,
     Instance,
     OpenChunk,
     Seal,
@@ -22,6 +21,7 @@ from actors.model.batch_record import (
     first_round,
     round_of_pass,
 )
+from streams.batch_messages import Counts
 
 __all__ = [
     "Ended",

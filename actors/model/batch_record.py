@@ -9,10 +9,11 @@ from typing import Literal
 
 import msgspec
 
+from streams.batch_messages import Counts
+
 __all__ = [
     "FINAL",
     "TRANSITIONS",
-    "Counts",
     "Instance",
     "OpenChunk",
     "Seal",
@@ -48,20 +49,6 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     items: int
     digest: str
-
-
-class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Items whose end is known, each in one of them."""
-
-    succeeded: int = 0
-    failed: int = 0
-    unknown: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-
-    @property
-    def ended(self) -> int:
-        return self.succeeded + self.failed + self.unknown + self.skipped + self.cancelled
 
 
 class OpenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

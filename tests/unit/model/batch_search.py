@@ -19,7 +19,8 @@ import msgspec
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import FINAL, TRANSITIONS, Counts, Instance, Seal, faults, first_round
+from actors.model.batch_record import FINAL, TRANSITIONS, Instance, Seal, faults, first_round
+from streams.batch_messages import Counts
 
 CHUNKS = 2
 POLICY = Backoff(retries=1)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
-from actors.model.batch_record import Counts, Instance, Seal
+from actors.model.batch_record import Instance, Seal
+from streams.batch_messages import Counts
 from tests.unit.model.batch_search import Rules, search
 
 

@@ -1,0 +1,152 @@
+"""What batches say on the broker: chunks of items, what became of them, and pointers at work. JSON, and pure.
+
+A chunk holds items in their order; an item's index counts through the whole instance. A result tells one round of one
+chunk: the ranges of items that it ran, and those among them that did not simply succeed. An item that is in several
+rounds ended as the last one says.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from streams.errors import MalformedMessage
+
+__all__ = [
+    "NOTHING",
+    "Chunk",
+    "ChunkResult",
+    "Counts",
+    "Outcome",
+    "Pointer",
+    "Status",
+    "decode_chunk",
+    "decode_pointer",
+    "decode_result",
+    "encode_message",
+    "last_outcomes",
+    "ranges_of",
+]
+
+Status = Literal["ok", "failed", "again", "unknown", "skipped", "cancelled"]
+"""`again`: it failed and goes round once more. All others are an item's end, unless somebody retries it."""
+NOTHING = Raw(b"null")
+CHUNK_ITEMS = 1_000
+CHUNK_BYTES = 256 * 1024
+"""A chunk is one message, far below the server's limit, and a piece of work that ends in seconds."""
+INFO_BYTES = 2_048
+"""Of what an item tells about its end: a thousand of them still fit one message."""
+
+
+class Chunk(Struct, frozen=True, kw_only=True):
+    """Items `first`, `first` + 1, … of an instance, each any JSON."""
+
+    first: int
+    items: tuple[Raw, ...]
+
+
+class Outcome(Struct, frozen=True, array_like=True):
+    """How one item ended. `info`: what its code returned, or why it failed, as JSON."""
+
+    index: int
+    status: Status
+    info: Raw = NOTHING
+
+
+class Counts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Items whose end is known, each in one of them."""
+
+    succeeded: int = 0
+    failed: int = 0
+    unknown: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+    @property
+    def ended(self) -> int:
+        """All of them."""
+        return self.succeeded + self.failed + self.unknown + self.skipped + self.cancelled
+
+
+class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One round of one chunk. `ran`: half-open ranges of indexes; those without an entry in `others` succeeded and told
+    nothing. `counts` and `again` count them; `redone`: how these items had ended in an earlier pass."""
+
+    chunk: int
+    round: int
+    by: str = ""
+    ran: tuple[tuple[int, int], ...] = ()
+    others: tuple[Outcome, ...] = ()
+    counts: Counts = Counts()
+    again: int = 0
+    redone: Counts = Counts()
+    reasons: tuple[str, ...] = ()
+
+
+class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of work for an executor: look at the record, then do what it says. `fence` of a split or a reduce,
+    `chunk` and `round` of a map."""
+
+    step: Literal["split", "map", "reduce"]
+    task: str
+    instance_id: str
+    fence: int = 0
+    chunk: int = 0
+    round: int = 0
+
+
+_chunks = msgspec.json.Decoder(Chunk)
+_results = msgspec.json.Decoder(ChunkResult)
+_pointers = msgspec.json.Decoder(Pointer)
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_message(message: Chunk | ChunkResult | Pointer) -> bytes:
+    """Return a message's JSON."""
+    return _encode(message)
+
+
+def decode_chunk(payload: bytes) -> Chunk:
+    """Return the chunk, or raise MalformedMessage."""
+    try:
+        return _chunks.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{error}") from error
+
+
+def decode_result(payload: bytes) -> ChunkResult:
+    """Return the result, or raise MalformedMessage."""
+    try:
+        return _results.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{error}") from error
+
+
+def decode_pointer(payload: bytes) -> Pointer:
+    """Return the pointer, or raise MalformedMessage."""
+    try:
+        return _pointers.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{error}") from error
+
+
+def ranges_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending indexes as half-open ranges."""
+    ranges: list[list[int]] = []
+    for index in indexes:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1][1] = index + 1
+        else:
+            ranges.append([index, index + 1])
+    return tuple((start, end) for start, end in ranges)
+
+
+def last_outcomes(chunk: Chunk, results: Sequence[ChunkResult]) -> Iterator[Outcome | None]:
+    """Yield how each item of the chunk stands after these rounds, in the items' order; None: it has not run."""
+    ends: dict[int, Outcome] = {}
+    for result in sorted(results, key=lambda each: each.round):
+        for start, end in result.ran:
+            ends.update((index, Outcome(index, "ok")) for index in range(start, end))
+        ends.update((outcome.index, outcome) for outcome in result.others)
+    return (ends.get(index) for index in range(chunk.first, chunk.first + len(chunk.items)))
