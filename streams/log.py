@@ -14,7 +14,17 @@ from streams.direct_get import NONE, TOO_MANY, get_batch
 from streams.errors import Refused
 from streams.frames import Message
 
-__all__ = ["Extent", "LogEntry", "delete_entry", "entry_at", "extent_of", "last_entries", "purge_subject", "read_log"]
+__all__ = [
+    "Extent",
+    "LogEntry",
+    "delete_entry",
+    "entry_at",
+    "extent_of",
+    "last_entries",
+    "last_entry",
+    "purge_subject",
+    "read_log",
+]
 
 PAGE = 256
 MOST_LAST = 1024
@@ -59,7 +69,7 @@ async def read_log(
         request = {**begin, "next_by_subj": subject, "batch": page}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         for message in messages:
-            yield _entry(message)
+            yield entry_of(message)
         if end.status == NONE or not messages or end.headers.get("Nats-Num-Pending", "0") == "0":
             return
         begin = {"seq": int(messages[-1].headers["Nats-Sequence"]) + 1}
@@ -78,7 +88,7 @@ async def last_entries(
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         if end.status == TOO_MANY:
             raise Refused(end.status_text, subject=stream, code=end.status)
-        fresh = {entry.subject: entry for entry in map(_entry, messages) if entry.subject not in found}
+        fresh = {entry.subject: entry for entry in map(entry_of, messages) if entry.subject not in found}
         found |= fresh
         if not fresh or end.headers.get("Nats-Num-Pending", "0") == "0":
             break
@@ -88,8 +98,19 @@ async def last_entries(
 
 async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:
     """Return the message at a sequence as the stream's leader has it; None if it is not there (any more)."""
+    return await _asked_of_leader(connection, stream, {"seq": seq}, 5.0)
+
+
+async def last_entry(connection: Connection, stream: str, subject: str, *, timeout_s: float = 5.0) -> LogEntry | None:
+    """Return the last message whose subject matches, as the stream's leader has it; None if there is none."""
+    return await _asked_of_leader(connection, stream, {"last_by_subj": subject}, timeout_s)
+
+
+async def _asked_of_leader(
+    connection: Connection, stream: str, asked: dict[str, object], timeout_s: float
+) -> LogEntry | None:
     try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", asked, timeout_s=timeout_s)
     except Refused as refused:
         if refused.err_code not in _GONE:
             raise
@@ -123,7 +144,8 @@ async def extent_of(connection: Connection, stream: str) -> Extent:
     return Extent(state["messages"], state["first_seq"], state["last_seq"], first_ms)
 
 
-def _entry(message: Message) -> LogEntry:
+def entry_of(message: Message) -> LogEntry:
+    """Return what a direct get answers with."""
     headers = message.headers
     stored_ms = _milliseconds(headers["Nats-Time-Stamp"])
     return LogEntry(int(headers["Nats-Sequence"]), headers["Nats-Subject"], stored_ms, message.payload)

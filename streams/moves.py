@@ -15,21 +15,18 @@ apart have to differ, by a mark or a time. One that somebody has moved on from c
 finds the thing as it is now.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, Refused, RevisionConflict, StreamError
-from streams.log import LogEntry
+from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.log import last_entry
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
 from streams.timetable import at_line
 
-__all__ = ["Move", "Mover", "last_of_thing"]
+__all__ = ["Move", "Mover"]
 
-READ_S = 4.0
-_NO_MESSAGE = 10037
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
 
@@ -81,7 +78,7 @@ class Mover:
         if not is_unknown and not (isinstance(end, RevisionConflict) and end.is_after_retry):
             return end
         try:
-            last = await last_of_thing(self._connection, self._stream, move.thing)
+            last = await last_entry(self._connection, self._stream, move.thing)
         except StreamError:
             return OutcomeUnknown(f"not read back after {end}", subject=move.subject)
         at = last.seq if last else 0
@@ -90,20 +87,6 @@ class Mover:
         if is_unknown and at != move.expected:
             return RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
         return end  # if it is not there yet, it may still be on its way
-
-
-async def last_of_thing(
-    connection: Connection, stream: str, thing: str, *, timeout_s: float = READ_S
-) -> LogEntry | None:
-    """Return the last message on any subject that matches, as the stream's leader has it; None if there is none."""
-    try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": thing}, timeout_s=timeout_s)
-    except Refused as refused:
-        if refused.err_code != _NO_MESSAGE:
-            raise
-        return None
-    message = answer["message"]
-    return LogEntry(message["seq"], message["subject"], 0, base64.b64decode(message.get("data") or ""))
 
 
 def _outgoing(move: Move) -> Outgoing:

@@ -1,0 +1,162 @@
+"""Ready jobs in the hands of a node: settled by a move that names the delivery's sequence, and an ack after it.
+
+Handlers in a node hold a job by its delivery alone; nothing is written before they end. So each move here is on the
+condition that the ready message is still the job: one that was deleted, replaced or finished meanwhile stays so, and
+its delivery is forgotten. After a crash between move and ack it is delivered again, and refused.
+
+A list is answered item by item: True, done; False, the job had moved on; a StreamError, the broker did not take it, and
+the delivery comes again after the ack wait.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from actors.job_letters import Burial, malformed_letter, write_letters
+from actors.job_stream import JobStream
+from actors.logs import fields
+from actors.model.job_rules import came_back, noted
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.job_messages import Job, JobDone, Outcome, encode_job
+from streams.message_ids import message_id
+from streams.messages import encode
+from streams.moves import Move
+
+log = logging.getLogger(__name__)
+
+__all__ = ["JobDeliveries", "Retry"]
+
+BURIED_S = 3_600
+"""How long the id of a buried or expired job stays known."""
+Answer = bool | StreamError
+
+
+class Retry(NamedTuple):
+    """A failed attempt: the job with `attempts` as used up now, and when it is handed out again."""
+
+    delivery: Delivery
+    job: Job
+    delay_ms: int
+    reason: str
+
+
+class JobDeliveries:
+    """Settles deliveries of ready jobs."""
+
+    def __init__(self, jobs: JobStream) -> None:
+        self._jobs = jobs
+
+    async def retry_deliveries(self, retries: Sequence[Retry], *, node: str = "") -> list[Answer]:
+        """Have jobs handed out again after their delays, with a line of history each."""
+        now_ms = self._jobs.clock.now_ms()
+        moves: list[tuple[Delivery, Move]] = []
+        for delivery, job, delay_ms, reason in retries:
+            failed = noted(job, at_ms=now_ms, node=node, reason=reason)
+            later = replace(failed, due_ms=now_ms + delay_ms, first_ms=job.first_ms or now_ms)
+            moves.append((delivery, self._jobs.placed(later, expected=delivery.seq, now_ms=now_ms)))
+        return await self._settle(moves, is_certain=True)
+
+    async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
+        """Give back jobs that were not started. They are stored anew in place, so that a delivery counts as an attempt
+        only where a holder vanished with it: those before this one."""
+        moves: list[tuple[Delivery, Move]] = []
+        for delivery, job in unstarted:
+            again = replace(job, attempts=job.attempts + delivery.delivered - 1)
+            thing = self._jobs.subject("*", *_names(delivery))
+            moves.append((delivery, Move(delivery.subject, encode_job(again), thing, delivery.seq)))
+        return await self._settle(moves)
+
+    async def finish_deliveries(self, deliveries: Sequence[Delivery], *, remember_s: int) -> list[Answer]:
+        """End jobs; their ids stay known for `remember_s` seconds. Without that an ack alone ends them."""
+        now_ms = self._jobs.clock.now_ms()
+        return await self._settle([(one, self._end(one, "", "finished", remember_s, now_ms)) for one in deliveries])
+
+    async def bury_deliveries(
+        self,
+        buried: Sequence[tuple[Delivery, Job, str]],
+        *,
+        outcome: Literal["buried", "expired"] = "buried",
+    ) -> list[Answer]:
+        """Make jobs dead letters, with their history; what has expired just ends. The letter is written first: the
+        other way round a crash in between would lose the job."""
+        answers: list[Answer] = [False] * len(buried)
+        if outcome == "buried":
+            jobs = self._jobs
+            burials = [Burial(came_back(job), delivery.seq, reason) for delivery, job, reason in buried]
+            try:
+                failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
+            except StreamError as error:
+                failures = [error for _ in buried]
+            answers = [failure or False for failure in failures]
+        written = [at for at, answer in enumerate(answers) if answer is False]
+        now_ms = self._jobs.clock.now_ms()
+        ends = [
+            (buried[at][0], self._end(buried[at][0], buried[at][1].id, outcome, BURIED_S, now_ms)) for at in written
+        ]
+        for at, answer in zip(written, await self._settle(ends, is_certain=True), strict=True):
+            answers[at] = answer
+        for (delivery, _, _), answer in zip(buried, answers, strict=True):
+            if isinstance(answer, StreamError):
+                delivery.forget()
+        return answers
+
+    async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
+        """Make a message that is no job a dead letter, and drop it."""
+        topic, key = _names(delivery)
+        letter = malformed_letter(topic, key, delivery.payload, str(error), stored_ms=delivery.stored_ms)
+        log.warning("jobs.malformed", extra=fields(subject=delivery.subject, seq=delivery.seq, error=str(error)))
+        try:
+            await self._jobs.publisher.publish(
+                self._jobs.namespace.dead(letter.engine, letter.name, letter.id),
+                encode(letter),
+                message_id=message_id("dead", letter.engine, topic, key, str(delivery.seq)),
+            )
+            await delivery.term("no job")
+        except StreamError:
+            delivery.forget()  # it comes again
+
+    def _end(self, delivery: Delivery, job_id: str, outcome: Outcome, remember_s: int, now_ms: int) -> Move:
+        topic, key = _names(delivery)
+        done = JobDone(topic=topic, id=job_id or key, finished_ms=now_ms, outcome=outcome)
+        subject, thing = self._jobs.subject("done", topic, key), self._jobs.subject("*", topic, key)
+        return Move(subject, encode_job(done), thing, delivery.seq, ttl_s=max(1, remember_s))
+
+    async def _settle(self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False) -> list[Answer]:
+        """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
+        delivery that came again would be run again."""
+        outcomes = await self._jobs.move_many([move for _, move in moves])
+        async with anyio.create_task_group() as tasks:
+            for (delivery, _), outcome in zip(moves, outcomes, strict=True):
+                if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
+                    delivery.forget()
+                elif is_certain:
+                    tasks.start_soon(_ack_surely, delivery)
+                else:
+                    await _ack(delivery)
+        return [
+            True if isinstance(outcome, int) else False if isinstance(outcome, RevisionConflict) else outcome
+            for outcome in outcomes
+        ]
+
+
+async def _ack(delivery: Delivery) -> None:
+    with suppress(StreamError):
+        await delivery.ack()
+
+
+async def _ack_surely(delivery: Delivery) -> None:
+    try:
+        await delivery.ack_sync()
+    except StreamError:
+        await _ack(delivery)
+
+
+def _names(delivery: Delivery) -> tuple[str, str]:
+    """Return the topic and key of a delivered job."""
+    _, _, _, topic, key = delivery.subject.split(".")
+    return topic, key

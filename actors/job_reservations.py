@@ -1,0 +1,327 @@
+"""Reserved jobs: handed out for at most their TTR, and settled by receipt.
+
+A reservation is the job's message on `jobs.reserved…`, which the server puts back to ready some time after the TTR's
+end. Its sequence is the fence: a touch, a release, a finish names it, and of two that meet one is refused. A receipt
+counts until shortly after the TTR's end, even when the server has not looked yet (`STALE_AFTER_MS`): what is settled
+later could meet the putting back.
+
+What is used up or expired is not handed out: it becomes a dead letter or a record of its end, and is told beside the
+reservations. What is no job at all becomes a dead letter too.
+
+A repeat of a finish by the same receipt answers as the first did, as long as the end is known.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from actors.job_deliveries import JobDeliveries
+from actors.job_letters import Burial, write_letters
+from actors.job_reads import Found, JobReads
+from actors.job_stream import JobStream
+from actors.model.job_receipt import JobReceipt
+from actors.model.job_rules import RESERVED_SLACK_MS, STALE_AFTER_MS, came_back, given_back, noted
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.job_messages import Job, JobDone, Outcome, State, decode_job, encode_job
+from streams.moves import Move
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Handed", "Reservation", "Reservations", "Settled", "Stale"]
+
+TRIES = 4
+BURIED_S = 3_600
+"""How long the id of a buried or expired job stays known."""
+
+
+class Reservation(NamedTuple):
+    """A job handed out. `job`: as it is stored, with this attempt counted."""
+
+    receipt: JobReceipt
+    job: Job
+
+
+class Handed(NamedTuple):
+    """What became of deliveries: handed out, or set aside instead. All are settled; those that the broker did not take
+    come again after the ack wait."""
+
+    reservations: list[Reservation]
+    buried: list[Job]
+    expired: list[Job]
+    failures: list[StreamError]
+
+
+class Settled(NamedTuple):
+    """A reservation was settled, or held on to until `until_ms`. `became`: the job's state now."""
+
+    topic: str
+    key: str
+    became: State
+    until_ms: int = 0
+
+
+class Stale(NamedTuple):
+    """The receipt holds nothing any more, and why."""
+
+    topic: str
+    key: str
+    reason: str
+
+
+_Answer = Settled | Stale | StreamError
+_Decide = Callable[[Found, Job, JobReceipt, int], Move]
+
+
+class Reservations:
+    """Reserves deliveries of ready jobs, and settles by receipt."""
+
+    def __init__(self, jobs: JobStream, reads: JobReads, deliveries: JobDeliveries) -> None:
+        self._jobs = jobs
+        self._reads = reads
+        self._deliveries = deliveries
+
+    # ---- handing out
+
+    async def reserve_many(
+        self, deliveries: Sequence[Delivery], *, ttr_ms: int | None = None, holder: str = ""
+    ) -> Handed:
+        """Reserve what was delivered, for each job's own TTR unless told otherwise; settle every delivery.
+
+        One that was deleted, finished or reserved meanwhile is left out."""
+        now_ms = self._jobs.clock.now_ms()
+        handed = Handed([], [], [], [])
+        fit: list[tuple[Delivery, Job, Move]] = []
+        unfit: list[tuple[Delivery, Job, str, Outcome]] = []
+        for delivery in deliveries:
+            try:
+                job = came_back(decode_job(delivery.payload))
+            except MalformedMessage as error:
+                await self._deliveries.bury_malformed(delivery, error)
+                continue
+            if job.expires_ms and now_ms >= job.expires_ms:
+                unfit.append((delivery, job, "it was not started in time", "expired"))
+            elif job.attempts >= job.most_attempts:
+                unfit.append((delivery, job, f"{job.attempts} attempts are used up", "buried"))
+            else:
+                held = _held(job, now_ms, job.ttr_ms if ttr_ms is None else ttr_ms, holder)
+                fit.append((delivery, held, self._reservation(delivery, held)))
+        await self._reserve(fit, handed)
+        await self._set_aside(unfit, handed)
+        return handed
+
+    def _reservation(self, delivery: Delivery, job: Job) -> Move:
+        ready = delivery.subject
+        key = ready[ready.rindex(".") + 1 :]
+        subject, thing = self._jobs.subject("reserved", job.topic, key), self._jobs.subject("*", job.topic, key)
+        return Move(
+            subject, encode_job(job), thing, delivery.seq, due_ms=job.until_ms + RESERVED_SLACK_MS, target=ready
+        )
+
+    async def _reserve(self, fit: list[tuple[Delivery, Job, Move]], handed: Handed) -> None:
+        outcomes = await self._jobs.move_many([move for _, _, move in fit])
+        for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
+            if isinstance(outcome, int):
+                key = move.subject[move.subject.rindex(".") + 1 :]
+                receipt = JobReceipt(job.topic, key, outcome, job.until_ms, job.receipt)
+                handed.reservations.append(Reservation(receipt, job))
+            elif not isinstance(outcome, RevisionConflict):
+                handed.failures.append(outcome)
+                delivery.forget()
+                continue
+            with suppress(StreamError):  # it is delivered again, and refused then
+                await delivery.ack()
+
+    async def _set_aside(self, unfit: list[tuple[Delivery, Job, str, Outcome]], handed: Handed) -> None:
+        for outcome, told in (("buried", handed.buried), ("expired", handed.expired)):
+            these = [(delivery, job, reason) for delivery, job, reason, end in unfit if end == outcome]
+            if these:
+                answers = await self._deliveries.bury_deliveries(these, outcome=end_of(outcome))
+                told += [job for (_, job, _), answer in zip(these, answers, strict=True) if answer is True]
+                handed.failures.extend(answer for answer in answers if isinstance(answer, StreamError))
+
+    # ---- settling
+
+    async def finish_many(self, receipts: Sequence[JobReceipt], *, remember_s: int) -> list[_Answer]:
+        """End jobs; their ids stay known for `remember_s` seconds, at least one."""
+        now_ms = self._jobs.clock.now_ms()
+        answers: list[_Answer | None] = [None] * len(receipts)
+        fresh = [at for at, receipt in enumerate(receipts) if now_ms <= receipt.until_ms + STALE_AFTER_MS]
+        moves = [self._end(receipts[at], receipts[at].seq, now_ms, "finished", remember_s) for at in fresh]
+        for at, outcome in zip(fresh, await self._jobs.move_many(moves), strict=True):
+            if isinstance(outcome, int):
+                answers[at] = Settled(receipts[at].topic, receipts[at].key, "done")
+            elif not isinstance(outcome, RevisionConflict):
+                answers[at] = outcome
+
+        def end(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            return self._end(receipt, found.seq, at_ms, "finished", remember_s)
+
+        left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
+        for at in left:
+            answers[at] = await self._settle_one(receipts[at], end)
+        return [answer for answer in answers if answer is not None]
+
+    async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
+        """Begin the TTR anew, the job's own unless told otherwise. The receipts stay what they are."""
+
+        def renew(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
+            thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
+            due_ms = held.until_ms + RESERVED_SLACK_MS
+            return Move(found.subject, encode_job(held), thing, found.seq, due_ms=due_ms, target=ready)
+
+        return await self._settle_many(receipts, renew)
+
+    async def release_many(
+        self, receipts: Sequence[JobReceipt], *, delay_ms: int = 0, counts: bool = False, reason: str = ""
+    ) -> list[_Answer]:
+        """Give jobs back, to be handed out again after `delay_ms`. `counts`: an attempt was used up; with the last one
+        the job is buried."""
+
+        def give_back(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + delay_ms)
+            return self._jobs.placed(free, expected=found.seq, now_ms=at_ms, leaves=found.subject)
+
+        is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
+        return await self._settle_many(receipts, give_back, bury_if=is_last, reason=reason or "given back")
+
+    async def bury_many(self, receipts: Sequence[JobReceipt], *, reason: str) -> list[_Answer]:
+        """Make jobs dead letters, with their history."""
+        return await self._settle_many(receipts, self._end_buried, bury_if=lambda job: True, reason=reason)
+
+    async def _settle_many(
+        self,
+        receipts: Sequence[JobReceipt],
+        decide: _Decide,
+        *,
+        bury_if: Callable[[Job], bool] | None = None,
+        reason: str = "",
+    ) -> list[_Answer]:
+        """Look all up at once and make their moves; what has moved on meanwhile is looked at one by one."""
+        try:
+            found = await self._reads.find_many([(receipt.topic, receipt.key) for receipt in receipts])
+        except StreamError as error:
+            return [error for _ in receipts]
+        now_ms = self._jobs.clock.now_ms()
+        easy: list[tuple[int, Move]] = []
+        for at, receipt in enumerate(receipts):
+            one = found.get((receipt.topic, receipt.key))
+            job = _held_by(one, receipt, now_ms)
+            if one is not None and job is not None and not (bury_if and bury_if(job)):
+                easy.append((at, decide(one, job, receipt, now_ms)))
+        answers: dict[int, _Answer] = {}
+        for (at, move), outcome in zip(easy, await self._jobs.move_many([move for _, move in easy]), strict=True):
+            if not isinstance(outcome, RevisionConflict):
+                answers[at] = outcome if isinstance(outcome, StreamError) else _settled(receipts[at], move)
+        for at, receipt in enumerate(receipts):
+            if at not in answers:
+                answers[at] = await self._settle_one(receipt, decide, bury_if=bury_if, reason=reason)
+        return [answers[at] for at in range(len(receipts))]
+
+    async def _settle_one(
+        self,
+        receipt: JobReceipt,
+        decide: _Decide,
+        *,
+        bury_if: Callable[[Job], bool] | None = None,
+        reason: str = "",
+    ) -> _Answer:
+        """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between."""
+        outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
+        for _ in range(TRIES):
+            try:
+                found = await self._reads.find_key(receipt.topic, receipt.key)
+            except StreamError as error:
+                return error
+            now_ms = self._jobs.clock.now_ms()
+            job = _held_by(found, receipt, now_ms)
+            if found is None or job is None:
+                return _answer_without_hold(found, receipt)
+            if bury_if is not None and bury_if(job):
+                outcome = await self._bury(found, job, receipt, reason)
+                move = self._end_buried(found, job, receipt, now_ms)
+            else:
+                move = decide(found, job, receipt, now_ms)
+                outcome = await self._jobs.move(move)
+            if isinstance(outcome, int):
+                return _settled(receipt, move)
+            if not isinstance(outcome, RevisionConflict):
+                return outcome
+        assert isinstance(outcome, StreamError)
+        return outcome
+
+    async def _bury(self, found: Found, job: Job, receipt: JobReceipt, reason: str) -> int | StreamError:
+        """Write the letter, then end the job: the other way round a crash in between would lose it."""
+        now_ms = self._jobs.clock.now_ms()
+        told = noted(job, at_ms=now_ms, node=job.holder, reason=reason or "buried")
+        jobs = self._jobs
+        try:
+            (failure,) = await write_letters(
+                jobs.connection, jobs.publisher, jobs.namespace, [Burial(told, found.seq, reason)]
+            )
+        except StreamError as error:
+            return error
+        return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
+
+    def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        return self._end(receipt, found.seq, at_ms, "buried", BURIED_S, job_id=job.id)
+
+    def _end(
+        self, receipt: JobReceipt, seq: int, at_ms: int, outcome: Outcome, remember_s: int, *, job_id: str = ""
+    ) -> Move:
+        topic, key = receipt.topic, receipt.key
+        done = JobDone(topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark)
+        subject, reserved = self._jobs.subject("done", topic, key), self._jobs.subject("reserved", topic, key)
+        thing = self._jobs.subject("*", topic, key)
+        return Move(subject, encode_job(done), thing, seq, leaves=reserved, ttl_s=max(1, remember_s))
+
+
+def end_of(outcome: str) -> Literal["buried", "expired"]:
+    """Return the outcome, known to be one of the two."""
+    return "expired" if outcome == "expired" else "buried"
+
+
+def _held(job: Job, now_ms: int, ttr_ms: int, holder: str) -> Job:
+    """Return the job as it is handed out now."""
+    return replace(
+        job,
+        attempts=job.attempts + 1,
+        first_ms=job.first_ms or now_ms,
+        holder=holder,
+        until_ms=now_ms + ttr_ms,
+        receipt=secrets.token_hex(6),
+    )
+
+
+def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> Job | None:
+    """Return the job if it is reserved under this receipt, and its TTR has not passed."""
+    job = found.job if found is not None and found.state == "reserved" else None
+    if job is None or job.receipt != receipt.mark or now_ms > job.until_ms + STALE_AFTER_MS:
+        return None
+    return job
+
+
+def _answer_without_hold(found: Found | None, receipt: JobReceipt) -> _Answer:
+    if found is None:
+        return Stale(receipt.topic, receipt.key, "there is no such job any more")
+    if found.done is not None:
+        if found.done.receipt == receipt.mark:
+            return Settled(receipt.topic, receipt.key, "done")
+        return Stale(receipt.topic, receipt.key, "the job is over")
+    if found.job is not None and found.job.receipt == receipt.mark:
+        return Stale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
+    return Stale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
+
+
+def _settled(receipt: JobReceipt, move: Move) -> Settled:
+    token = move.subject.split(".")[2]
+    if token == "reserved":
+        return Settled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
+    return Settled(
+        receipt.topic, receipt.key, "delayed" if token == "delayed" else "done" if token == "done" else "ready"
+    )

@@ -1,0 +1,101 @@
+"""Where jobs stand on the broker: subjects by state, moves between them, and the notice to the timers."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from zlib import crc32
+
+import msgspec
+
+from actors.model.job_rules import BACKSTOP_MS
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.job_messages import READY_TOKENS, Job, encode_job
+from streams.moves import Move, Mover
+from streams.publisher import Publisher
+from streams.subjects import Namespace, token_of
+
+__all__ = ["PARTITIONS", "JobStream", "partition_of"]
+
+PARTITIONS = 8
+"""Of due times, so that several timers can share them."""
+FEW_PREFIXES = 10_000
+MOST_TOLD = 10_000
+"""Due times in one notice: far below the largest message."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def partition_of(topic: str, key: str) -> int:
+    """Return which part of the due times a job belongs to."""
+    return crc32(f"{topic}.{key}".encode()) % PARTITIONS
+
+
+class JobStream:
+    """The stream JOBS. `clock` is the server's, as far as it is known."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, namespace: Namespace, clock: Clock) -> None:
+        self.connection = connection
+        self.publisher = publisher
+        self.namespace = namespace
+        self.clock = clock
+        self.name = namespace.stream("JOBS")
+        self._mover = Mover(connection, publisher, self.name)
+        self._prefixes: dict[tuple[str, str], str] = {}
+
+    def subject(self, token: str, topic: str, key: str) -> str:
+        """Return `Namespace.job`, or `job_in_any_state` for the token `*`, faster. `key` is a token."""
+        prefix = self._prefixes.get((token, topic))
+        if prefix is None:
+            if len(self._prefixes) >= FEW_PREFIXES:
+                self._prefixes.clear()
+            prefix = self._prefixes[token, topic] = self.namespace.pattern("jobs", token, topic, "*")[:-1]
+        return prefix + key
+
+    def ready(self, job: Job, key: str) -> str:
+        """Return the subject on which the job is handed out."""
+        return self.subject(READY_TOKENS[job.priority], job.topic, key)
+
+    def placed(self, job: Job, *, expected: int, now_ms: int, leaves: str = "") -> Move:
+        """Return the move that makes the job wait until it is due, or ready at once if it is. `leaves`: the subject of
+        the schedule that it was."""
+        key = token_of(job.id)
+        thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
+        if job.due_ms <= now_ms:
+            return Move(ready, encode_job(job), thing, expected, leaves)
+        delayed = self.subject("delayed", job.topic, key)
+        left = "" if leaves == delayed else leaves  # what stands there is replaced
+        return Move(delayed, encode_job(job), thing, expected, left, job.due_ms + BACKSTOP_MS, ready)
+
+    async def move_many(self, moves: Sequence[Move]) -> list[int | StreamError]:
+        """As `Mover.move_many`; what was delayed is told to the timers. Lost, such a notice costs at most that the
+        server fires by itself."""
+        outcomes = await self._mover.move_many(moves)
+        await self._tell_due(
+            (move, outcome)
+            for move, outcome in zip(moves, outcomes, strict=True)
+            if move.due_ms and isinstance(outcome, int)
+        )
+        return outcomes
+
+    async def move(self, move: Move) -> int | StreamError:
+        """Make one move."""
+        (outcome,) = await self.move_many((move,))
+        return outcome
+
+    async def _tell_due(self, delayed: Iterable[tuple[Move, int]]) -> None:
+        """Tell `[due_ms, seq, "<topic>.<key>"]` of each, partition by partition. What is reserved is not told: the
+        server puts it back."""
+        told: dict[int, list[tuple[int, int, str]]] = {}
+        for move, seq in delayed:
+            _, _, token, topic, key = move.subject.split(".")
+            if token == "delayed":
+                part = told.setdefault(partition_of(topic, key), [])
+                part.append((move.due_ms - BACKSTOP_MS, seq, f"{topic}.{key}"))
+        for partition, jobs in told.items():
+            for start in range(0, len(jobs), MOST_TOLD):
+                await self._tell(partition, jobs[start : start + MOST_TOLD])
+
+    async def _tell(self, partition: int, jobs: list[tuple[int, int, str]]) -> None:
+        with suppress(StreamError):  # the jobs are stored, and the server has their due times
+            await self.connection.publish_core(self.namespace.due(partition), _encode(jobs))
