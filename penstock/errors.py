@@ -1,6 +1,16 @@
 """What users of the command line and the client may catch, and the exit code of each."""
 
-__all__ = ["Interrupted", "NotSet", "PenstockError", "StartFailed", "UsageError"]
+__all__ = [
+    "Interrupted",
+    "NotAccepted",
+    "NotSet",
+    "PenstockError",
+    "Stale",
+    "StartFailed",
+    "Timeout",
+    "Unavailable",
+    "UsageError",
+]
 
 
 class PenstockError(Exception):
@@ -25,3 +35,28 @@ class Interrupted(PenstockError):
 
 class NotSet(PenstockError):
     """Settings were changed by somebody else at the same time, again and again; nothing was changed by us."""
+
+
+class NotAccepted(PenstockError):
+    """The other side said no, and nothing was done. `code`: `bad`, `exists`, `quota`, `not_found`, …; `field`: which of
+    the values is wrong, where one is."""
+
+    def __init__(self, reason: str, *, code: str, field: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.field = field
+
+
+class Stale(NotAccepted):
+    """The reservation is over: its TTR ran out, it was settled, or the job deleted. Somebody else may hold the job."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, code="stale")
+
+
+class Unavailable(PenstockError):
+    """Nobody takes it just now, and nothing was done: no connection, no node with the desk's role, or all are busy."""
+
+
+class Timeout(PenstockError):
+    """No answer came in time. It may have been done, or may still be: repeating it under the same id is harmless."""

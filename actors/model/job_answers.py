@@ -1,0 +1,137 @@
+"""What a job desk answers at every door, as values; on the wire they are JSON objects with these fields.
+
+`code` says what became of it: `ok`; `exists` (a job of this id is there); `stale` (the receipt holds nothing any more);
+`not_found`; `quota` (the topic has as many waiting as it may); `bad` (the asker's mistake: `field` and `reason` say
+which); `unavailable` (the broker did not take it; certainly not done); `unknown` (it may have been done: ask again).
+"""
+
+from typing import Literal
+
+from msgspec import Raw, Struct
+
+from streams.job_messages import Priority, State
+
+__all__ = [
+    "HTTP_CODES",
+    "Added",
+    "Answer",
+    "Code",
+    "ListPage",
+    "Listed",
+    "NotAdded",
+    "Reserved",
+    "TopicCounts",
+    "TopicView",
+]
+
+Code = Literal["ok", "exists", "stale", "not_found", "quota", "bad", "unavailable", "unknown"]
+HTTP_CODES: dict[Code, int] = {
+    "ok": 200,
+    "exists": 409,
+    "stale": 409,
+    "not_found": 404,
+    "quota": 429,
+    "bad": 400,
+    "unavailable": 503,
+    "unknown": 504,
+}
+
+
+class Added(Struct, frozen=True, kw_only=True):
+    """The job is there. `is_new`: we made it, or replaced the one that was there; else the one that was there first
+    stands, in `state`, and `is_same_body` says whether it asks for the same."""
+
+    topic: str
+    id: str
+    state: State
+    due_ms: int
+    is_new: bool = True
+    is_same_body: bool = True
+    code: Literal["ok"] = "ok"
+
+
+class NotAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The job was not added, and why. `field`: which of the asker's values is wrong. The rest tells of the job that is
+    there, where the code is `exists`."""
+
+    code: Code
+    reason: str
+    topic: str = ""
+    id: str = ""
+    field: str = ""
+    state: State | None = None
+    due_ms: int = 0
+    is_same_body: bool = False
+
+
+class Reserved(Struct, frozen=True, kw_only=True):
+    """A job handed out, held until `until_ms` by the server's clock. `attempt` counts from 1; `history` tells of the
+    attempts before."""
+
+    topic: str
+    id: str
+    receipt: str
+    body: Raw
+    attempt: int
+    most_attempts: int
+    ttr_ms: int
+    until_ms: int
+    added_ms: int
+    due_ms: int
+    priority: Priority = "normal"
+    history: tuple[str, ...] = ()
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a reservation, or of a job. `until_ms`: held until then, after a touch."""
+
+    code: Code
+    reason: str = ""
+    topic: str = ""
+    id: str = ""
+    until_ms: int = 0
+
+
+class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job as it stands. `finished_ms` and `outcome` are there once it is done; the rest is gone then."""
+
+    topic: str
+    id: str
+    state: State
+    due_ms: int = 0
+    added_ms: int = 0
+    ttr_ms: int = 0
+    attempts: int = 0
+    most_attempts: int = 0
+    priority: Priority = "normal"
+    expires_ms: int = 0
+    holder: str = ""
+    until_ms: int = 0
+    finished_ms: int = 0
+    outcome: str = ""
+    history: tuple[str, ...] = ()
+    body: Raw = Raw(b"null")
+
+
+class TopicCounts(Struct, frozen=True, kw_only=True):
+    """How many jobs of a topic are in each state. `done`: those still known."""
+
+    topic: str
+    delayed: int
+    ready: int
+    reserved: int
+    done: int
+
+
+class ListPage(Struct, frozen=True, kw_only=True):
+    """Some jobs of a list. `after`: the cursor of the next page; empty: this was the last."""
+
+    jobs: tuple[Listed, ...]
+    after: str = ""
+
+
+class TopicView(Struct, frozen=True, kw_only=True):
+    """A topic and what is set about it, as a person would write it."""
+
+    topic: str
+    settings: dict[str, object]
