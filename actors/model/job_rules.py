@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.model.setting_values import shown
-from actors.model.topic_settings import LANES, TopicSettings
+from actors.model.topic_settings import DEFAULT, LANES, TopicSettings
 from streams.job_messages import (
     LARGEST_BODY,
     LONGEST_DELAY_MS,
@@ -86,6 +86,8 @@ def make_job(new: NewJob, settings: TopicSettings, *, now_ms: int, fresh_id: str
     """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id."""
     if not isinstance(new.topic, str) or not TOKEN.fullmatch(new.topic):
         raise BadJob("topic", new.topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
+    if new.topic == DEFAULT:
+        raise BadJob("topic", new.topic, "is the name of what holds for all topics", "use another")
     due_ms = _due_ms(new, now_ms)
     return Job(
         topic=new.topic,

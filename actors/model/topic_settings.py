@@ -21,8 +21,10 @@ from actors.model.setting_values import (
 )
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
 
-__all__ = ["LANES", "TopicSettings", "as_document", "parse_topic", "resolve_topic"]
+__all__ = ["DEFAULT", "LANES", "TopicSettings", "as_document", "parse_topic", "resolve_topic"]
 
+DEFAULT = "default"
+"""The level that holds for all topics; so no topic has this name."""
 LANES: tuple[Priority, ...] = tuple(READY_TOKENS)
 """From the first served to the last."""
 _DAY_MS = 86_400_000

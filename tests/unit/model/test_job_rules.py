@@ -99,6 +99,7 @@ def test_what_was_due_before_is_due_still() -> None:
         pytest.param({"topic": "a b"}, "topic", id="topic-with-blank"),
         pytest.param({"topic": "$JS.API.>"}, "topic", id="topic-of-the-server"),
         pytest.param({"topic": ""}, "topic", id="no-topic"),
+        pytest.param({"topic": "default"}, "topic", id="topic-of-all-topics"),
         pytest.param({"topic": 7}, "topic", id="topic-number"),
         pytest.param({"id": "a" * 256}, "id", id="id-too-long"),
         pytest.param({"id": "a\r\nPUB x 0"}, "id", id="id-with-line-break"),
