@@ -81,7 +81,7 @@ class HeldJob:
 class Reservation:
     """One job held for the length of a block; see `Jobs.reserve`."""
 
-    def __init__(self, jobs: Jobs, topic: str, wait: Seconds, ttr: Seconds | None, holder: str) -> None:
+    def __init__(self, jobs: "Jobs", topic: str, wait: Seconds, ttr: Seconds | None, holder: str) -> None:
         self._jobs = jobs
         self._topic = topic
         self._wait = wait
