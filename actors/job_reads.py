@@ -91,6 +91,13 @@ class JobReads:
                 found[one.topic, one.key] = one
         return found
 
+    async def find_in_all(self, job_id: str) -> list[Found]:
+        """Return the jobs of this id in whatever topics. A moment old at worst; costs a look into each topic."""
+        pattern = self._jobs.namespace.pattern("jobs", "*", "*", token_of(job_id))
+        entries = await last_entries(self._jobs.connection, self._jobs.name, [pattern], timeout_s=READ_S)
+        by_topic = {found.topic: found for found in map(found_of, sorted(entries.values()))}
+        return list(by_topic.values())
+
     async def count(self, topic: str) -> Counts:
         """Return how many jobs of a topic there are. Six requests, whatever the numbers."""
         by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
@@ -105,23 +112,26 @@ class JobReads:
         most: int = 100,
         due_from_ms: int = 0,
         due_before_ms: int = 0,
+        most_bytes: int = MOST_BYTES,
     ) -> Page:
         """Return jobs of a topic in a state, a page at a time; of those that are not over, with limits, only the ones
-        due in `[due_from_ms, due_before_ms)` (0: no end). Raises BadCursor."""
+        due in `[due_from_ms, due_before_ms)` (0: no end). A page ends early at `most_bytes`, but with one job at least.
+        Raises BadCursor."""
         tokens = _TOKENS[state]
         at, seq = _read_cursor(cursor, len(tokens))
         page: list[Found] = []
-        scanned = 0
-        while at < len(tokens) and len(page) < most and scanned < MOST_SCANNED:
-            entries, is_end = await self._next(tokens[at], topic, seq, most - len(page))
+        scanned, left_bytes = 0, most_bytes
+        while at < len(tokens) and len(page) < most and scanned < MOST_SCANNED and left_bytes > 0:
+            entries, is_end = await self._next(tokens[at], topic, seq, most - len(page), left_bytes)
             scanned += len(entries)
+            left_bytes -= sum(len(entry.payload) for entry in entries)
             page += (one for one in map(found_of, entries) if _is_due_within(one, due_from_ms, due_before_ms))
             at, seq = (at + 1, 1) if is_end else (at, entries[-1].seq + 1)
         return Page(page, f"{at}.{seq}" if at < len(tokens) else "")
 
-    async def _next(self, token: str, topic: str, seq: int, most: int) -> tuple[list[LogEntry], bool]:
+    async def _next(self, token: str, topic: str, seq: int, most: int, most_bytes: int) -> tuple[list[LogEntry], bool]:
         pattern = self._jobs.subject(token, topic, "*")
-        request = {"seq": seq, "next_by_subj": pattern, "batch": most, "max_bytes": MOST_BYTES}
+        request = {"seq": seq, "next_by_subj": pattern, "batch": most, "max_bytes": most_bytes}
         messages, end = await get_batch(self._jobs.connection, self._jobs.name, request, timeout_s=READ_S)
         return [entry_of(message) for message in messages], not messages or _pending(end.headers) == 0
 

@@ -178,13 +178,19 @@ class Reservations:
         return await self._settle_many(receipts, renew)
 
     async def release_many(
-        self, receipts: Sequence[JobReceipt], *, delay_ms: int = 0, counts: bool = False, reason: str = ""
+        self,
+        receipts: Sequence[JobReceipt],
+        *,
+        delay_ms: int | Callable[[Job], int] = 0,
+        counts: bool = False,
+        reason: str = "",
     ) -> list[_Answer]:
-        """Give jobs back, to be handed out again after `delay_ms`. `counts`: an attempt was used up; with the last one
-        the job is buried."""
+        """Give jobs back, to be handed out again after `delay_ms`, or after what it says for each. `counts`: an attempt
+        was used up; with the last one the job is buried."""
 
         def give_back(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
-            free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + delay_ms)
+            wait_ms = delay_ms if isinstance(delay_ms, int) else delay_ms(job)
+            free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + wait_ms)
             return self._jobs.placed(free, expected=found.seq, now_ms=at_ms, leaves=found.subject)
 
         is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
