@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import dead, demo, doctor, holes, node, settings, sources, verify
+from penstock.cli import dead, demo, doctor, holes, node, outbox, settings, sources, verify
 from penstock.logs import guard_descriptors
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ settings.add_to(app)
 sources.add_to(app)
 holes.add_to(app)
 dead.add_to(app)
+outbox.add_to(app)
 verify.add_to(app)
 
 

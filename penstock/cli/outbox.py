@@ -1,0 +1,100 @@
+"""`penstock outbox`: jobs that were added in transactions of another database, handed over."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.call import Call, command
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["add_to"]
+
+Db = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="The database: sqlite:///FILE or postgresql://USER@HOST/NAME; with a password as env:NAME or file:/path.",
+        show_default=False,
+    ),
+]
+Table = Annotated[str, typer.Option(metavar="[SCHEMA.]NAME", help="The outbox's table.")]
+Once = Annotated[bool, typer.Option("--once", help="Hand over what is there now, and end; for cron.")]
+Poll = Annotated[float, typer.Option(min=0.01, max=3600, metavar="SECONDS", help="How often to look for new jobs.")]
+Batch = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many to hand over at a time.")]
+
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(help="Jobs that were added in transactions of your own database.")
+    app.add_typer(group, name="outbox")
+    command(group, "relay")(_relay)
+
+
+async def _relay(
+    call: Call, db: Db, table: Table = "penstock_outbox", once: Once = False, poll: Poll = 0.1, batch: Batch = 200
+) -> None:
+    """Hand over what was committed, until stopped; at any moment, since what is done twice counts once."""
+    from penstock.client import connect
+    from penstock.logs import set_up_logs
+    from penstock.outbox import Outbox
+    from penstock.outbox_relay import relay, relay_once
+    from penstock.session import credentials_of, server_url
+
+    config = call.config()
+    schema, _, name = table.rpartition(".")
+    outbox, engine = Outbox(name, schema=schema or None), _engine(db)
+    set_up_logs(config.log_level, config.log_form)
+    opened = connect(
+        server_url(config), namespace=config.namespace, name="penstock-outbox", credentials=credentials_of(config)
+    )
+    try:
+        async with opened as client:
+            if not once:
+                await relay(engine, client.jobs, outbox=outbox, batch=batch, poll_s=poll)
+            moved = await relay_once(engine, client.jobs, outbox=outbox, batch=batch)
+    finally:
+        await engine.dispose()
+    call.out.say(f"{moved.handed_over} handed over, {moved.refused} refused, {moved.later} to be tried again later")
+    call.out.result(moved._asdict())
+    if moved.refused or moved.later:
+        raise typer.Exit(1)
+
+
+def _engine(db: str) -> "AsyncEngine":
+    """Return the database at a URL or behind a reference. Raises UsageError, which never shows a password."""
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    url = _url(db)
+    if url.drivername not in _DRIVERS and url.drivername not in _DRIVERS.values():
+        raise UsageError(
+            f"--db: no outbox in {url.drivername!r}; say sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        )
+    if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
+        raise UsageError(f"--db {url.render_as_string()}: no such file")
+    return create_async_engine(
+        url.set(drivername=_DRIVERS.get(url.drivername, url.drivername)), pool_size=1, hide_parameters=True
+    )
+
+
+def _url(db: str) -> "URL":
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    from actors.secrets import BadReference, is_reference, resolve_reference
+
+    try:
+        url = make_url(resolve_reference(db).reveal() if is_reference(db) else db)
+    except BadReference as error:
+        raise UsageError(f"--db: {error}") from error
+    except ArgumentError:
+        raise UsageError("--db: not a database URL; say sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+    if url.password is not None and not is_reference(db):
+        raise UsageError("--db: a password is never written down here; put the whole URL behind env:NAME or file:/path")
+    return url
