@@ -1,7 +1,7 @@
 """How fast a topic's jobs are let out: this node's part of each topic's rate, spent evenly by handlers and desk alike.
 
-A rate is the cluster's; a node spends the rate divided by the live nodes that hand out jobs, so that a node that comes
-or goes changes the parts within a heartbeat (ADR 10). Nothing here sleeps: what is not granted says how long to wait.
+A rate is the cluster's; a node spends the rate divided by the live nodes that hand out the topic's jobs, by handlers or
+by their desk, so that a node that comes or goes changes the parts within a heartbeat (ADR 10). Nothing here sleeps: what is not granted says how long to wait.
 State: memory only. After a restart a node begins with one burst, a tenth of a second's worth.
 """
 
@@ -17,12 +17,12 @@ FEW_PACES = 256
 
 
 class ReleaseRates:
-    """Grants releases. One object a node; `per_s(topic)` is the topic's rate, 0 for none; `nodes` share it."""
+    """Grants releases. One object a node; `per_s(topic)` is the topic's rate, 0 for none; `nodes(topic)` share it."""
 
     def __init__(
         self,
         per_s: Callable[[str], float],
-        nodes: Callable[[], int],
+        nodes: Callable[[str], int],
         *,
         now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
     ) -> None:
@@ -50,7 +50,7 @@ class ReleaseRates:
             self._paces[topic] = Pace(pace.spent_ms - count * rate.interval_ms)
 
     def _rate(self, topic: str) -> Rate | None:
-        per_s = self._per_s(topic) / max(1, self._nodes())
+        per_s = self._per_s(topic) / max(1, self._nodes(topic))
         return Rate(per_s, max(1, int(per_s * BURST_S))) if per_s > 0 else None
 
     def _keep(self, topic: str, pace: Pace, now_ms: float) -> None:

@@ -34,7 +34,7 @@ def test_no_span_lets_out_more_than_the_share_and_a_burst(
     per_s: float, nodes: int, takes: list[tuple[float, int]]
 ) -> None:
     clock = Hand()
-    rates = ReleaseRates(lambda _topic: per_s, lambda: nodes, now_ms=clock)
+    rates = ReleaseRates(lambda _topic: per_s, lambda _topic: nodes, now_ms=clock)
     began_ms, out, share = clock.ms, 0, per_s / nodes
     for gap_ms, most in takes:
         clock.ms += gap_ms
@@ -46,7 +46,7 @@ def test_no_span_lets_out_more_than_the_share_and_a_burst(
 
 def test_after_the_wait_that_was_told_one_is_granted() -> None:
     clock = Hand()
-    rates = ReleaseRates(lambda _topic: 3.0, lambda: 1, now_ms=clock)
+    rates = ReleaseRates(lambda _topic: 3.0, lambda _topic: 1, now_ms=clock)
     assert rates.take("t", 10) == (1, 0)
     granted, wait_ms = rates.take("t", 10)
     assert (granted, wait_ms) == (0, 333)
@@ -55,14 +55,14 @@ def test_after_the_wait_that_was_told_one_is_granted() -> None:
 
 
 def test_what_was_not_used_can_be_given_back() -> None:
-    rates = ReleaseRates(lambda _topic: 100.0, lambda: 1, now_ms=Hand())
+    rates = ReleaseRates(lambda _topic: 100.0, lambda _topic: 1, now_ms=Hand())
     assert rates.take("t", 10) == (10, 0)
     rates.give_back("t", 4)
     assert rates.take("t", 10) == (4, 0)
 
 
 def test_topics_without_a_rate_are_let_out_at_once_and_topics_do_not_share() -> None:
-    rates = ReleaseRates({"a": 0.0, "b": 10.0, "c": 10.0}.__getitem__, lambda: 1, now_ms=Hand())
+    rates = ReleaseRates({"a": 0.0, "b": 10.0, "c": 10.0}.__getitem__, lambda _topic: 1, now_ms=Hand())
     assert rates.take("a", 1000) == (1000, 0)
     rates.give_back("a", 5)
     assert rates.take("b", 1) == (1, 0)
@@ -72,7 +72,7 @@ def test_topics_without_a_rate_are_let_out_at_once_and_topics_do_not_share() -> 
 
 def test_a_thousand_topics_are_forgotten_once_they_say_nothing() -> None:
     clock = Hand()
-    rates = ReleaseRates(lambda _topic: 10.0, lambda: 1, now_ms=clock)
+    rates = ReleaseRates(lambda _topic: 10.0, lambda _topic: 1, now_ms=clock)
     for number in range(1000):
         rates.take(f"t{number}", 1)
         clock.ms += 200
