@@ -1,0 +1,316 @@
+"""Recurring jobs on a real server: each an ordinary job, added once, through crashes, changes and overlap."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+import msgspec
+import pytest
+from anyio.abc import TaskStatus
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.job_store import JobStore, Stored
+from actors.model.job_answers import Added, NotAdded
+from actors.model.job_rules import make_job
+from actors.model.recurrence import Misfire, Recurring, occurrence_id
+from actors.model.topic_settings import TopicSettings
+from actors.recurring import RecurringJobs, decode_recurring
+from penstock import recurring
+from penstock.errors import UsageError
+from streams.bucket import Bucket
+from streams.clock import SYSTEM, now_ms
+from streams.connection import Connection
+from streams.job_messages import NewJob
+from streams.publisher import Publisher
+from streams.specs import wanted
+from streams.topology import apply
+from tests.support.engine import logging_of
+
+KEY = "mail.nightly"
+HOUR = 3_600_000
+FAR = Recurring(cron="0 0 1 1 *", overlap="allow")
+EACH_SECOND = Recurring(every_ms=1000, body=Raw(b'{"n":1}'))
+
+
+class StoreDesk:
+    """Adds by the store, as the desk does; refuses as long as it is told to."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self.refuses = False
+        self.asked = 0
+
+    async def add(self, jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
+        self.asked += 1
+        if self.refuses:
+            return [NotAdded(code="quota", reason="full") for _ in jobs]
+        made = [make_job(job, TopicSettings(), now_ms=now_ms(), fresh_id="") for job in jobs]
+        answers: list[Added | NotAdded] = []
+        for job, stored in zip(made, await self._store.add_many([(job, "keep") for job in made]), strict=True):
+            assert isinstance(stored, Stored)
+            answers.append(
+                Added(topic=job.topic, id=job.id, state=stored.state, due_ms=job.due_ms, is_new=stored.is_new)
+            )
+        return answers
+
+
+class Ground(NamedTuple):
+    """Streams and buckets, and what works on them."""
+
+    connection: Connection
+    store: JobStore
+    desk: StoreDesk
+    records: Bucket[bytes]
+    leases: Bucket[bytes]
+
+    def actor(self, node: str = "n1") -> RecurringJobs:
+        return RecurringJobs(
+            node=node,
+            connection=self.connection,
+            records=self.records,
+            leases=self.leases,
+            desk=self.desk,
+            store=self.store,
+            clock=SYSTEM,
+            stop=anyio.Event(),
+        )
+
+    async def put(self, record: Recurring, key: str = KEY) -> None:
+        await self.records.put(key, msgspec.json.encode(record))
+
+    async def record_when(self, holds: Callable[[Recurring], bool], key: str = KEY) -> Recurring:
+        """Return the record as soon as `holds` is true of it."""
+        with anyio.fail_after(20):
+            async with self.records.watch(key) as changes:
+                async for change in changes:
+                    entry = getattr(change, "entry", None)
+                    if entry is not None and holds(record := decode_recurring(entry.raw)):
+                        return record
+        raise AssertionError("a watch does not end")
+
+    async def state(self, due_ms: int, name: str = "nightly") -> str:
+        found = await self.store.find("mail", occurrence_id(name, due_ms))
+        return "" if found is None else found.state
+
+
+@pytest.fixture
+async def ground(connection: Connection, publisher: Publisher) -> Ground:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    store = JobStore(connection, publisher, connection.namespace, SYSTEM)
+
+    def bucket(short: str) -> Bucket[bytes]:
+        return Bucket(connection, publisher, connection.namespace.bucket(short), bytes)
+
+    return Ground(connection, store, StoreDesk(store), bucket("RECURRING"), bucket("LEASES"))
+
+
+@asynccontextmanager
+async def running(actor: RecurringJobs) -> AsyncIterator[RecurringJobs]:
+    """Run the actor until the block ends, as a node that dies: its lease is all that it gives back."""
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        yield actor
+        tasks.cancel_scope.cancel()
+
+
+def is_added(record: Recurring) -> bool:
+    return record.added_ms > 0 and not record.adding
+
+
+# ---- one after the other
+
+
+async def test_the_next_one_is_added_ahead_and_is_an_ordinary_job(ground: Ground) -> None:
+    async with running(ground.actor()):
+        wish = replace(FAR, body=Raw(b'{"n":1}'), ttr_ms=9000, attempts=2)
+        stored, _ = await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        record = await ground.record_when(is_added)
+    [due_ms] = recurring.upcoming(stored, now_ms=now_ms(), most=1)
+    assert (record.added_ms, record.last_ms) == (due_ms, due_ms)
+    found = await ground.store.find("mail", occurrence_id("nightly", due_ms))
+    assert found is not None
+    assert found.job is not None
+    assert (found.state, found.job.due_ms, found.job.ttr_ms, found.job.most_attempts) == ("delayed", due_ms, 9000, 2)
+    assert bytes(found.job.body) == b'{"n":1}'
+
+
+async def test_they_come_one_after_the_other_each_at_its_time(ground: Ground) -> None:
+    async with running(ground.actor()):
+        record = replace(EACH_SECOND, overlap="allow")
+        stored, _ = await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+        await ground.record_when(lambda record: is_added(record) and record.added_ms >= stored.start_ms + 3000)
+    counts = await ground.store.count("mail")
+    assert counts.delayed + counts.ready == 3, "one ahead, and those that are due by now"
+    for at in (1, 2, 3):
+        assert await ground.state(stored.start_ms + at * 1000) in ("delayed", "ready")
+
+
+async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -> None:
+    async with running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", EACH_SECOND, now_ms=now_ms())
+        record = await ground.record_when(lambda record: record.left_out > 0)
+        first_ms = record.added_ms
+        assert (await ground.store.count("mail")).ready == 1
+        await ground.store.delete("mail", occurrence_id("nightly", first_ms))
+        record = await ground.record_when(lambda record: is_added(record) and record.added_ms > first_ms)
+    assert (record.added_ms - first_ms) % 1000 == 0
+    assert await ground.state(record.added_ms) in ("delayed", "ready")
+
+
+# ---- crashes
+
+
+async def test_what_was_claimed_before_a_crash_is_added_by_the_next_leader(ground: Ground) -> None:
+    due_ms = now_ms() + HOUR
+    claimed = replace(FAR, last_ms=due_ms, added_ms=due_ms, adding=(due_ms,))
+    await ground.put(claimed)
+    async with running(ground.actor()):
+        await ground.record_when(lambda record: not record.adding)
+        assert await ground.state(due_ms) == "delayed"
+        await ground.put(claimed)  # as if it had crashed after the job, and before the record said so
+        await ground.record_when(lambda record: not record.adding)
+    assert (await ground.store.count("mail")).delayed == 1
+
+
+async def test_another_node_takes_over(ground: Ground) -> None:
+    one, two, killed = ground.actor("n1"), ground.actor("n2"), anyio.CancelScope()
+
+    async def first(*, task_status: TaskStatus[None]) -> None:
+        with killed:
+            await one.run(task_status=task_status)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(first)
+            await one.elected.wait()
+            record = replace(EACH_SECOND, overlap="allow", misfire="all")
+            stored, _ = await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+            await ground.record_when(is_added)
+            await tasks.start(two.run)
+            killed.cancel()
+            await two.elected.wait()
+            assert not one.elected.is_set()
+            seen = await ground.record_when(is_added)
+            after = await ground.record_when(lambda record: is_added(record) and record.added_ms > seen.added_ms)
+            tasks.cancel_scope.cancel()
+    for due_ms in range(stored.start_ms + 1000, after.added_ms + 1, 1000):
+        assert await ground.state(due_ms) in ("delayed", "ready"), "none is missing, and none could come twice"
+
+
+@pytest.mark.parametrize(("misfire", "count"), [("skip", 0), ("once", 1), ("all", 5)])
+async def test_what_was_missed_while_no_node_was_there_is_run_as_its_policy_says(
+    ground: Ground, misfire: Misfire, count: int
+) -> None:
+    at_ms = now_ms()
+    start_ms = at_ms - 2 * HOUR - 120_000  # two minutes late by now, more than just late
+    record = Recurring(every_ms=HOUR // 2, start_ms=start_ms, last_ms=start_ms - 1, misfire=misfire, overlap="allow")
+    dues = [start_ms + at * HOUR // 2 for at in range(6)]
+    async with running(ground.actor()), logging_of() as logged:
+        await ground.put(record)
+        await ground.record_when(lambda record: is_added(record) and record.added_ms == dues[5])
+        told = logged.of("recurring.missed")
+    assert [await ground.state(due_ms) for due_ms in dues] == [""] * (5 - count) + ["ready"] * count + ["delayed"]
+    missed = {"skip": (dues[0], dues[4]), "once": (dues[0], dues[3])}.get(misfire)
+    assert [(each["first_ms"], each["to_ms"]) for each in told] == ([missed] if missed else [])
+
+
+async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:
+    ground.desk.refuses = True
+    async with running(ground.actor()), logging_of() as logged:
+        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        told = await logged.first("recurring.failed")
+        assert "quota: full" in told["error"]
+        assert (await ground.record_when(lambda record: bool(record.adding))).added_ms
+        ground.desk.refuses = False
+        record = await ground.record_when(is_added)
+        assert await ground.state(record.added_ms) == "delayed"
+        assert len(logged.of("recurring.failed")) == 1, "told once"
+
+
+# ---- what people change
+
+
+async def test_a_pause_takes_back_what_is_not_due_and_resuming_adds_it_anew(ground: Ground) -> None:
+    async with running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        record = await ground.record_when(is_added)
+        assert await recurring.pause(ground.records, "mail", "nightly")
+        assert not await recurring.pause(ground.records, "mail", "nightly")
+        await ground.record_when(lambda record: record.is_paused and not record.stale)
+        assert await ground.state(record.added_ms) == ""
+        assert await recurring.resume(ground.records, "mail", "nightly", now_ms=now_ms())
+        await ground.record_when(lambda record: not record.adding and record.last_ms == record.added_ms)
+        assert await ground.state(record.added_ms) == "delayed"
+    assert not await recurring.resume(ground.records, "mail", "nightly", now_ms=now_ms())
+
+
+async def test_another_definition_takes_the_place_of_the_first(ground: Ground) -> None:
+    async with running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        first = await ground.record_when(is_added)
+        other = replace(FAR, cron="0 0 2 1 *")
+        with pytest.raises(UsageError, match="--replace"):
+            await recurring.add(ground.records, "mail", "nightly", other, now_ms=now_ms())
+        assert await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms()) == (first, False)
+        await recurring.add(ground.records, "mail", "nightly", other, now_ms=now_ms(), is_replaced=True)
+        second = await ground.record_when(lambda record: is_added(record) and record.cron == other.cron)
+    assert (await ground.state(first.added_ms), await ground.state(second.added_ms)) == ("", "delayed")
+
+
+async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_had(ground: Ground) -> None:
+    async with running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        record = await ground.record_when(is_added)
+        found = await ground.store.find("mail", occurrence_id("nightly", record.added_ms))
+        assert found is not None
+        assert found.job is not None
+        tried = replace(found.job, attempts=1)  # it was handed out before, and waits for its next attempt
+        [_] = await ground.store.add_many([(tried, "replace")])
+        await recurring.remove(ground.records, "mail", "nightly")
+        with anyio.fail_after(20):
+            while await ground.records.get(KEY) is not None:
+                await anyio.lowlevel.checkpoint()
+        assert await ground.state(record.added_ms) == "delayed"
+        await recurring.add(ground.records, "mail", "nightly", replace(FAR, cron="0 0 3 1 *"), now_ms=now_ms())
+        record = await ground.record_when(is_added)
+        await recurring.remove(ground.records, "mail", "nightly")
+        with anyio.fail_after(20):
+            while await ground.records.get(KEY) is not None:
+                await anyio.lowlevel.checkpoint()
+        assert await ground.state(record.added_ms) == ""
+    assert await recurring.records(ground.records) == []
+    with pytest.raises(UsageError, match="no recurring job mail/nightly; there is none at all"):
+        await recurring.find(ground.records, "mail", "nightly")
+
+
+@pytest.mark.parametrize(
+    ("key", "raw", "said"),
+    [
+        (KEY, b'{"cron": "61 * * * *"}', "the minute is not understood"),
+        (KEY, b'{"cron": "* * * * *", "tz": "Mars/Olympus"}', "unknown"),
+        (KEY, b'{"every_ms": 0}', "either cron or every"),
+        (KEY, b'{"every_ms": "10m"}', "Expected `int"),
+        (KEY, b"{", "no recurring job"),
+        (KEY, b"\xff", "no recurring job"),
+        ("mail", b"{}", "is not TOPIC.NAME"),
+        ("a.b.c", b"{}", "is not TOPIC.NAME"),
+    ],
+)
+async def test_a_record_that_cannot_be_followed_is_told_and_holds_up_no_other(
+    ground: Ground, key: str, raw: bytes, said: str
+) -> None:
+    async with running(ground.actor()), logging_of() as logged:
+        await ground.records.put(key, raw)
+        told = await logged.first("recurring.failed")
+        assert (told["key"], said in told["error"]) == (key, True), told
+        await ground.put(FAR, "mail.other")
+        await ground.record_when(is_added, "mail.other")
+        if key == KEY:
+            [bad, _] = await recurring.records(ground.records, "mail")
+            assert (bad.recurring, said in bad.fault) == (None, True)
+            await ground.put(FAR)
+            await ground.record_when(is_added)
