@@ -1,8 +1,9 @@
 """Dead letters, as people act on them: looked at, sent round again, dropped.
 
 Sent round again means: a hole's window is read again; an order goes into the stream of orders under a new message id,
-so that the server's memory of the first one does not swallow it. The letter goes once that is confirmed; a crash in
-between sends the order twice, which every sink takes as one (its version is the same).
+so that the server's memory of the first one does not swallow it; a job is due now, with all its attempts; a submission
+is handed in once more. The letter goes once that is confirmed. A crash in between sends an order twice, which every
+sink takes as one (its version is the same), a job once (its id and history tell), and a submission twice.
 """
 
 import re
@@ -12,17 +13,22 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from actors.job_letters import ENGINE, job_of
+from actors.job_replay import JobReplay
+from actors.job_store import JobStore
 from actors.model.slices import MalformedSliceId, parse_slice_id
 from actors.sources import SourceKey
 from penstock.errors import PenstockError, UsageError
 from penstock.holes import redrive
 from penstock.records import Records
 from streams.errors import MalformedMessage, MalformedSubject
+from streams.job_messages import Job
 from streams.log import LogEntry, delete_entry, entry_at, read_log
 from streams.message_ids import message_id, order_message_id
 from streams.messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
+from streams.server_clock import ServerClock
 
-__all__ = ["Filter", "Letter", "Replayed", "drop", "find", "letter_at", "letters", "plan", "replay"]
+__all__ = ["Filter", "Letter", "Replayed", "Replayer", "drop", "find", "letter_at", "letters", "plan"]
 
 
 _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
@@ -30,10 +36,19 @@ _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
 
 
 class Filter(NamedTuple):
-    """Which letters: of an engine, and of one of its names (a platform, a sink); empty is any."""
+    """Which letters: of an engine, of one of its names (a platform, a sink, a topic), with a text in their reason in
+    whatever case, stored from one moment on and before another; empty and 0 are any."""
 
     engine: str = ""
     name: str = ""
+    reason: str = ""
+    from_ms: int = 0
+    before_ms: int = 0
+
+    def takes(self, letter: "Letter") -> bool:
+        """Return whether a letter of this engine and name is one of those meant."""
+        is_old_enough = not self.before_ms or letter.stored_ms < self.before_ms
+        return is_old_enough and letter.stored_ms >= self.from_ms and self.reason.lower() in letter.why.lower()
 
 
 class Letter(NamedTuple):
@@ -45,6 +60,11 @@ class Letter(NamedTuple):
     payload: bytes
     letter: DeadLetter | None
     fault: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it was given up on."""
+        return self.letter.reason if self.letter else f"the letter itself does not decode: {self.fault}"
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -73,13 +93,26 @@ class SendStored(NamedTuple):
     seq: int
 
 
+class Requeue(NamedTuple):
+    """It holds a job: add it again, as a new epoch."""
+
+    job: Job
+
+
+class Resubmit(NamedTuple):
+    """It holds a submission that was refused: hand it in again, whoever mended the cause."""
+
+    subject: str
+    payload: bytes
+
+
 class Cannot(NamedTuple):
     """There is nothing to send again; the text says why and what to do."""
 
     why: str
 
 
-Plan = Redrive | Send | SendStored | Cannot
+Plan = Redrive | Send | SendStored | Requeue | Resubmit | Cannot
 
 
 class Replayed(Struct, frozen=True):
@@ -106,6 +139,10 @@ def plan(letter: DeadLetter) -> Plan:
         return _plan_fetch(letter)
     if letter.engine == "sink":
         return _plan_sink(letter)
+    if letter.engine == ENGINE:
+        return _plan_job(letter)
+    if letter.engine == "submit":
+        return Resubmit("submit.job" if letter.name == "job" else f"submit.job.{letter.name}", dead_payload(letter))
     return Cannot(f"this version does not know how to send letters of {letter.engine} again")
 
 
@@ -132,6 +169,13 @@ def _plan_sink(letter: DeadLetter) -> Plan:
     return Send(orders, payload) if orders else Cannot("it holds no order; drop the letter")
 
 
+def _plan_job(letter: DeadLetter) -> Plan:
+    try:
+        return Requeue(job_of(letter))
+    except MalformedMessage as error:
+        return Cannot(f"its body is no job ({error}); add the job it should have been, and drop the letter")
+
+
 # ---- reading
 
 
@@ -144,7 +188,9 @@ async def letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIt
         raise UsageError(str(error)) from error
     stream = records.namespace.stream("DEAD")
     async for entry in read_log(records.connection, stream, pattern, start_seq=after + 1):
-        yield _letter(entry)
+        letter = _letter(entry)
+        if which.takes(letter):
+            yield letter
 
 
 async def letter_at(records: Records, seq: int) -> Letter | None:
@@ -179,23 +225,64 @@ def _letter(entry: LogEntry) -> Letter:
 # ---- acting
 
 
-async def replay(records: Records, letter: Letter, *, by: str) -> Replayed:
-    """Send one letter round again, then remove it. What cannot be sent stays, and says why."""
-    steps = plan(letter.letter) if letter.letter is not None else Cannot(f"it does not decode ({letter.fault})")
-    try:
-        match steps:
-            case Redrive(source=source, slice_id=slice_id):
-                what = await _redrive(records, source, slice_id, by)
-            case Send(orders=orders, payload=payload):
-                what = await _send(records, letter.seq, orders, payload)
-            case SendStored(seq=seq):
-                what = await _send_stored(records, letter.seq, seq)
-            case Cannot(why=why):
-                return Replayed(letter.seq, letter.names[2], False, why)
-    except PenstockError as error:
-        return Replayed(letter.seq, letter.names[2], False, str(error))
-    await drop(records, letter.seq)
-    return Replayed(letter.seq, letter.names[2], True, what)
+class Replayer:
+    """Sends letters round again; jobs many at a time. `by`: who does it, for the record."""
+
+    def __init__(self, records: Records, *, by: str) -> None:
+        self._records = records
+        self._by = by
+        self._jobs: JobReplay | None = None
+
+    async def replay(self, letters: Sequence[Letter]) -> list[Replayed]:
+        """Send letters round again and remove those that were; return what became of each. What cannot be sent stays,
+        and says why."""
+        plans = {each.seq: _plan_of(each) for each in letters}
+        jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
+        told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
+        for each in letters:
+            if each.seq not in told:
+                told[each.seq] = await self._one(each, plans[each.seq])
+        return [told[each.seq] for each in letters]
+
+    async def _one(self, letter: Letter, steps: Plan) -> Replayed:
+        records, seq = self._records, letter.seq
+        try:
+            match steps:
+                case Redrive(source=source, slice_id=slice_id):
+                    what = await _redrive(records, source, slice_id, self._by)
+                case Send(orders=orders, payload=payload):
+                    what = await _send(records, seq, orders, payload)
+                case SendStored(seq=stored_seq):
+                    what = await _send_stored(records, seq, stored_seq)
+                case Resubmit(subject=subject, payload=payload):
+                    what = await _resubmit(records, seq, subject, payload)
+                case Requeue():
+                    raise AssertionError("jobs go together")
+                case Cannot(why=why):
+                    return Replayed(seq, letter.names[2], False, why)
+        except PenstockError as error:
+            return Replayed(seq, letter.names[2], False, str(error))
+        await drop(records, seq)
+        return Replayed(seq, letter.names[2], True, what)
+
+    async def _requeue(self, letters: Sequence[Letter]) -> list[Replayed]:
+        entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
+        again = await (await self._opened()).send_again(entries)
+        return [Replayed(*each) for each in again]
+
+    async def _opened(self) -> JobReplay:
+        """Return what adds jobs; they are due by the server's clock, so that is asked first."""
+        if self._jobs is None:
+            connection, namespace = self._records.connection, self._records.namespace
+            clock = ServerClock(connection, namespace.stream("JOBS"))
+            await clock.measure()
+            store = JobStore(connection, self._records.publisher, namespace, clock)
+            self._jobs = JobReplay(connection, store, clock)
+        return self._jobs
+
+
+def _plan_of(letter: Letter) -> Plan:
+    return plan(letter.letter) if letter.letter is not None else Cannot(f"it does not decode ({letter.fault})")
 
 
 async def drop(records: Records, seq: int) -> bool:
@@ -218,6 +305,13 @@ async def _send(records: Records, letter_seq: int, orders: Sequence[Order], payl
     receipt = await records.publisher.publish(subject, payload, message_id=again)
     what = f"order {first.order_key}, version {first.version}" if len(orders) == 1 else f"{len(orders)} orders"
     return f"{what} of {first.platform}/{first.source} sent as message {receipt.seq}"
+
+
+async def _resubmit(records: Records, letter_seq: int, subject: str, payload: bytes) -> str:
+    again = message_id("replay", str(letter_seq), subject)
+    full = records.namespace.subject(*subject.split("."))
+    await records.publisher.publish(full, payload, message_id=again)
+    return f"handed in again on {full}"
 
 
 async def _send_stored(records: Records, letter_seq: int, seq: int) -> str:

@@ -1,8 +1,10 @@
 """`penstock dead`: letters about what was given up on; sent round again, or dropped."""
 
+import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import msgspec
 import typer
 
@@ -10,20 +12,29 @@ from penstock.cli.call import Call, command
 from penstock.cli.person import By, Yes, confirm, progress, who
 from penstock.errors import UsageError
 from penstock.times import time_text
+from streams.clock import monotonic_s, now_ms
 
 if TYPE_CHECKING:
-    from penstock.dead_letters import Letter, Replayed
+    from penstock.dead_letters import Filter, Letter, Replayed
     from penstock.records import Records
 
 __all__ = ["add_to"]
 
-Engine = Annotated[str, typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink.", show_default=False)]
-Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform or sink.", show_default=False)]
+Engine = Annotated[
+    str, typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit.", show_default=False)
+]
+Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform, sink or topic.", show_default=False)]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only with this text in the reason.", show_default=False)]
+OlderThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those older than 2h, 3d.", show_default=False)]
+NewerThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those younger than that.", show_default=False)]
 Sequences = Annotated[
     list[int] | None, typer.Argument(metavar="[SEQ]...", help="As `dead list` shows them.", show_default=False)
 ]
-All = Annotated[bool, typer.Option("--all", help="All, or all of --engine and --name.")]
+All = Annotated[bool, typer.Option("--all", help="All that the other options choose.")]
 LONGEST_BODY = 20_000
+MOST_AT_ONCE = 256
+TURNS_A_SECOND = 10
+"""With --rate: so often some are sent, so that a rate of 100 comes as ten and ten."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,23 +51,27 @@ async def _list(
     call: Call,
     engine: Engine = "",
     name: Name = "",
+    reason: Reason = "",
+    older_than: OlderThan = "",
+    newer_than: NewerThan = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Go on behind this one.")] = 0,
 ) -> None:
     """List dead letters, the oldest first, a page at a time."""
-    from penstock.dead_letters import Filter, letters
+    from penstock.dead_letters import letters
     from penstock.records import Records
 
+    which = _filter(engine, name, reason, older_than, newer_than)
     found: list[Letter] = []
     async with call.session() as session:
         records = Records(session)
-        async for letter in letters(records, Filter(engine, name), after=after):
+        async for letter in letters(records, which, after=after):
             found.append(letter)
             if len(found) > limit:
                 break
     shown, more = found[:limit], len(found) > limit
     rows = [
-        [each.seq, *each.names, time_text(each.stored_ms), each.letter.attempts if each.letter else "-", _why(each)]
+        [each.seq, *each.names, time_text(each.stored_ms), each.letter.attempts if each.letter else "-", each.why]
         for each in shown
     ]
     call.out.table(["seq", "engine", "name", "id", "since", "tried", "why"], rows, empty="no dead letters")
@@ -65,8 +80,16 @@ async def _list(
     call.out.result({"letters": [_summary(each) for each in shown], "next_after": shown[-1].seq if more else None})
 
 
-def _why(letter: "Letter") -> str:
-    return letter.letter.reason if letter.letter else f"the letter itself does not decode: {letter.fault}"
+def _filter(engine: str, name: str, reason: str, older_than: str, newer_than: str) -> "Filter":
+    from penstock.dead_letters import Filter
+    from penstock.job_rows import read_span
+
+    at_ms = now_ms()
+    before_ms = at_ms - read_span("--older-than", older_than) if older_than else 0
+    from_ms = at_ms - read_span("--newer-than", newer_than) if newer_than else 0
+    if before_ms and from_ms >= before_ms:
+        raise UsageError(f"--older-than {older_than} and --newer-than {newer_than}: no letter is both")
+    return Filter(engine, name, reason, from_ms, before_ms)
 
 
 def _summary(letter: "Letter") -> dict[str, object]:
@@ -79,7 +102,7 @@ def _summary(letter: "Letter") -> dict[str, object]:
         "stored_ms": letter.stored_ms,
         "first_ms": letter.letter.first_ms if letter.letter else None,
         "attempts": letter.letter.attempts if letter.letter else None,
-        "reason": _why(letter),
+        "reason": letter.why,
     }
 
 
@@ -97,7 +120,8 @@ async def _show(
     for key, value in _summary(letter).items():
         call.out.say(f"{key}: {time_text(value) if key.endswith('_ms') and isinstance(value, int) else value}")
     for each in letter.letter.history if letter.letter else ():
-        call.out.say(f"attempt {each.attempt}: {time_text(each.at_ms)} {each.node}: {each.reason}")
+        tried = f"attempt {each.attempt}: {time_text(each.at_ms)} {each.node}: " if each.at_ms else ""
+        call.out.say(f"{tried}{each.reason}")
     call.out.say(f"again: {_plan_text(letter)}")
     call.out.say(
         body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; --json prints all"
@@ -112,7 +136,7 @@ def _body(letter: "Letter") -> str:
 
 
 def _plan_text(letter: "Letter") -> str:
-    from penstock.dead_letters import Cannot, Redrive, Send, SendStored, plan
+    from penstock.dead_letters import Cannot, Redrive, Requeue, Resubmit, Send, SendStored, plan
 
     if letter.letter is None:
         return "not possible: it does not decode"
@@ -124,31 +148,48 @@ def _plan_text(letter: "Letter") -> str:
             return f"sends {what} of {orders[0].platform}/{orders[0].source} to the sinks again"
         case SendStored(seq=seq):
             return f"sends message {seq} of the stream of orders to the sinks again"
+        case Requeue(job=job):
+            return f"adds job {job.id} of {job.topic}, due now, with {job.most_attempts} attempts"
+        case Resubmit(subject=subject):
+            return f"hands it in again on {subject}"
         case Cannot(why=why):
             return f"not possible: {why}"
 
 
 async def _replay(
-    call: Call, seqs: Sequences = None, all_: All = False, engine: Engine = "", name: Name = "", by: By = ""
+    call: Call,
+    seqs: Sequences = None,
+    all_: All = False,
+    engine: Engine = "",
+    name: Name = "",
+    reason: Reason = "",
+    older_than: OlderThan = "",
+    newer_than: NewerThan = "",
+    rate: Annotated[float, typer.Option(min=0.001, help="At most so many a second.", show_default=False)] = math.inf,
+    by: By = "",
 ) -> None:
-    """Send letters round again, and remove those that were: a hole is read again, an order goes to the sinks again."""
-    from penstock.dead_letters import replay
+    """Send letters round again, and remove those that were.
+
+    A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
+    from penstock.dead_letters import Replayer
     from penstock.records import Records
 
-    _check_choice(seqs, all_=all_)
+    which = _filter(engine, name, reason, older_than, newer_than)
+    _check_choice(seqs, which, all_=all_)
     done = 0
     kept: list[Replayed] = []
     async with call.session() as session:
         records = Records(session)
+        replayer = Replayer(records, by=who(by))
         with progress("replaying") as advance:
-            async for letter, share in _chosen(records, seqs, engine, name):
-                told = await replay(records, letter, by=who(by))
-                done += told.is_done
-                if not told.is_done:
-                    kept.append(told)
-                    typer.echo(f"{told.seq}: left as it is: {told.what}", err=True)
-                elif seqs:
-                    call.out.say(f"{told.seq}: {told.what}")
+            async for letters, share in _paced(_chosen(records, seqs, which), rate):
+                for told in await replayer.replay(letters):
+                    done += told.is_done
+                    if not told.is_done:
+                        kept.append(told)
+                        typer.echo(f"{told.seq}: left as it is: {told.what}", err=True)
+                    elif seqs:
+                        call.out.say(f"{told.seq}: {told.what}")
                 advance(share)
     call.out.say(f"{done} sent again, {len(kept)} left as they are")
     call.out.result({"replayed": done, "kept": [msgspec.to_builtins(each) for each in kept]})
@@ -156,38 +197,76 @@ async def _replay(
         raise typer.Exit(1)
 
 
+async def _paced(
+    chosen: "AsyncIterator[tuple[Letter, float]]", rate: float
+) -> "AsyncIterator[tuple[list[Letter], float]]":
+    """Yield letters in groups, no more of them a second than `rate`, with the share that is done by each group."""
+    from actors.model.pacing import Pace, Rate, acquire
+
+    most = MOST_AT_ONCE if math.isinf(rate) else max(1, min(MOST_AT_ONCE, int(rate / TURNS_A_SECOND)))
+    pace, group, share = Pace(), list["Letter"](), 0.0
+    async for letter, share in chosen:
+        group.append(letter)
+        if len(group) == most:
+            pace, wait_ms = (
+                acquire(pace, Rate(rate, most), monotonic_s() * 1000, most) if rate < math.inf else (pace, 0)
+            )
+            await anyio.sleep(wait_ms / 1000)
+            yield group, share
+            group = []
+    if group:
+        yield group, share
+
+
 async def _drop(
-    call: Call, seqs: Sequences = None, all_: All = False, engine: Engine = "", name: Name = "", yes: Yes = False
+    call: Call,
+    seqs: Sequences = None,
+    all_: All = False,
+    engine: Engine = "",
+    name: Name = "",
+    reason: Reason = "",
+    older_than: OlderThan = "",
+    newer_than: NewerThan = "",
+    yes: Yes = False,
 ) -> None:
     """Remove letters for good. A hole stays listed in its ledger: this drops only the letter about it."""
     from penstock.dead_letters import drop
     from penstock.records import Records
 
-    _check_choice(seqs, all_=all_)
-    of = " ".join(part for part in (engine, name) if part)
-    what = f"{len(seqs)} dead letter(s)" if seqs else f"all dead letters{' of ' if of else ''}{of}"
+    which = _filter(engine, name, reason, older_than, newer_than)
+    _check_choice(seqs, which, all_=all_)
+    what = f"{len(seqs)} dead letter(s)" if seqs else f"all dead letters{_chosen_text(which)}"
     confirm(f"Drop {what} for good?", is_sure=yes)
     dropped = 0
     async with call.session() as session:
         records = Records(session)
         with progress("dropping") as advance:
-            async for letter, share in _chosen(records, seqs, engine, name):
+            async for letter, share in _chosen(records, seqs, which):
                 dropped += await drop(records, letter.seq)
                 advance(share)
     call.out.say(f"{dropped} dropped")
     call.out.result({"dropped": dropped})
 
 
-def _check_choice(seqs: list[int] | None, *, all_: bool) -> None:
+def _chosen_text(which: "Filter") -> str:
+    """Say which letters are meant, for the question before they are dropped."""
+    of = " ".join(part for part in (which.engine, which.name) if part)
+    reason = f" with {which.reason!r} in the reason" if which.reason else ""
+    since = f" since {time_text(which.from_ms)}" if which.from_ms else ""
+    before = f" before {time_text(which.before_ms)}" if which.before_ms else ""
+    return f"{' of ' if of else ''}{of}{reason}{since}{before}"
+
+
+def _check_choice(seqs: list[int] | None, which: "Filter", *, all_: bool) -> None:
     if bool(seqs) == all_:
-        raise UsageError("name letters by SEQ, or say --all (with --engine and --name to narrow it)")
+        raise UsageError("name letters by SEQ, or say --all (with --engine, --name, --reason and others to narrow it)")
+    if seqs and any(which):
+        raise UsageError("letters named by SEQ are not narrowed down: leave out the other options, or say --all")
 
 
-async def _chosen(
-    records: "Records", seqs: list[int] | None, engine: str, name: str
-) -> "AsyncIterator[tuple[Letter, float]]":
+async def _chosen(records: "Records", seqs: list[int] | None, which: "Filter") -> "AsyncIterator[tuple[Letter, float]]":
     """Yield the letters named, or all that were there when we began, with the share that is done by each."""
-    from penstock.dead_letters import Filter, letter_at, letters
+    from penstock.dead_letters import letter_at, letters
     from streams.log import extent_of
 
     for at, seq in enumerate(seqs or (), 1):
@@ -198,7 +277,7 @@ async def _chosen(
     if seqs:
         return
     extent = await extent_of(records.connection, records.namespace.stream("DEAD"))
-    async for letter in letters(records, Filter(engine, name)):
+    async for letter in letters(records, which):
         if letter.seq > extent.last_seq:
             return
         yield letter, (letter.seq - extent.first_seq + 1) / (extent.last_seq - extent.first_seq + 1)
