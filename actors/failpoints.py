@@ -7,6 +7,13 @@ Without the variable a point costs one call of an empty function.
 A slice passes, in this order: `cut` (in the ledger), `offer` (in the queue), `take` (the ledger names its holder),
 `fetch` (a page was read), `publish` (its orders are stored), `tell` (so is the event that it was read), `complete` (the
 ledger has closed it), `ack` (the queue was told). Orders then pass `sink.commit` and `sink.ack`, or `sink.bury`.
+
+A job passes `job.add` (stored; nobody was told) or `job.replace` (stored, what it replaces is still there), `job.fire`
+and `job.fired` (before and after a timer makes it ready). At a desk: `job.pull` (pulled), `job.reserve` (reserved, not
+acknowledged), `job.hold` (acknowledged, the holder does not know), `job.finish`, or for any other end `job.settle`
+(settled, the holder does not know). In a handler's node: `job.run` (before the handler), `job.end` (after it; nobody
+was told), and where more than an ack is to be said `job.move` (said, not acknowledged). Before a dead letter's job ends
+it passes `job.letter`; a recurring job passes `job.recur` (added, not recorded).
 """
 
 import os

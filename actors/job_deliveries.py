@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
+from actors.failpoints import reach
 from actors.job_letters import Burial, malformed_letter, write_letters
 from actors.job_stream import JobStream
 from actors.logs import fields
@@ -93,6 +94,7 @@ class JobDeliveries:
             except StreamError as error:
                 failures = [error for _ in buried]
             answers = [failure or False for failure in failures]
+            reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
         now_ms = self._jobs.clock.now_ms()
         ends = [
@@ -130,6 +132,7 @@ class JobDeliveries:
         """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
         delivery that came again would be run again."""
         outcomes = await self._jobs.move_many([move for _, move in moves])
+        reach("job.move")
         async with anyio.create_task_group() as tasks:
             for (delivery, _), outcome in zip(moves, outcomes, strict=True):
                 if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from actors.failpoints import reach
 from actors.job_deliveries import JobDeliveries
 from actors.job_letters import Burial, write_letters
 from actors.job_reads import Found, JobReads
@@ -124,6 +125,7 @@ class Reservations:
 
     async def _reserve(self, fit: list[tuple[Delivery, Job, Move]], handed: Handed) -> None:
         outcomes = await self._jobs.move_many([move for _, _, move in fit])
+        reach("job.reserve")
         for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
             if isinstance(outcome, int):
                 key = move.subject[move.subject.rindex(".") + 1 :]
@@ -135,6 +137,7 @@ class Reservations:
                 continue
             with suppress(StreamError):  # it is delivered again, and refused then
                 await delivery.ack()
+        reach("job.hold")
 
     async def _set_aside(self, unfit: list[tuple[Delivery, Job, str, Outcome]], handed: Handed) -> None:
         for outcome, told in (("buried", handed.buried), ("expired", handed.expired)):
@@ -152,7 +155,9 @@ class Reservations:
         answers: list[_Answer | None] = [None] * len(receipts)
         fresh = [at for at, receipt in enumerate(receipts) if now_ms <= receipt.until_ms + STALE_AFTER_MS]
         moves = [self._end(receipts[at], receipts[at].seq, now_ms, "finished", remember_s) for at in fresh]
-        for at, outcome in zip(fresh, await self._jobs.move_many(moves), strict=True):
+        outcomes = await self._jobs.move_many(moves)
+        reach("job.finish")
+        for at, outcome in zip(fresh, outcomes, strict=True):
             if isinstance(outcome, int):
                 answers[at] = Settled(receipts[at].topic, receipts[at].key, "done")
             elif not isinstance(outcome, RevisionConflict):
@@ -221,7 +226,9 @@ class Reservations:
             if one is not None and job is not None and not (bury_if and bury_if(job)):
                 easy.append((at, decide(one, job, receipt, now_ms)))
         answers: dict[int, _Answer] = {}
-        for (at, move), outcome in zip(easy, await self._jobs.move_many([move for _, move in easy]), strict=True):
+        outcomes = await self._jobs.move_many([move for _, move in easy])
+        reach("job.settle")
+        for (at, move), outcome in zip(easy, outcomes, strict=True):
             if not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome if isinstance(outcome, StreamError) else _settled(receipts[at], move)
         for at, receipt in enumerate(receipts):
@@ -272,6 +279,7 @@ class Reservations:
             )
         except StreamError as error:
             return error
+        reach("job.letter")
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
 
     def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import anyio
 from msgspec.structs import replace
 
+from actors.failpoints import reach
 from actors.job_deliveries import JobDeliveries, Retry
 from actors.job_reads import BadCursor, Counts, Found, JobReads, Page
 from actors.job_reservations import Handed, Reservation, Reservations, Settled, Stale
@@ -115,6 +116,7 @@ class JobStore:
         now_ms = self._jobs.clock.now_ms()
         moves = [self._jobs.placed(job, expected=0, now_ms=now_ms) for job, _ in adds]
         outcomes = await self._jobs.move_many(moves)
+        reach("job.add")
         answers: list[Stored | Clash | StreamError] = [
             _stored(job, move, outcome) if isinstance(outcome, int) else outcome
             for (job, _), move, outcome in zip(adds, moves, outcomes, strict=True)
@@ -160,6 +162,7 @@ class JobStore:
         outcome = await self._jobs.move(move)
         if isinstance(outcome, StreamError):
             return outcome
+        reach("job.replace")
         if found and found.subject not in (move.subject, leaves):  # what was ready, or done, does not go by itself
             await delete_entry(self._jobs.connection, self._jobs.name, found.seq)
         return _stored(job, move, outcome)

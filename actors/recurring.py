@@ -24,6 +24,7 @@ from anyio.abc import TaskStatus
 
 from actors.actor import FATAL
 from actors.agenda import Agenda
+from actors.failpoints import reach
 from actors.logs import fields
 from actors.model.job_answers import Added, NotAdded
 from actors.model.recurrence import (
@@ -226,6 +227,7 @@ class RecurringJobs:
                 self._held.pop(key, None)
             elif record.adding:
                 await self._add(topic, name, record)
+                reach("job.recur")
                 await self._set(key, held, added(record, record.adding))
             else:
                 is_open = record.overlap == "skip" and await self._is_open(topic, name, record.added_ms)
