@@ -30,6 +30,7 @@ class ChaosNode:
         self.name = name
         self.kills = 0
         self.lives = 0
+        self._readies = 0
         self._arguments = arguments
         self._log = folder / f"{name}.log"
         self._out = folder / f"{name}.out"
@@ -39,10 +40,17 @@ class ChaosNode:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def pid(self) -> int:
+        """The process's id; another in each life."""
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self, *, crash_at: str = "", skew_ms: int | None = None) -> None:
         """Start it, armed with a failpoint or with a clock that is off; its log is appended to its file."""
         assert not self.is_running
         self.lives += 1
+        self._readies = sum(1 for _ in self.lines("node.ready"))
         how = ["-m", "penstock"] if skew_ms is None else ["-m", "tests.support.odd_node", str(skew_ms)]
         armed = {"PENSTOCK_CRASH_AT": crash_at} if crash_at else {}
         with self._log.open("ab") as log, self._out.open("ab") as out:
@@ -98,6 +106,16 @@ class ChaosNode:
         while sum(1 for _ in self.lines(event)) < times:
             assert monotonic_s() < give_up_s, f"{self.name} has not logged {event} within {within_s:g} s"
             await anyio.sleep(0.05)
+
+    async def ready(self, within_s: float = 30.0) -> bool:
+        """Wait until it is ready in this life; False if it has ended before."""
+        give_up_s = monotonic_s() + within_s
+        while sum(1 for _ in self.lines("node.ready")) == self._readies:
+            if not self.is_running:
+                return False
+            assert monotonic_s() < give_up_s, f"{self.name} is not ready within {within_s:g} s"
+            await anyio.sleep(0.05)
+        return True
 
     async def counts(self) -> dict[str, int]:
         """Return how many tasks and files it has; only for one that was started with a `skew_ms`."""
