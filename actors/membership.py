@@ -57,6 +57,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    handing: tuple[str, ...] = ()
     started_ms: int = 0
     load: float = 0.0
     version: str = ""
@@ -69,6 +71,10 @@ class Status(msgspec.Struct, frozen=True):
 
     load: float = 0.0
     platforms: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Topics whose jobs are handed out on this node, which share each topic's rate."""
+    handing: tuple[str, ...] = ()
+    """Topics whose jobs this node's desk hands out: it has a part of their rate too, and fetches none ahead."""
     actors: tuple[ActorState, ...] = ()
 
 
@@ -280,7 +286,13 @@ class Members:
     async def _write(self, *, is_leaving: bool = False) -> int:
         now = self._status()
         record = msgspec.structs.replace(
-            self._own, load=now.load, platforms=now.platforms, actors=now.actors, is_leaving=is_leaving
+            self._own,
+            load=now.load,
+            platforms=now.platforms,
+            topics=now.topics,
+            handing=now.handing,
+            actors=now.actors,
+            is_leaving=is_leaving,
         )
         return await self._bucket.put(self.name, msgspec.json.encode(record), ttl_s=1 if is_leaving else self._ttl_s)
 
@@ -304,4 +316,4 @@ def decode_node(key: str, value: bytes) -> NodeRecord:
 
 def _place(record: NodeRecord) -> tuple[object, ...]:
     """Return what others place work by."""
-    return record.zone, record.labels, record.roles, record.run
+    return record.zone, record.labels, record.roles, record.topics, record.handing, record.run

@@ -7,12 +7,45 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, StartFailed, UsageError
+from penstock.errors import NotAccepted, PenstockError, Stale, StartFailed, Timeout, Unavailable, UsageError
 
-__all__ = ["Order", "OrderRefused", "PenstockError", "StartFailed", "StoreDown", "UsageError", "__version__", "sink"]
+__all__ = [
+    "Bury",
+    "Client",
+    "Credentials",
+    "HeldJob",
+    "Job",
+    "JobLost",
+    "NotAccepted",
+    "Order",
+    "OrderRefused",
+    "PenstockError",
+    "Retry",
+    "Stale",
+    "StartFailed",
+    "StoreDown",
+    "Timeout",
+    "Unavailable",
+    "UsageError",
+    "__version__",
+    "connect",
+    "job",
+    "new_job",
+    "sink",
+]
 
 _LATER = {
+    "connect": "penstock.client",
+    "Client": "penstock.client",
+    "Credentials": "streams.credentials",
+    "HeldJob": "penstock.held_jobs",
+    "new_job": "penstock.client_jobs",
     "sink": "penstock.sinks",
+    "job": "penstock.jobs",
+    "Job": "actors.job_worker.job",
+    "JobLost": "actors.job_worker.job",
+    "Bury": "actors.job_worker.job",
+    "Retry": "actors.job_worker.job",
     "Order": "streams.messages",
     "OrderRefused": "actors.stores.store",
     "StoreDown": "actors.stores.store",
@@ -45,8 +78,14 @@ _check_packages()
 
 
 if TYPE_CHECKING:
+    from actors.job_worker.job import Bury, Job, JobLost, Retry
     from actors.stores.store import OrderRefused, StoreDown
+    from penstock.client import Client, connect
+    from penstock.client_jobs import new_job
+    from penstock.held_jobs import HeldJob
+    from penstock.jobs import job
     from penstock.sinks import sink
+    from streams.credentials import Credentials
     from streams.messages import Order
 
 

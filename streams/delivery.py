@@ -12,6 +12,7 @@ from streams.frames import Message, parse_headers
 
 _PREFIX = b"$JS.ACK."
 _MAX_REASON = 256
+_SHORT_DOTS = 8
 
 
 class Facts(NamedTuple):
@@ -73,6 +74,10 @@ class Delivery:
     @property
     def delivered(self) -> int:
         """Which delivery this is, from 1; naks count too. Not an attempt: see the ledger."""
+        if self._facts is None and self._reply.count(b".") == _SHORT_DOTS:  # asked of each job, the others seldom
+            number = self._reply.split(b".", 5)[4]
+            if number.isdigit():
+                return int(number)
         return self.facts.delivered
 
     @property

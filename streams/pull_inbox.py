@@ -5,15 +5,23 @@ class PullInbox:
     """One subject to be answered on, and what was asked for with it.
 
     `requested` is exact; how it is spread over the `open` requests (number -> how many it may still bring, oldest
-    first) is a guess until the server's last word on each.
+    first) is a guess until the server's last word on each. Deliveries are spread when somebody looks: there are many.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.sid = 0
         self.requested = 0
-        self.open: dict[int, int] = {}
         self.is_retired = False
+        self._open: dict[int, int] = {}
+        self._unspread = 0
+
+    @property
+    def open(self) -> dict[int, int]:
+        if self._unspread:
+            count, self._unspread = self._unspread, 0
+            self._take_from_oldest(count)
+        return self._open
 
     def count_request(self, number: int, count: int) -> None:
         self.open[number] = count
@@ -22,7 +30,7 @@ class PullInbox:
     def count_delivery(self) -> None:
         if self.requested:
             self.requested -= 1
-            self._take_from_oldest(1)
+            self._unspread += 1
 
     def count_end(self, number: int, left_over: int | None) -> None:
         """Count that a request has ended, with what it left over by the server's word, else by our own guess."""
@@ -37,9 +45,9 @@ class PullInbox:
 
     def _take_from_oldest(self, count: int) -> None:
         while count:
-            number, left = next(iter(self.open.items()))
+            number, left = next(iter(self._open.items()))
             if left > count:
-                self.open[number] = left - count
+                self._open[number] = left - count
                 return
-            del self.open[number]
+            del self._open[number]
             count -= left

@@ -16,6 +16,7 @@ can share a server. Subjects, with the namespace left out:
     jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
     submit.job.<topic>                                SUBMIT   a job from whoever can publish; `submit.job` alone too
     due.<partition>                                   core     tells the timers of delayed jobs
+    gone                                              core     tells handlers' nodes of a deleted job, and is answered
     api.<service>.<endpoint>                          core     questions to a node, and its answers
 """
 
@@ -168,6 +169,10 @@ class Namespace(msgspec.Struct, frozen=True):
     def due(self, partition: int) -> str:
         """Return the subject of notices that jobs of a partition were delayed."""
         return self.subject("due", str(partition))
+
+    def gone(self) -> str:
+        """Return the subject on which nodes with handlers are told, and answer, that a job was deleted."""
+        return self.subject("gone")
 
     def api(self, service: str, endpoint: str) -> str:
         """Return the subject of an endpoint of a node's service."""

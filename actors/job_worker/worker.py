@@ -1,0 +1,190 @@
+"""Job worker: runs this node's handlers on the ready jobs of their topics.
+
+In: ready jobs, by the consumers `jobs_<topic>` (one a lane), shared with all nodes and desks; requests on `gone`.
+Out: what the handlers do; acknowledgements; failed jobs back to `delayed`; dead letters on `dead.jobs.<topic>.<key>`.
+State: in memory only. What the node holds is held by deliveries, kept alive while it lives (hold.py).
+Under redelivery: a job whose node died, was cut off or could not say in time that it is done comes again, and the
+handler runs again: at least once. A job that was deleted, or moved on by somebody else, is left as it is.
+When it cannot go on: without a link nothing new is begun; past the ack wait what runs is lost, and its handlers are
+told and cancelled. It ends with the node: begun jobs are finished, the others given back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.job_store import JobStore
+from actors.job_worker.handler import Handler
+from actors.job_worker.hold import Hold
+from actors.job_worker.settling import Settling
+from actors.job_worker.shared import Shared
+from actors.job_worker.slices import Slices
+from actors.job_worker.topic import TopicWorker
+from actors.job_worker.watchdog import Watchdog
+from actors.logs import fields
+from actors.release import ReleaseRates
+from actors.topics import Topics
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import Disconnected
+from streams.frames import Message
+from streams.puller import Puller
+from streams.topology import job_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["JobWorker"]
+
+TEND_S = 0.1
+
+
+class _Gone(msgspec.Struct):
+    """A job that was deleted."""
+
+    topic: str
+    key: str
+
+
+_decode_gone = msgspec.json.Decoder(_Gone).decode
+
+
+class JobWorker:
+    """All of a node's handlers. Call `run` once at a time."""
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        *,
+        node: str,
+        connection: Connection,
+        store: JobStore,
+        topics: Topics,
+        rates: ReleaseRates,
+        clock: Clock,
+        chance: Callable[[], float],
+        stop: anyio.Event,
+    ) -> None:
+        self._handlers = handlers
+        self._node = node
+        self._connection = connection
+        self._settling = Settling(store, node=node)
+        self._settings = topics
+        self._rates = rates
+        self._clock = clock
+        self._chance = chance
+        self._stop = stop
+        self._topics: dict[str, TopicWorker] = {}
+        self._asked: deque[Message] = deque()
+        self._is_asked = anyio.Event()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are handled here, for the node's record."""
+        return tuple(handler.topic for handler in self._handlers)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Run handlers until the node stops and what is running has ended; started once all topics are served.
+        Raises FATAL errors."""
+        hold = self._hold()
+        shared = self._shared(hold)
+        self._topics = {handler.topic: TopicWorker(handler, shared) for handler in self._handlers}
+        for name in self._topics:
+            self._follow(name)
+        remove = self._settings.on_change(self._follow)
+        asking = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
+        try:
+            with Watchdog() as watchdog:
+                async with anyio.create_task_group() as keeping:
+                    await keeping.start(hold.keep)
+                    keeping.start_soon(self._tend, watchdog)
+                    keeping.start_soon(self._answer_gone)
+                    async with anyio.create_task_group() as topics:
+                        for topic in self._topics.values():
+                            await topics.start(topic.serve, self._stop)
+                        task_status.started()
+                    keeping.cancel_scope.cancel()
+        finally:
+            remove()
+            await asking.unsubscribe()
+
+    def _hold(self) -> Hold:
+        namespace = self._connection.namespace
+        return Hold(
+            self._connection,
+            ack_wait_s=min(job_consumer(namespace, name).ack_wait_s for name in self.topics),
+            pullers=self._pullers,
+            lose=lambda: sum(topic.lose() for topic in self._topics.values()),
+            resume=self._resume,
+        )
+
+    def _shared(self, hold: Hold) -> Shared:
+        return Shared(
+            connection=self._connection,
+            hold=hold,
+            slices=Slices(),
+            settling=self._settling,
+            topics=self._settings,
+            rates=self._rates,
+            clock=self._clock,
+            chance=self._chance,
+        )
+
+    def _pullers(self) -> Iterable[Puller]:
+        for topic in self._topics.values():
+            yield from topic.pullers
+
+    def _resume(self) -> None:
+        for topic in self._topics.values():
+            topic.resume()
+
+    def _follow(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is not None:
+            topic.take_settings(self._settings.current(name))
+
+    async def _tend(self, watchdog: Watchdog) -> None:
+        while True:
+            watchdog.beat()
+            for topic in self._topics.values():
+                await topic.tend()
+            await anyio.sleep(TEND_S)
+
+    # ---- jobs that were deleted while they waited here
+
+    def _hear_gone(self, message: Message) -> None:
+        self._asked.append(message)
+        self._is_asked.set()
+
+    async def _answer_gone(self) -> None:
+        """Drop what is named, then answer: once every node has answered, the job is not begun any more."""
+        answer = msgspec.json.encode({"node": self._node})
+        while True:
+            await self._is_asked.wait()
+            self._is_asked = anyio.Event()
+            while self._asked:
+                message = self._asked.popleft()
+                self._drop(message.payload)
+                if message.reply:
+                    await self._reply(message.reply, answer)
+
+    def _drop(self, payload: bytes) -> None:
+        try:
+            gone = _decode_gone(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("job_worker.bad_request", extra=fields(error=str(error)))
+            return
+        topic = self._topics.get(gone.topic)
+        if topic is not None:
+            topic.drop(f".{gone.topic}.{gone.key}")
+
+    async def _reply(self, subject: str, answer: bytes) -> None:
+        try:
+            await self._connection.publish_core(subject, answer)
+        except Disconnected:  # whoever asked is cut off too, or asks again
+            log.debug("job_worker.not_answered", extra=fields(subject=subject))

@@ -1,0 +1,74 @@
+"""Puts the handlers of a node's app (`@penstock.job`) to work."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from actors.job_store import JobStore
+from actors.job_worker.handler import Handler
+from actors.job_worker.worker import JobWorker
+from actors.membership import Members
+from actors.release import ReleaseRates
+from actors.supervisor import ActorSpec
+from actors.topics import Topics
+from penstock.jobs import handlers
+from penstock.node import Node
+from streams.clock import Clock
+
+__all__ = ["JobHandlers", "open_job_workers", "serving_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandlers:
+    """The node's handlers at work. `topics`: for the node's record (`Status.topics`)."""
+
+    actors: tuple[ActorSpec, ...]
+    topics: tuple[str, ...]
+
+
+def open_job_workers(
+    node: Node,
+    *,
+    store: JobStore,
+    topics: Topics,
+    rates: ReleaseRates,
+    clock: Clock,
+    registered: Mapping[str, Handler] | None = None,
+) -> JobHandlers:
+    """Return the actor that runs the handlers that were registered; none, if there are none or the node has another
+    role. `clock` is the server's."""
+    found = tuple((handlers() if registered is None else registered).values())
+    if not found or not node.config.has_role("worker"):
+        return JobHandlers((), ())
+    worker = JobWorker(
+        found,
+        node=node.members.name,
+        connection=node.connection,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        chance=_chance,
+        stop=node.stop,
+    )
+    return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)
+
+
+def serving_nodes(members: Members) -> Callable[[str], int]:
+    """Return how many live nodes hand out a topic's jobs, as a function of the topic; at least one."""
+    counts: dict[str, int] = {}
+
+    def count(topic: str) -> int:
+        found = counts.get(topic)
+        if found is None:
+            found = counts[topic] = max(1, sum(topic in node.topics for node in members.live().values()))
+        return found
+
+    members.on_change(counts.clear)
+    return count
+
+
+def _chance() -> float:
+    return secrets.randbelow(1 << 20) / (1 << 20)

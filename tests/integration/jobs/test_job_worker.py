@@ -1,0 +1,286 @@
+"""Handlers in a node on a real server: what they are given, and what becomes of it, however they end."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from actors.job_worker.job import Bury, Job, Retry
+from tests.support.job_workers import Log, handler, until_gone, working
+from tests.support.jobs import Jobs
+
+FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+# ---- the plain case
+
+
+async def test_ready_job_is_run_once_and_gone(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log(job.topic, job.id, job.json(), job.attempt)
+
+    async with working(jobs, handler(handle)):
+        await jobs.add("1", body={"a": 1})
+        await log.has("mail 1 {'a': 1} 1")
+        await until_gone(jobs)
+    assert len(log.lines) == 1
+
+
+async def test_many_jobs_are_each_run_once(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        await asyncio.sleep(0)
+        log(job.id)
+
+    await jobs.added(2_000)
+    async with working(jobs, handler(handle)) as work:
+        await log.until(lambda log: len(log.lines) >= 2_000)
+        await work.end()
+    assert sorted(map(int, log.lines)) == list(range(2_000))
+    assert (await jobs.store.count("mail")).ready == 0
+
+
+async def test_lists_hold_what_is_there_up_to_their_limit(jobs: Jobs, log: Log) -> None:
+    async def handle(some: list[Job]) -> None:
+        log(len(some))
+
+    await jobs.added(1_000)
+    async with working(jobs, handler(handle, most=100, concurrency=2)) as work:
+        await log.until(lambda log: sum(map(int, log.lines)) >= 1_000)
+        await jobs.add("one more")
+        await log.until(lambda log: log.lines[-1] == "1")  # a list does not wait to be filled
+        await work.end()
+    assert max(map(int, log.lines)) == 100
+    assert sum(map(int, log.lines)) == 1_001
+    assert (await jobs.store.count("mail")).ready == 0
+
+
+async def test_plain_function_runs_in_a_thread(jobs: Jobs, log: Log) -> None:
+    seen: list[str] = []
+    done = anyio.Event()
+    loop = asyncio.get_running_loop()
+
+    def handle(job: Job) -> None:
+        seen.append(f"{job.id} {threading.current_thread() is threading.main_thread()}")
+        loop.call_soon_threadsafe(done.set)
+
+    async with working(jobs, handler(handle, is_async=False)):
+        await jobs.add("1")
+        with anyio.fail_after(20):
+            await done.wait()
+        await until_gone(jobs)
+    assert seen == ["1 False"]
+
+
+async def test_so_many_run_at_a_time_and_no_more(jobs: Jobs, log: Log) -> None:
+    release = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        log("begun")
+        await release.wait()
+        log("ended")
+
+    await jobs.added(20)
+    async with working(jobs, handler(handle, concurrency=3)) as work:
+        await log.until(lambda log: log.count("begun") == 3)
+        await jobs.connection.flush()
+        assert log.lines == ["begun"] * 3
+        release.set()
+        await log.until(lambda log: log.count("ended") == 20)
+        await work.end()
+
+
+# ---- failing
+
+
+async def failing(jobs: Jobs, log: Log, act: Callable[[Job], object], **settings: object) -> None:
+    """Run a handler that calls `act`, until the job `1` is gone or buried."""
+
+    async def handle(job: Job) -> None:
+        log("attempt", job.attempt)
+        act(job)
+
+    async with working(jobs, handler(handle), settings={**FAST, **settings}):
+        await jobs.add("1")
+        await until_gone_or_buried(jobs)
+
+
+async def until_gone_or_buried(jobs: Jobs) -> None:
+    with anyio.fail_after(20):
+        while await jobs.state() not in (None, "done"):
+            await jobs.connection.flush()
+
+
+async def test_failed_attempt_is_followed_by_the_next_with_its_history(jobs: Jobs, log: Log) -> None:
+    def act(job: Job) -> None:
+        if job.attempt < 3:
+            raise ValueError(f"no luck {job.attempt}")
+
+    await failing(jobs, log, act)
+    assert log.lines == ["attempt 1", "attempt 2", "attempt 3"]
+    assert await jobs.dead() == []
+
+
+async def test_last_attempt_makes_a_dead_letter_with_the_history(jobs: Jobs, log: Log) -> None:
+    def act(job: Job) -> None:
+        raise ValueError(f"no luck {job.attempt}")
+
+    async def handle(job: Job) -> None:
+        log("attempt", job.attempt)
+        act(job)
+
+    async with working(jobs, handler(handle), settings=FAST):
+        await jobs.add("1", attempts=3, body="x")
+        await until_gone_or_buried(jobs)
+    assert log.lines == ["attempt 1", "attempt 2", "attempt 3"]
+    (letter,) = await jobs.dead()
+    assert letter["reason"] == "attempt 3 of 3: ValueError: no luck 3"
+    assert (letter["attempts"], letter["body"]["body"]) == (3, "x")
+    assert [one["reason"] for one in letter["history"]] == ["ValueError: no luck 1", "ValueError: no luck 2"]
+    assert [one["node"] for one in letter["history"]] == ["node1"] * 2
+
+
+async def test_handlers_own_limit_of_attempts_stands_in_for_the_jobs(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log("attempt", job.attempt, job.most_attempts)
+        raise ValueError
+
+    async with working(jobs, handler(handle, attempts=2), settings=FAST):
+        await jobs.add("1")
+        await until_gone_or_buried(jobs)
+    assert log.lines == ["attempt 1 2", "attempt 2 2"]
+
+
+async def test_retry_names_its_delay_and_bury_gives_up(jobs: Jobs, log: Log) -> None:
+    def act(job: Job) -> None:
+        if job.attempt == 1:
+            raise Retry("3ms", "the bank sleeps")
+        raise Bury("no such order")
+
+    await failing(jobs, log, act, backoff="1h", backoff_cap="1h")
+    (letter,) = await jobs.dead()
+    assert letter["reason"] == "no such order"
+    assert [one["reason"] for one in letter["history"]] == ["the bank sleeps"]
+
+
+async def test_failed_job_waits_as_long_as_its_topic_says(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log("attempt", job.attempt)
+        raise ValueError
+
+    async with working(jobs, handler(handle), settings={"backoff": "1h", "backoff_cap": "2h"}):
+        await jobs.add("1")
+        await log.has("attempt 1")
+        with anyio.fail_after(20):
+            while await jobs.state() != "delayed":
+                await jobs.connection.flush()
+    found = await jobs.store.find("mail", "1")
+    assert found is not None
+    assert found.job is not None
+    wait_ms = found.job.due_ms - jobs.clock.now_ms()
+    assert 3_500_000 < wait_ms <= 1.2 * 3_600_000
+    assert found.job.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (asyncio.CancelledError("mine"), "CancelledError: mine"),
+        (TimeoutError(), "TimeoutError"),
+        (StopIteration(7), "RuntimeError: coroutine raised StopIteration"),
+        (ValueError("a\nb\x00\ud800c"), "ValueError: a b  c"),
+    ],
+)
+async def test_whatever_a_handler_raises_is_a_failed_attempt(
+    jobs: Jobs, log: Log, error: BaseException, reason: str
+) -> None:
+    def act(job: Job) -> None:
+        raise error
+
+    async def handle(job: Job) -> None:
+        log("attempt", job.attempt)
+        act(job)
+
+    async with working(jobs, handler(handle), settings=FAST):
+        await jobs.add("1", attempts=1)
+        await until_gone_or_buried(jobs)
+        await jobs.add("2")  # the place goes on
+        await log.until(lambda log: len(log.lines) >= 2)
+    (letter, *_) = await jobs.dead()
+    assert letter["reason"] == f"attempt 1 of 1: {reason}"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("no")])
+async def test_whatever_a_thread_raises_is_a_failed_attempt(jobs: Jobs, error: BaseException) -> None:
+    def handle(job: Job) -> None:
+        raise error
+
+    async with working(jobs, handler(handle, is_async=False, attempts=1), settings=FAST):
+        await jobs.add("1")
+        await until_gone_or_buried(jobs)
+    (letter,) = await jobs.dead()
+    assert letter["reason"] == f"attempt 1 of 1: {type(error).__name__}: {error}"
+
+
+async def test_error_that_has_no_text_is_told_all_the_same(jobs: Jobs, log: Log) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def act(job: Job) -> None:
+        if job.attempt == 1:
+            raise Mute
+        raise Bury("done with")
+
+    await failing(jobs, log, act)
+    (letter,) = await jobs.dead()
+    assert letter["history"][0]["reason"] == "Mute: (its text cannot be had: RuntimeError)"
+
+
+async def test_each_job_of_a_list_has_its_own_end(jobs: Jobs, log: Log) -> None:
+    async def handle(some: list[Job]) -> None:
+        log(*(f"{job.id}/{job.attempt}" for job in some))
+        for job in some:
+            if job.id == "1":
+                job.bury("number one")
+            if job.id == "2" and job.attempt == 1:
+                job.retry("1ms", "number two")
+        if some[0].attempt == 1:
+            raise ValueError("the rest")
+
+    await jobs.added(4)
+    async with working(jobs, handler(handle, most=10, concurrency=1), settings=FAST):
+        with anyio.fail_after(20):
+            while (counts := await jobs.store.count("mail")).ready or counts.delayed:
+                await jobs.connection.flush()
+    assert log.lines[0] == "0/1 1/1 2/1 3/1"
+    seen = " ".join(log.lines).split()
+    assert sorted(seen).count("1/1") == 1
+    assert {"0/2", "2/2", "3/2"} <= set(seen)
+    (letter,) = await jobs.dead()
+    assert (letter["id"], letter["reason"]) == ("1", "number one")
+
+
+async def test_what_a_handler_returns_is_ignored_and_told_once(
+    jobs: Jobs, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(job: Job) -> str:
+        log(job.id)
+        return "done"
+
+    await jobs.added(3)
+    with caplog.at_level(logging.WARNING):
+        async with working(jobs, handler(handle)) as work:
+            await log.until(lambda log: len(log.lines) == 3)
+            await work.end()
+    assert [record.message for record in caplog.records].count("job.result_ignored") == 1
+    assert (await jobs.store.count("mail")).ready == 0

@@ -1,0 +1,132 @@
+"""A job worker of this process, with handlers that tests can watch."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.job_worker.handler import Handler
+from actors.job_worker.job import Job
+from actors.job_worker.worker import JobWorker
+from actors.release import ReleaseRates
+from actors.topics import Topics
+from streams.bucket import Bucket
+from streams.connection import Connection
+from streams.specs import wanted
+from streams.subjects import Namespace
+from streams.topology import Topology, apply
+from tests.support.jobs import TOPIC, Jobs
+
+WITHIN_S = 20.0
+
+
+class Log:
+    """What handlers did, in order, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._changed = anyio.Event()
+
+    def __call__(self, *words: object) -> None:
+        self.lines.append(" ".join(str(word) for word in words))
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def count(self, start: str) -> int:
+        return sum(line.startswith(start) for line in self.lines)
+
+    async def until(self, is_enough: Callable[["Log"], object], within_s: float = WITHIN_S) -> None:
+        with anyio.fail_after(within_s):
+            while not is_enough(self):
+                await self._changed.wait()
+
+    async def has(self, line: str, within_s: float = WITHIN_S) -> None:
+        """Wait for a line."""
+        await self.until(lambda log: line in log.lines, within_s)
+
+
+def handler(take: Callable[[Any], Any], *, is_async: bool = True, **more: Any) -> Handler:
+    """Return a handler of the tests' topic."""
+    return Handler(**{"topic": TOPIC, "name": "test", "take": take, "is_async": is_async, **more})
+
+
+def topics_bucket(namespace: Namespace) -> Topology:
+    """Return the bucket of topics alone."""
+    full = wanted(namespace, profile="fast")
+    return Topology(
+        buckets=tuple(spec for spec in full.buckets if spec.name == namespace.bucket("TOPICS")), profile="fast"
+    )
+
+
+class Working:
+    """A worker at work. `end` stops it in order; leaving the block cancels it."""
+
+    def __init__(self, worker: JobWorker, topics: Topics, stop: anyio.Event) -> None:
+        self.worker = worker
+        self.topics = topics
+        self._stop = stop
+        self.has_ended = anyio.Event()
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await self.worker.run(task_status=task_status)
+        self.has_ended.set()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def end(self) -> None:
+        """Stop, and wait until what was begun has ended."""
+        self._stop.set()
+        with anyio.fail_after(WITHIN_S):
+            await self.has_ended.wait()
+
+
+@asynccontextmanager
+async def working(
+    jobs: Jobs, *handlers: Handler, settings: Mapping[str, object] | None = None, node: str = "node1"
+) -> AsyncIterator[Working]:
+    """Run handlers in a worker of this process, on the connection of `jobs`."""
+    async with opened_topics(jobs.connection, jobs, settings or {}) as topics, anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+        worker = JobWorker(
+            handlers,
+            node=node,
+            connection=jobs.connection,
+            store=jobs.store,
+            topics=topics,
+            rates=rates,
+            clock=jobs.clock,
+            chance=lambda: 0.5,
+            stop=stop,
+        )
+        work = Working(worker, topics, stop)
+        await tasks.start(work.run)
+        yield work
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def opened_topics(connection: Connection, jobs: Jobs, settings: Mapping[str, object]) -> AsyncIterator[Topics]:
+    namespace = connection.namespace
+    await apply(connection, topics_bucket(namespace))
+    bucket = Bucket(connection, jobs.publisher, namespace.bucket("TOPICS"), bytes)
+    if settings:
+        await bucket.put(TOPIC, msgspec.json.encode(settings))
+    topics = Topics(bucket, connection, namespace)
+    async with anyio.create_task_group() as following:
+        await following.start(topics.run)
+        yield topics
+        following.cancel_scope.cancel()
+
+
+async def until_gone(jobs: Jobs, job_id: str = "1", within_s: float = WITHIN_S) -> None:
+    """Wait until there is no such job any more: it was acknowledged."""
+    with anyio.fail_after(within_s):
+        while await jobs.state(job_id) is not None:
+            await jobs.connection.flush()
+
+
+__all__ = ["Job", "Log", "Working", "handler", "opened_topics", "topics_bucket", "until_gone", "working"]
