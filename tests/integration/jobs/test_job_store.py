@@ -1,0 +1,546 @@
+"""The job store on a real server: one job an id, one step a move, and stale hands refused."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from anyio import create_task_group, fail_after
+from anyio.lowlevel import checkpoint
+
+from actors.job_store import BadCursor, Clash, Found, Retry, Settled, Stale, Stored, partition_of
+from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
+from streams.clock import now_ms
+from streams.connection import Connection, connect
+from streams.frames import Message
+from streams.job_messages import Job, decode_job
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.server import freeze, thaw
+
+HOUR = 3_600_000
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    with fail_after(20):
+        while not is_so():
+            await checkpoint()
+
+
+async def becomes(jobs: Jobs, state: str | None, job_id: str = "1") -> None:
+    with fail_after(20):
+        while await jobs.state(job_id) != state:
+            await checkpoint()
+
+
+async def nothing_is_ready(jobs: Jobs) -> bool:
+    return await jobs.pull(wait_s=0) == []
+
+
+# ---- adding
+
+
+async def test_a_job_without_delay_is_ready_and_one_with_a_delay_waits(jobs: Jobs) -> None:
+    with fail_after(20):
+        now = await jobs.add("1", body={"order": 1})
+        later = await jobs.add("2", delay_ms=HOUR)
+        assert (now.state, now.is_new, later.state, later.is_new) == ("ready", True, "delayed", True)
+        assert await jobs.store.count(TOPIC) == (1, 1, 0, 0)
+        found = await jobs.store.find(TOPIC, "1")
+        assert found is not None
+        assert found.job is not None
+        assert (found.seq, found.id, bytes(found.job.body)) == (now.seq, "1", b'{"order":1}')
+        assert await jobs.store.find(TOPIC, "3") is None
+
+
+async def test_a_delayed_job_becomes_ready_by_the_server_alone_and_not_before_it_is_due(jobs: Jobs) -> None:
+    with fail_after(30):
+        await jobs.added(20, delay_ms=300)
+        seen: list[Job] = []
+        while len(seen) < 20:
+            for delivery in await jobs.pull(20):
+                job = decode_job(delivery.payload)
+                assert delivery.stored_ms >= job.due_ms
+                seen.append(job)
+                await delivery.ack()
+        assert sorted(int(job.id) for job in seen) == list(range(20))
+
+
+async def test_any_text_is_an_id(jobs: Jobs) -> None:
+    ids = ["order 7", "ünï/кот.*>", "a" * 255, "h_x", "."]
+    with fail_after(20):
+        for job_id in ids:
+            assert (await jobs.add(job_id)).is_new
+        assert {decode_job(delivery.payload).id for delivery in await jobs.pull()} == set(ids)
+        for job_id in ids:
+            assert await jobs.state(job_id) == "ready"
+            assert await jobs.store.delete(TOPIC, job_id) == "ready"
+
+
+@pytest.mark.parametrize("state", ["delayed", "ready", "reserved", "done"])
+async def test_the_same_id_again(jobs: Jobs, state: str) -> None:
+    """keep: the first one stands; error: refused; replace: what waits is replaced, what is held or over is not."""
+    with fail_after(20):
+        await jobs.add(body=1, delay_ms=HOUR if state == "delayed" else 0)
+        if state in ("reserved", "done"):
+            receipt = (await jobs.reserve()).receipt
+        if state == "done":
+            await jobs.store.finish_many([receipt], remember_s=60)
+        kept = await jobs.add(body=2)
+        assert isinstance(kept, Stored)
+        assert (kept.state, kept.is_new, kept.is_same) == (state, False, None if state == "done" else False)
+        assert (await jobs.add(body=1)).is_same is (None if state == "done" else True)
+        refused = await jobs.add(body=2, policy="error")
+        assert isinstance(refused, Clash)
+        assert refused.state == state
+        replaced = await jobs.add(body=2, delay_ms=2 * HOUR, policy="replace")
+        if state in ("delayed", "ready"):
+            assert (replaced.state, replaced.is_new) == ("delayed", True)
+            found = await jobs.store.find(TOPIC, "1")
+            assert found is not None
+            assert found.job is not None
+            assert bytes(found.job.body) == b"2"
+            assert await jobs.store.count(TOPIC) == (1, 0, 0, 0)  # and nothing of the first one is left
+            assert (await jobs.add(body=3, policy="replace", priority="low")).state == "ready"
+            assert await jobs.store.count(TOPIC) == (0, 1, 0, 0)
+            assert [bytes(decode_job(one.payload).body) for one in await jobs.pull(priority="low")] == [b"3"]
+        elif state == "reserved":
+            assert isinstance(replaced, Clash)
+        else:
+            assert (replaced.is_new, replaced.state) == (False, "done")
+
+
+async def test_one_call_may_hold_an_id_twice(jobs: Jobs) -> None:
+    with fail_after(20):
+        adds = [(jobs.make("1", body=n), "keep") for n in range(3)] + [
+            (jobs.make("2"), "error"),
+            (jobs.make("2"), "error"),
+        ]
+        answers = await jobs.store.add_many(adds)  # type: ignore[arg-type] # literals in a list
+        assert [isinstance(answer, Stored) and answer.is_new for answer in answers] == [True, False, False, True, False]
+        assert isinstance(answers[-1], Clash)
+        assert (await jobs.store.count(TOPIC)).ready == 2
+
+
+async def test_many_who_add_one_id_at_once_make_one_job(
+    jobs: Jobs, connection: Connection, server: EmbeddedServer
+) -> None:
+    answers: list[Any] = []
+    with fail_after(30):
+        async with connect(server.url, name="other", namespace=connection.namespace) as second:
+            async with Publisher(second) as publisher:
+                other = Jobs(second, publisher, jobs.pulls)
+
+                async def add(adding: Jobs, start: int) -> None:
+                    adds = [(adding.make(str(n), delay_ms=HOUR * (n % 2), body=start), "keep") for n in range(100)]
+                    answers.extend(await adding.store.add_many(adds))  # type: ignore[arg-type]
+
+                async with create_task_group() as tasks:
+                    for start in range(3):
+                        tasks.start_soon(add, jobs, start)
+                        tasks.start_soon(add, other, start + 3)
+    assert Counter(answer.id for answer in answers if answer.is_new) == Counter(map(str, range(100)))
+    assert (await jobs.store.count(TOPIC))[:2] == (50, 50)
+
+
+async def test_an_add_whose_answer_was_lost_is_ours(own_server: EmbeddedServer) -> None:
+    """The server takes the first try while nobody hears of it; the repeat meets it, and is told as new all the same."""
+    with fail_after(40):
+        async with connect(own_server.url, name="test") as connection, open_jobs(connection) as jobs:
+            answers: list[Any] = []
+            jobs.publisher._attempt_timeout_s = 0.3
+
+            async def add() -> None:
+                answers.append(await jobs.add("1", delay_ms=HOUR, policy="error"))
+
+            await freeze(own_server)
+            async with create_task_group() as tasks:
+                tasks.start_soon(add)
+                await until(lambda: any(flight.is_unknown for flight in jobs.publisher._flights.values()))
+                thaw(own_server)
+            assert answers[0].is_new
+            assert answers[0].state == "delayed"
+
+
+async def test_timers_are_told_of_what_is_delayed(jobs: Jobs) -> None:
+    told: list[tuple[int, list[Any]]] = []
+
+    def take(message: Message) -> None:
+        told.append((int(message.subject.rsplit(".", 1)[1]), msgspec.msgpack.decode(message.payload)))
+
+    with fail_after(20):
+        subscription = await jobs.connection.subscribe(jobs.namespace.pattern("due", "*"), take)
+        await jobs.connection.flush()
+        delayed = await jobs.added(50, delay_ms=HOUR)
+        await jobs.store.add_many([(jobs.make("r"), "keep")])
+        await jobs.connection.flush()
+        await subscription.unsubscribe()
+    found = {name: (due_ms, seq, partition) for partition, some in told for due_ms, seq, name in some}
+    assert found == {f"{TOPIC}.{one.key}": (one.due_ms, one.seq, partition_of(TOPIC, one.key)) for one in delayed}
+    assert len(told) <= 8
+
+
+# ---- reserving
+
+
+async def test_a_reserved_job_is_held_and_finished_by_its_receipt(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add(body=7)
+        reservation = await jobs.reserve(holder="till-3")
+        job = reservation.job
+        assert (job.attempts, job.holder, bytes(job.body), job.first_ms > 0) == (1, "till-3", b"7", True)
+        assert await jobs.store.count(TOPIC) == (0, 0, 1, 0)
+        assert await nothing_is_ready(jobs)
+        (settled,) = await jobs.store.finish_many([reservation.receipt], remember_s=60)
+        assert settled == Settled(TOPIC, "1", "done")
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 1)
+
+
+async def test_finishing_again_answers_the_same_and_another_receipt_is_stale(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add()
+        receipt = (await jobs.reserve()).receipt
+        forged = receipt._replace(mark="0" * 12)
+        assert isinstance((await jobs.store.finish_many([forged._replace(seq=5)], remember_s=60))[0], Stale)
+        for _ in range(2):
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Settled)
+        (stale,) = await jobs.store.finish_many([forged], remember_s=60)
+        assert isinstance(stale, Stale)
+        assert stale.reason == "the job is over"
+
+
+async def test_a_finished_id_is_known_for_its_time_and_then_free(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add()
+        await jobs.store.finish_many([(await jobs.reserve()).receipt], remember_s=1)
+        assert (await jobs.add()).state == "done"
+        await becomes(jobs, None)
+        assert (await jobs.add()).is_new
+
+
+async def test_of_all_who_reserve_each_job_goes_to_one(jobs: Jobs) -> None:
+    receipts: list[Any] = []
+
+    async def work() -> None:
+        while handed := (await jobs.hand_out(7, wait_s=0.1)).reservations:
+            receipts.extend(reservation.receipt for reservation in handed)
+
+    with fail_after(30):
+        await jobs.added(100)
+        async with create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(work)
+        assert sorted(int(receipt.key) for receipt in receipts) == list(range(100))
+        answers = await jobs.store.finish_many(receipts, remember_s=60)
+        assert all(isinstance(answer, Settled) for answer in answers)
+
+
+async def test_what_was_deleted_before_it_was_reserved_is_not_handed_out(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(3)
+        deliveries = await jobs.pull(3)
+        await jobs.store.delete(TOPIC, "1")
+        handed = await jobs.store.reserve_many(deliveries)
+        assert [one.job.id for one in handed.reservations] == ["0", "2"]
+        assert (handed.buried, handed.expired, handed.failures) == ([], [], [])
+        assert all(delivery.is_settled for delivery in deliveries)
+
+
+async def test_a_reservation_whose_ack_was_lost_is_not_handed_out_twice(connection: Connection) -> None:
+    with fail_after(30):
+        async with open_jobs(connection, ack_wait_s=0.2) as jobs:
+            await jobs.add()
+            deliveries = await jobs.pull(1)
+            deliveries[0].is_settled = True  # its ack goes nowhere
+            (reservation,) = (await jobs.store.reserve_many(deliveries)).reservations
+            again = await jobs.pull(1)
+            assert again[0].delivered == 2
+            assert (await jobs.store.reserve_many(again)).reservations == []
+            assert await nothing_is_ready(jobs)
+            assert isinstance((await jobs.store.finish_many([reservation.receipt], remember_s=60))[0], Settled)
+
+
+async def test_a_job_comes_back_when_its_ttr_runs_out_and_is_buried_after_its_last_attempt(jobs: Jobs) -> None:
+    with fail_after(40):
+        await jobs.add(attempts=2, body=5)
+        first = await jobs.reserve(ttr_ms=100, holder="a")
+        second = await jobs.reserve(ttr_ms=100, holder="b")
+        assert (first.job.attempts, second.job.attempts) == (1, 2)
+        assert second.job.history[0].endswith(" on a: its TTR ran out")
+        assert second.job.first_ms == first.job.first_ms
+        (stale,) = await jobs.store.finish_many([first.receipt], remember_s=60)
+        assert isinstance(stale, Stale)
+        handed = await jobs.hand_out(1, wait_s=10)
+        assert [job.id for job in handed.buried] == ["1"]
+        assert handed.reservations == []
+        (letter,) = await jobs.dead()
+        assert (letter["engine"], letter["name"], letter["id"], letter["attempts"]) == ("jobs", TOPIC, "1", 2)
+        assert letter["body"]["body"] == 5
+        assert [line["node"] for line in letter["history"]] == ["a", "b"]
+        assert await jobs.state() == "done"
+        assert (await jobs.add(policy="keep")).is_new is False
+        assert (await jobs.add(policy="again")).is_new
+
+
+async def test_a_receipt_is_stale_once_the_ttr_has_passed_though_the_server_has_not_looked_yet(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(4)
+        receipts = [one.receipt for one in (await jobs.hand_out(4, ttr_ms=60_000)).reservations]
+        jobs.clock.ahead_ms = 60_000 + STALE_AFTER_MS + 1
+        answers = [
+            *(await jobs.store.finish_many(receipts[:1], remember_s=60)),
+            *(await jobs.store.touch_many(receipts[1:2])),
+            *(await jobs.store.release_many(receipts[2:3])),
+            *(await jobs.store.bury_many(receipts[3:], reason="x")),
+        ]
+        assert all(isinstance(answer, Stale) for answer in answers)
+        assert await jobs.store.count(TOPIC) == (0, 0, 4, 0)
+        assert await jobs.dead() == []
+
+
+async def test_a_touched_job_is_held_on_by_the_same_receipt(jobs: Jobs) -> None:
+    with fail_after(30):
+        await jobs.added(2)
+        kept, left = sorted(one.receipt for one in (await jobs.hand_out(2, ttr_ms=1_000)).reservations)
+        (touched,) = await jobs.store.touch_many([kept], ttr_ms=60_000)
+        assert isinstance(touched, Settled)
+        assert (touched.became, touched.until_ms > kept.until_ms + 50_000) == ("reserved", True)
+        back = await jobs.reserve()  # the one that was not touched
+        assert back.receipt.key == left.key
+        jobs.clock.ahead_ms = 10_000  # the receipt's own end is long past by now
+        assert isinstance((await jobs.store.finish_many([kept], remember_s=60))[0], Settled)
+        assert isinstance((await jobs.store.touch_many([kept]))[0], Settled | Stale)
+        assert isinstance((await jobs.store.touch_many([left]))[0], Stale)
+
+
+async def test_a_released_job_is_handed_out_again_after_its_delay(jobs: Jobs) -> None:
+    with fail_after(30):
+        await jobs.added(3)
+        receipts = sorted(one.receipt for one in (await jobs.hand_out(3, holder="h")).reservations)
+        (free,) = await jobs.store.release_many(receipts[:1])
+        (failed,) = await jobs.store.release_many(receipts[1:2], counts=True, reason="no luck")
+        (later,) = await jobs.store.release_many(receipts[2:], delay_ms=lambda job: job.attempts * HOUR)
+        assert [answer.became for answer in (free, failed, later)] == ["ready", "ready", "delayed"]  # type: ignore[union-attr]
+        assert await jobs.store.count(TOPIC) == (1, 2, 0, 0)
+        again = sorted((await jobs.hand_out(2)).reservations)
+        assert [one.job.attempts for one in again] == [1, 2]
+        assert [len(one.job.history) for one in again] == [0, 1]
+        assert again[1].job.history[0].endswith(" on h: no luck")
+        assert all(isinstance(answer, Stale) for answer in await jobs.store.finish_many(receipts, remember_s=60))
+        assert await jobs.store.count(TOPIC) == (1, 0, 2, 0)
+
+
+async def test_a_last_attempt_that_is_given_back_is_buried(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add(attempts=1)
+        receipt = (await jobs.reserve()).receipt
+        (answer,) = await jobs.store.release_many([receipt], counts=True, reason="no luck")
+        assert answer == Settled(TOPIC, "1", "done")
+        (letter,) = await jobs.dead()
+        assert letter["history"][0]["reason"] == "no luck"
+        assert await jobs.state() == "done"
+        assert isinstance((await jobs.store.release_many([receipt], counts=True))[0], Settled)  # a repeat
+        assert len(await jobs.dead()) == 1
+
+
+async def test_a_buried_job_is_a_dead_letter_and_may_go_round_again(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(3)
+        receipts = [one.receipt for one in (await jobs.hand_out(3)).reservations]
+        answers = await jobs.store.bury_many(receipts, reason="poison")
+        assert [answer.became for answer in answers] == ["done"] * 3  # type: ignore[union-attr]
+        assert {letter["reason"] for letter in await jobs.dead()} == {"poison"}
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 3)
+        assert (await jobs.add("0")).is_new is False
+        assert (await jobs.add("0", policy="again")).is_new
+        assert (await jobs.add("0", policy="again")).is_new is False
+        assert await jobs.store.count(TOPIC) == (0, 1, 0, 2)
+
+
+async def test_what_has_expired_is_not_handed_out(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add(expires_in_ms=5_000)
+        deliveries = await jobs.pull(1)
+        jobs.clock.ahead_ms = 10_000
+        handed = await jobs.store.reserve_many(deliveries)
+        assert ([job.id for job in handed.expired], handed.reservations, handed.buried) == (["1"], [], [])
+        found = await jobs.store.find(TOPIC, "1")
+        assert found is not None
+        assert found.done is not None
+        assert found.done.outcome == "expired"
+        assert await jobs.dead() == []
+
+
+async def test_what_is_no_job_is_set_aside_and_blocks_nothing(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "odd"), b"{not json", message_id="m")
+        await jobs.add("fine")
+        handed = await jobs.hand_out(2)
+        assert [one.job.id for one in handed.reservations] == ["fine"]
+        (letter,) = await jobs.dead()
+        assert (letter["id"], letter["is_base64"]) == ("odd", True)
+        assert await jobs.state("odd") is None
+
+
+# ---- deleting
+
+
+@pytest.mark.parametrize("state", ["delayed", "ready", "reserved", "done"])
+async def test_a_deleted_job_is_gone_from_every_state(jobs: Jobs, state: str) -> None:
+    with fail_after(20):
+        await jobs.add(delay_ms=HOUR if state == "delayed" else 0)
+        receipt = None
+        if state in ("reserved", "done"):
+            receipt = (await jobs.reserve()).receipt
+        if state == "done" and receipt:
+            await jobs.store.finish_many([receipt], remember_s=60)
+        assert await jobs.store.delete(TOPIC, "1") == state
+        assert await jobs.store.delete(TOPIC, "1") is None
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 0)
+        if receipt:
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Stale)
+        assert (await jobs.add()).is_new
+
+
+async def test_what_is_deleted_as_it_becomes_due_is_never_offered_after_the_answer(jobs: Jobs) -> None:
+    """Each delete comes at another moment around the server's own firing."""
+    with fail_after(40):
+        stored = await jobs.added(60, delay_ms=500)
+        async with create_task_group() as tasks:
+            for number, job in enumerate(stored):
+                await until(lambda moment=job.due_ms + BACKSTOP_MS - 30 + number: now_ms() >= moment)  # type: ignore[misc]
+                tasks.start_soon(jobs.store.delete, TOPIC, job.id)
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 0)
+        assert await nothing_is_ready(jobs)
+
+
+async def test_a_delayed_job_can_be_made_ready_now(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add(delay_ms=HOUR)
+        assert await jobs.store.kick_delayed(TOPIC, "1")
+        assert (await jobs.reserve()).job.id == "1"
+        assert not await jobs.store.kick_delayed(TOPIC, "1")
+        assert not await jobs.store.kick_delayed(TOPIC, "nobody")
+
+
+# ---- in the hands of a node
+
+
+async def test_a_failed_attempt_is_tried_again_later_with_its_history(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(2)
+        retries = []
+        for delivery in await jobs.pull(2):
+            job = msgspec.structs.replace(decode_job(delivery.payload), attempts=1)
+            retries.append((delivery, job, HOUR if job.id == "0" else 0, "boom"))
+        answers = await jobs.store.retry_deliveries([Retry(*retry) for retry in retries], node="n1")
+        assert answers == [True, True]
+        assert await jobs.store.count(TOPIC) == (1, 1, 0, 0)
+        (again,) = await jobs.pull(2)
+        job = decode_job(again.payload)
+        assert (job.id, job.attempts, len(job.history), job.first_ms > 0) == ("1", 1, 1, True)
+        assert job.history[0].startswith("attempt 1 at ")
+        assert job.history[0].endswith(" on n1: boom")
+
+
+async def test_what_was_deleted_in_a_handlers_hands_stays_deleted(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(4)
+        one, two, three, four = await jobs.pull(4)
+        job = decode_job(one.payload)
+        for n in range(4):
+            await jobs.store.delete(TOPIC, str(n))
+        assert await jobs.store.retry_deliveries([Retry(one, job, 0, "boom")]) == [False]
+        assert await jobs.store.give_back([(two, decode_job(two.payload))]) == [False]
+        assert await jobs.store.finish_deliveries([three], remember_s=60) == [False]
+        assert await jobs.store.bury_deliveries([(four, decode_job(four.payload), "x")]) == [False]
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 0)
+
+
+async def test_what_was_not_started_costs_no_attempt_but_a_vanished_holder_does(connection: Connection) -> None:
+    with fail_after(30):
+        async with open_jobs(connection, ack_wait_s=0.2) as jobs:
+            await jobs.add()
+            await jobs.pull(1)  # its holder vanishes
+            (second,) = await jobs.pull(1)
+            assert second.delivered == 2
+            assert await jobs.store.give_back([(second, decode_job(second.payload))]) == [True]
+            (third,) = await jobs.pull(1)
+            assert (third.delivered, decode_job(third.payload).attempts) == (1, 1)
+            assert await jobs.store.count(TOPIC) == (0, 1, 0, 0)
+
+
+async def test_a_handlers_end_is_known_for_its_time(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(3)
+        deliveries = await jobs.pull(3)
+        last = deliveries.pop()
+        assert await jobs.store.finish_deliveries(deliveries, remember_s=60) == [True, True]
+        assert await jobs.store.bury_deliveries([(last, decode_job(last.payload), "boom")]) == [True]
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 3)
+        assert [letter["reason"] for letter in await jobs.dead()] == ["boom"]
+        assert await nothing_is_ready(jobs)
+
+
+# ---- looking
+
+
+async def test_a_list_goes_page_by_page_over_all_lanes(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(5)
+        for number, priority in enumerate(("high", "low", "low", "high")):
+            await jobs.add(f"p{number}", priority=priority)
+        seen: list[str] = []
+        cursor, pages = "", 0
+        while pages == 0 or cursor:
+            page = await jobs.store.list_jobs(TOPIC, "ready", cursor=cursor, most=2)
+            seen += [found.id for found in page.found]
+            cursor, pages = page.cursor, pages + 1
+        assert seen == ["p0", "p3", "0", "1", "2", "3", "4", "p1", "p2"]
+        assert pages <= 8
+
+
+async def test_a_list_can_be_limited_to_what_is_due_in_a_time(jobs: Jobs) -> None:
+    with fail_after(20):
+        stored = [await jobs.add(str(n), delay_ms=HOUR * (n + 1)) for n in range(5)]
+        page = await jobs.store.list_jobs(
+            TOPIC, "delayed", due_from_ms=stored[1].due_ms, due_before_ms=stored[3].due_ms
+        )
+        assert [found.id for found in page.found] == ["1", "2"]
+        assert page.cursor == ""
+
+
+async def test_a_page_is_bounded_in_bytes_and_loses_nothing(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.added(7, body="x" * 10_000)
+        seen: list[Found] = []
+        cursor, pages = "", 0
+        while pages == 0 or cursor:
+            page = await jobs.store.list_jobs(TOPIC, "ready", cursor=cursor, most=100, most_bytes=25_000)
+            assert sum(len(bytes(found.job.body)) for found in page.found if found.job) <= 40_000
+            seen += page.found
+            cursor, pages = page.cursor, pages + 1
+        assert [found.id for found in seen] == [str(n) for n in range(7)]
+        assert pages >= 3
+        tiny = await jobs.store.list_jobs(TOPIC, "ready", most=100, most_bytes=10)
+        assert ([found.id for found in tiny.found], tiny.cursor != "") == (["0"], True)
+
+
+@pytest.mark.parametrize("cursor", ["x", "9.1", "0.-1", "0.99999999999999999999", "0.1 ", "1.5"])
+async def test_a_cursor_of_ones_own_making_is_refused(jobs: Jobs, cursor: str) -> None:
+    with fail_after(20), pytest.raises(BadCursor):
+        await jobs.store.list_jobs(TOPIC, "delayed", cursor=cursor)
+
+
+async def test_one_id_is_found_in_all_topics(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add("x 1")
+        await jobs.store.add_many([(jobs.make("x 1", topic="other"), "keep"), (jobs.make("y", topic="other"), "keep")])
+        assert sorted(found.topic for found in await jobs.store.find_in_all("x 1")) == [TOPIC, "other"]
+        assert await jobs.store.find_in_all("z") == []
+
+
+def test_the_margins_leave_room() -> None:
+    assert STALE_AFTER_MS + 100 < RESERVED_SLACK_MS

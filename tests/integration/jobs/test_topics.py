@@ -1,0 +1,160 @@
+"""Topics on a real server: made at first use, followed live by every node, what is refused keeps what was in force."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from anyio import create_task_group, fail_after
+from anyio.lowlevel import checkpoint
+
+from actors.model.setting_values import BadSetting
+from actors.topics import Topics
+from streams.bucket import Bucket
+from streams.connection import Connection
+from streams.errors import MalformedSubject
+from streams.publisher import Publisher
+from streams.topology import apply
+from tests.support.buckets import add_bucket
+from tests.support.jobs import topology_of_jobs
+
+
+@asynccontextmanager
+async def followed(connection: Connection, bucket: Bucket[bytes]) -> AsyncIterator[Topics]:
+    topics = Topics(bucket, connection, connection.namespace)
+    async with create_task_group() as tasks:
+        await tasks.start(lambda *, task_status: topics.run(task_status=task_status))
+        yield topics
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def bucket(connection: Connection, publisher: Publisher) -> Bucket[bytes]:
+    await apply(connection, topology_of_jobs(connection.namespace))
+    return Bucket(connection, publisher, await add_bucket(connection, "TOPICS", history=10), bytes)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with fail_after(20):
+        while not is_so():
+            await checkpoint()
+
+
+async def consumers(connection: Connection) -> set[str]:
+    answer = await connection.api(f"CONSUMER.NAMES.{connection.namespace.stream('JOBS')}")
+    return set(answer.get("consumers") or [])
+
+
+async def test_a_topic_is_made_at_its_first_use_with_the_consumers_of_its_lanes(
+    connection: Connection, bucket: Bucket[bytes]
+) -> None:
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            assert "mail" not in topics
+            await topics.use("mail", "normal")
+            assert await consumers(connection) == {"jobs_mail"}
+            await topics.use("mail", "high")
+            assert await consumers(connection) == {"jobs_mail", "jobs-high_mail"}
+            await until(lambda: topics.current("mail").lanes == ("high", "normal"))
+            assert topics.known() == ["mail"]
+            entry = await bucket.get("mail")
+            assert entry is not None
+            assert entry.value == b'{"lanes":["high","normal"]}'
+
+
+async def test_every_node_hears_of_a_topic_and_its_lanes(connection: Connection, bucket: Bucket[bytes]) -> None:
+    told: list[str] = []
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            async with followed(connection, bucket) as other:
+                other.on_change(told.append)
+                async with create_task_group() as tasks:
+                    for node in (topics, other, topics, other):
+                        for priority in ("low", "normal"):
+                            tasks.start_soon(node.use, "mail", priority)
+                await until(lambda: other.current("mail").lanes == topics.current("mail").lanes == ("normal", "low"))
+                assert set(told) == {"mail"}
+                await other.use("mail")
+                assert await consumers(connection) == {"jobs_mail", "jobs-low_mail"}
+
+
+async def test_a_missing_consumer_is_made_again(connection: Connection, bucket: Bucket[bytes]) -> None:
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            await topics.use("mail")
+            await connection.api(f"CONSUMER.DELETE.{connection.namespace.stream('JOBS')}.jobs_mail")
+            await topics.use("mail")
+            assert await consumers(connection) == set()  # nobody has told that it is missing
+            topics.forget_consumer("mail")
+            await topics.use("mail")
+            assert await consumers(connection) == {"jobs_mail"}
+
+
+async def test_what_is_set_is_in_force_level_by_level(connection: Connection, bucket: Bucket[bytes]) -> None:
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            settings = await topics.change("mail", {"ttr": "90s", "rate": 50})
+            assert (settings.ttr_ms, settings.rate) == (90_000, 50.0)
+            await bucket.put("default", b'{"attempts":3,"ttr":"5m"}')
+            await until(lambda: topics.current("mail").attempts == 3)
+            assert topics.current("mail").ttr_ms == 90_000
+            assert topics.current("nobody").ttr_ms == 300_000
+            await topics.change("mail", {"ttr": None, "is_paused": True})
+            await until(lambda: topics.current("mail").is_paused)
+            assert topics.current("mail").ttr_ms == 300_000
+            await bucket.delete("mail")
+            await until(lambda: "mail" not in topics)
+            assert topics.current("mail").attempts == 3
+
+
+async def test_a_bad_value_is_refused_at_the_door_and_in_the_bucket(
+    connection: Connection, bucket: Bucket[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with followed(connection, bucket) as topics:
+        with fail_after(20), caplog.at_level(logging.WARNING):
+            await topics.change("mail", {"ttr": "90s"})
+            await until(lambda: topics.current("mail").ttr_ms == 90_000)
+            with pytest.raises(BadSetting, match="did you mean ttr"):
+                await topics.change("mail", {"tr": "90s"})
+            for bad in (b"{", b'{"ttr":60}', b"[]", b'{"backoff":"1d"}'):
+                await bucket.put("mail", bad)
+            await bucket.put("default", b'{"nonsense":1}')
+            await bucket.put("other", b'{"ttr":"61s"}')
+            await until(lambda: topics.current("other").ttr_ms == 61_000)
+            assert topics.current("mail").ttr_ms == 90_000
+            assert sum("topics.refused" in record.message for record in caplog.records) == 5
+            with pytest.raises(BadSetting):  # what is there cannot be built upon
+                await topics.change("mail", {"ttr": "60s"})
+            await topics.use("mail")  # and is not overwritten
+
+
+async def test_a_topic_written_badly_before_the_start_is_known_with_the_default_settings(
+    connection: Connection, bucket: Bucket[bytes]
+) -> None:
+    await bucket.put("mail", b"{")
+    async with followed(connection, bucket) as topics:
+        assert "mail" in topics
+        assert topics.current("mail").ttr_ms == 60_000
+
+
+@pytest.mark.parametrize("topic", ["default", "a.b", "$JS.API.>", "", "a b"])
+async def test_a_name_that_is_no_topic_is_refused(connection: Connection, bucket: Bucket[bytes], topic: str) -> None:
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            with pytest.raises(MalformedSubject):
+                await topics.use(topic, "normal")
+            assert await consumers(connection) == set()
+
+
+async def test_who_changes_different_settings_at_once_loses_nothing(
+    connection: Connection, bucket: Bucket[bytes]
+) -> None:
+    names = {"ttr": "90s", "attempts": 7, "rate": 5, "most_waiting": 9}
+    async with followed(connection, bucket) as topics:
+        with fail_after(20):
+            async with create_task_group() as tasks:
+                for name, value in names.items():
+                    tasks.start_soon(topics.change, "mail", {name: value})
+            await until(lambda: topics.current("mail").most_waiting == 9 and topics.current("mail").rate == 5)
+            settings = topics.current("mail")
+            assert (settings.ttr_ms, settings.attempts, settings.rate, settings.most_waiting) == (90_000, 7, 5.0, 9)

@@ -1,0 +1,103 @@
+"""What tests of jobs share: the streams, a store with a clock that can be set on, and short ways to add and take."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from actors.job_store import Handed, JobStore, Reservation, Stored
+from actors.model.job_rules import SamePolicy, make_job
+from actors.model.topic_settings import TopicSettings
+from streams.clock import now_ms
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.job_messages import Job, NewJob, Priority, body_of
+from streams.log import read_log
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.specs import ConsumerSpec, job_consumer, wanted
+from streams.subjects import Namespace
+from streams.topology import Topology, apply, ensure_consumer
+
+TOPIC = "mail"
+
+
+class SetClock:
+    """The system's clock, set on by hand."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return now_ms() + self.ahead_ms
+
+
+class Jobs:
+    """A store on streams of its own, and how a test uses it."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, pulls: PullOnce) -> None:
+        self.connection = connection
+        self.publisher = publisher
+        self.pulls = pulls
+        self.namespace = connection.namespace
+        self.clock = SetClock()
+        self.store = JobStore(connection, publisher, connection.namespace, self.clock)
+
+    def make(self, job_id: str = "1", *, body: object = None, delay_ms: int = 0, **asked: Any) -> Job:
+        new = NewJob(**{"topic": TOPIC, "id": job_id, "body": body_of(body), "delay_ms": delay_ms, **asked})
+        return make_job(new, TopicSettings(), now_ms=self.clock.now_ms(), fresh_id="fresh")
+
+    async def add(self, job_id: str = "1", *, policy: SamePolicy = "keep", **asked: Any) -> Any:
+        """Add one job; return what became of it."""
+        (answer,) = await self.store.add_many([(self.make(job_id, **asked), policy)])
+        return answer
+
+    async def added(self, count: int, **asked: Any) -> list[Stored]:
+        """Add jobs `0` to `count - 1`, all of which must be new."""
+        answers = await self.store.add_many([(self.make(str(n), **asked), "keep") for n in range(count)])
+        stored = [answer for answer in answers if isinstance(answer, Stored) and answer.is_new]
+        assert len(stored) == count
+        return stored
+
+    async def pull(self, most: int = 10, *, wait_s: float = 10.0, priority: Priority = "normal") -> list[Delivery]:
+        """Return ready jobs as they are delivered."""
+        spec = job_consumer(self.namespace, TOPIC, priority)
+        return await self.pulls.pull(spec.stream, spec.name, most=most, wait_s=wait_s)
+
+    async def hand_out(self, most: int = 10, *, wait_s: float = 10.0, **reserved: Any) -> Handed:
+        """Reserve what is ready, or will be within `wait_s`."""
+        return await self.store.reserve_many(await self.pull(most, wait_s=wait_s), **reserved)
+
+    async def reserve(self, **reserved: Any) -> Reservation:
+        """Reserve one job, which must come."""
+        (reservation,) = (await self.hand_out(1, **reserved)).reservations
+        return reservation
+
+    async def state(self, job_id: str = "1") -> str | None:
+        found = await self.store.find(TOPIC, job_id)
+        return found.state if found else None
+
+    async def dead(self) -> list[Any]:
+        """Return the dead letters, as plain values."""
+        stream, pattern = self.namespace.stream("DEAD"), self.namespace.pattern("dead", ">")
+        return [msgspec.json.decode(entry.payload) async for entry in read_log(self.connection, stream, pattern)]
+
+
+def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:
+    """Return the streams that jobs need, alone: making all of them takes a test longer than its own work."""
+    full = wanted(namespace, profile="fast", replicas=replicas)
+    names = (namespace.stream("JOBS"), namespace.stream("DEAD"))
+    return Topology(streams=tuple(spec for spec in full.streams if spec.name in names), profile="fast")
+
+
+@asynccontextmanager
+async def open_jobs(connection: Connection, *, replicas: int = 1, ack_wait_s: float = 3.0) -> AsyncIterator[Jobs]:
+    """Make the streams and a topic's consumers."""
+    namespace = connection.namespace
+    await apply(connection, topology_of_jobs(namespace, replicas=replicas))
+    for priority in ("normal", "high", "low"):
+        spec: ConsumerSpec = job_consumer(namespace, TOPIC, priority)
+        await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s))
+    async with Publisher(connection) as publisher, PullOnce(connection) as pulls:
+        yield Jobs(connection, publisher, pulls)
