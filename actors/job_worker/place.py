@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from actors.failpoints import reach
 from actors.job_worker.threads import WorkThread
 from streams.clock import monotonic_s
 
@@ -91,6 +92,7 @@ class Place:
         result: object = None
         error: BaseException | None = None
         argument = jobs if self._most > 1 else jobs[0]
+        reach("job.run")
         try:
             if self._thread is None:
                 result = await self._take(argument)
@@ -110,6 +112,7 @@ class Place:
         cut, self.cut, self.call, call.is_over = self.cut, None, None, True
         if self.is_stuck:
             self._topic.came_loose(self)
+        reach("job.end")
         await self._topic.settle(jobs, result, error, cut)
         self.jobs = []
 
