@@ -2,7 +2,7 @@
 
 A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither holds nor ends
 with what parts them, so the first `--` is where it ends. A token without a namespace does not reach into tenants'
-topics by `*` alone: its pattern has to name the `--`.
+topics by `*` alone: its pattern has to name the `--`. Nor does `*` reach `default`, whose settings are everybody's.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,8 @@ from penstock.gateway.tokens import VERBS, TokenRecord, Verb
 __all__ = ["ANYBODY", "Caller", "caller_of"]
 
 PART = "--"
+DEFAULT = "default"
+"""Where the settings of all topics stand; no topic of its own."""
 
 
 class Caller:
@@ -68,6 +70,8 @@ class Caller:
         if self._is_whole or topic in self._exact:
             return True
         is_foreign = not self._prefix and PART in topic
+        if topic == DEFAULT and not self._prefix:
+            return False
         return any(topic.startswith(start) for start in self._starts if not is_foreign or PART in start)
 
 

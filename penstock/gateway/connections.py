@@ -51,6 +51,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         self._is_counted = self.census.enter(self._address)
         self._is_deaf = False
+        self.is_shut = False
         self._is_in_head = False
         self._is_fresh = False
         self._is_reading = False
@@ -213,6 +214,7 @@ class BoundedConnection(HttpToolsProtocol):
     def close_gently(self) -> None:
         """Close; if the client is still sending, let it read our answer first."""
         self._untime()
+        self.is_shut = True
         if not self._is_reading or not self.transport.can_write_eof() or self.transport.is_closing():
             self.transport.close()
             return
@@ -248,7 +250,7 @@ class _Refused(Exception):
 
 
 class _Gently:
-    """The transport as an answer sees it: it closes gently."""
+    """The transport as an answer sees it: it closes gently, and takes nothing afterwards."""
 
     __slots__ = ("_connection",)
 
@@ -256,7 +258,8 @@ class _Gently:
         self._connection = connection
 
     def write(self, data: bytes) -> None:
-        self._connection.transport.write(data)
+        if not self._connection.is_shut:  # several requests of one client may be at work when it is shut
+            self._connection.transport.write(data)
 
     def is_closing(self) -> bool:
         return self._connection.transport.is_closing()

@@ -44,6 +44,8 @@ def test_a_token_without_a_namespace_does_not_reach_into_tenants_by_a_star(names
         (("orders",), "orders2", False),
         (("a", "b*"), "bc", True),
         (("*",), "anything", True),
+        (("*",), "default", False),
+        (("*", "default"), "default", True),
     ],
 )
 def test_patterns_are_names_or_beginnings(patterns: tuple[str, ...], topic: str, is_own: bool) -> None:

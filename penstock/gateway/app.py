@@ -1,0 +1,129 @@
+"""The Litestar application: it finds the operation of a path, and everything else is ours.
+
+Litestar's own reading of bodies and parameters is not used: `door.py` has read the body already, and msgspec makes of
+the bytes what an operation wants. So a request costs one handler and no middleware.
+"""
+
+import logging
+from typing import Any, cast
+
+import msgspec
+from litestar import Litestar, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from actors.logs import fields
+from actors.model.job_rules import BadJob
+from penstock.gateway.calls import Answer, Call, Shared, Stream
+from penstock.gateway.door import FAULT, problem_headers, send_problem
+from penstock.gateway.openapi import document
+from penstock.gateway.operations import OPERATIONS, Operation
+from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused, shown, trouble_of
+from streams.errors import MalformedSubject, StreamError
+
+log = logging.getLogger(__name__)
+
+__all__ = ["build_app"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+def build_app(shared: Shared) -> Litestar:
+    """Return the application. Its requests must have come through the door."""
+    return Litestar(
+        [*(_handler(shared, one) for one in OPERATIONS), _schema()],
+        openapi_config=None,
+        logging_config=None,
+        exception_handlers={Exception: _failed},
+    )
+
+
+def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
+    async def handle(scope: Scope) -> ASGIResponse:
+        problem = FAULT
+        try:
+            answer = await _carry_out(shared, operation, cast(Any, scope))
+            if answer.stream is not None:
+                return _Streamed(answer.stream)
+            return ASGIResponse(body=_encode(answer.value), status_code=answer.status, media_type="application/json")
+        except RefusedRequest as told:
+            problem = told.problem
+        except Exception as error:  # the gateway's own end of an operation
+            log.error("gateway.failed", exc_info=error, extra=fields(operation=operation.name))
+        return _problem(problem)
+
+    return HTTPRouteHandler(_path(operation.path), http_method=operation.method, status_code=200, name=operation.name)(
+        handle
+    )
+
+
+async def _carry_out(shared: Shared, operation: Operation, scope: Any) -> Answer:
+    call: Call = scope["state"]["call"]
+    call.values = scope["path_params"]
+    if operation.verb is not None:
+        call.caller.check(operation.verb)
+    try:
+        return await operation.do(shared, call)
+    except BadJob as bad:
+        raise refused(422, "bad", bad.what, what=bad.field, value=bad.value, hint=bad.hint) from None
+    except MalformedSubject as bad:
+        raise refused(422, "bad", shown(str(bad))) from None
+    except StreamError as error:
+        log.debug("gateway.trouble", extra=fields(operation=operation.name, error=str(error)))
+        raise trouble_of(error) from error
+
+
+def _problem(problem: Problem) -> ASGIResponse:
+    headers = [(name.decode(), value.decode()) for name, value in problem_headers(problem)]
+    return ASGIResponse(
+        body=problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode(), headers=dict(headers)
+    )
+
+
+class _Streamed(ASGIResponse):
+    """An answer that is sent bit by bit, until the client goes."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._stream(cast(Any, send))
+        except RefusedRequest as told:
+            await send_problem(cast(Any, send), told.problem)
+
+
+def _schema() -> HTTPRouteHandler:
+    text: list[bytes] = []
+
+    async def schema() -> ASGIResponse:
+        if not text:
+            text.append(_encode(document()))
+        return ASGIResponse(body=text[0], media_type="application/json")
+
+    return HTTPRouteHandler(["/schema", "/schema/openapi.json"], http_method="GET", name="schema")(schema)
+
+
+def _path(path: str) -> str:
+    return path.replace("{topic}", "{topic:str}").replace("{job_id}", "{job_id:str}")
+
+
+def _failed(_request: Any, error: Exception) -> Response[bytes]:
+    """Answer for the router: there is no such path, no such method on it, or a fault that no operation had."""
+    problem = FAULT
+    match getattr(error, "status_code", 500):
+        case 404:
+            problem = refused(
+                404, "not_found", "there is nothing at this path", hint="GET /schema tells what is"
+            ).problem
+        case 405:
+            problem = _no_method().problem
+        case _:
+            log.error("gateway.failed", exc_info=error)
+    return Response(problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode())
+
+
+def _no_method() -> RefusedRequest:
+    return refused(405, "method", "this path has other methods", hint="GET /schema tells which")

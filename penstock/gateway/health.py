@@ -1,0 +1,19 @@
+"""Whether the gateway answers, and whether it is of use: for load balancers and those who watch, without a token."""
+
+from penstock.gateway.calls import Answer, Call, Shared
+from penstock.gateway.problems import refused
+from penstock.gateway.shapes import Health
+
+
+async def health(_shared: Shared, _call: Call) -> Answer:
+    """The process lives and its loop turns."""
+    return Answer(Health())
+
+
+async def ready(shared: Shared, _call: Call) -> Answer:
+    """The server is there, and the node is not about to stop."""
+    if shared.is_stopping:
+        raise refused(503, "unavailable", "the node is stopping", retry_after_s=1)
+    if not shared.is_connected():
+        raise refused(503, "unavailable", "the server cannot be reached", retry_after_s=1)
+    return Answer(Health())

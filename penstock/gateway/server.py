@@ -1,0 +1,116 @@
+"""uvicorn, as a part of a node: no signals, no logging and no exit of its own, and every task of it is waited for."""
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Iterator
+
+import anyio
+import uvicorn
+
+from penstock.config import Config
+from penstock.errors import StartFailed
+from penstock.gateway.app import build_app
+from penstock.gateway.calls import Shared
+from penstock.gateway.connections import BoundedConnection, connection_class
+from penstock.gateway.door import Door
+from penstock.gateway.limits import IDLE_S, MOST_CONNECTIONS, Census
+from penstock.gateway.live_tokens import LiveTokens
+
+__all__ = ["GatewayServer"]
+
+BACKLOG = 2048
+LAST_S = 2.0
+"""For requests that were cut off to end."""
+HEADERS = [
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+    ("referrer-policy", "no-referrer"),
+    ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+]
+
+
+class _Uvicorn(uvicorn.Server):
+    """`is_up` is set once connections are accepted."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = anyio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the node heeds them
+
+
+class GatewayServer:
+    """One gateway on one socket. Use `serve` once."""
+
+    def __init__(self, config: Config, shared: Shared, tokens: LiveTokens, *, is_open: bool) -> None:
+        self._shared = shared
+        self._server = _Uvicorn(_uvicorn_config(config, shared, tokens, is_open=is_open))
+
+    async def serve(self, listening: socket.socket, stop: anyio.Event) -> None:
+        """Answer until `stop` is set and what is at work is finished. Cancelled, what is at work is cut off."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._server.serve, [listening])
+                await stop.wait()
+                self._shared.end_polls()
+                self._server.should_exit = True
+        finally:
+            listening.close()
+            with anyio.move_on_after(LAST_S, shield=True):
+                await self._cut_off()
+
+    async def _cut_off(self) -> None:
+        """uvicorn's tasks are nobody's children: see each of them end."""
+        state = self._server.server_state
+        for connection in list(state.connections):
+            if isinstance(connection, BoundedConnection):
+                connection.transport.abort()
+        for task in list(state.tasks):
+            task.cancel()
+        if state.tasks:
+            await asyncio.wait(list(state.tasks))
+
+
+def _uvicorn_config(config: Config, shared: Shared, tokens: LiveTokens, *, is_open: bool) -> uvicorn.Config:
+    door = Door(build_app(shared), shared, tokens, is_open=is_open, behind_proxy=config.behind_proxy)
+    made = uvicorn.Config(
+        door,
+        http=connection_class(Census(_most_connections())),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=HEADERS,
+        backlog=BACKLOG,
+        timeout_keep_alive=IDLE_S,
+        ssl_certfile=config.http_cert or None,
+        ssl_keyfile=config.http_key or None,
+    )
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the door tells what there is to tell, in our form
+    try:
+        made.load()
+    except (OSError, ssl.SSLError) as error:
+        raise StartFailed(f"http_cert {config.http_cert}, http_key {config.http_key}: {error}") from error
+    if made.ssl is not None:
+        made.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return made
+
+
+def _most_connections() -> int:
+    """Half of the files that this process may open; the other half is for everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))

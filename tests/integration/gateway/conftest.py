@@ -1,0 +1,37 @@
+"""Gateways that tests share: one open to this machine, one with tokens. Each test has its own topics."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from aiohttp import ClientSession
+
+from streams.server import EmbeddedServer
+from tests.support.gateway import SharedGateway, gateway_thread
+
+
+@pytest.fixture(scope="session")
+def open_gateway(server: EmbeddedServer) -> Iterator[SharedGateway]:
+    """A gateway without tokens."""
+    with gateway_thread(server) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guarded_gateway(server: EmbeddedServer) -> Iterator[SharedGateway]:
+    """A gateway that asks for tokens."""
+    with gateway_thread(server) as running:
+        running.token("first")
+        yield running
+
+
+@pytest.fixture
+async def client(open_gateway: SharedGateway) -> AsyncIterator[ClientSession]:
+    """A client of the open gateway."""
+    async with ClientSession(open_gateway.url) as session:
+        yield session
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{secrets.token_hex(6)}"

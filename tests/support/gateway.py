@@ -1,0 +1,143 @@
+"""Gateways for tests: one in the test's own loop, and one in a thread, for a whole session of clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import anyio.abc
+import anyio.from_thread
+
+from actors.job_copies import Copies
+from actors.job_desk import JobDesk
+from actors.job_handout import Handout
+from actors.job_store import JobStore
+from actors.release import ReleaseRates
+from actors.supervisor import ActorSpec, Supervisor
+from actors.topics import Topics
+from penstock.config import Config
+from penstock.gateway.actor import Gateway
+from penstock.gateway.live_tokens import LiveTokens
+from penstock.gateway.tokens import TokenWish, create_token
+from streams.bucket import Bucket
+from streams.clock import now_ms
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from streams.server_clock import ServerClock
+from streams.specs import wanted
+from streams.topology import apply
+from tests.support.server import connected
+
+
+class RunningGateway:
+    """A gateway that listens, the desk behind it, and its stop."""
+
+    def __init__(
+        self, gateway: Gateway, desk: JobDesk, tokens: Bucket[bytes], live: LiveTokens, stop: anyio.Event
+    ) -> None:
+        self.gateway = gateway
+        self.desk = desk
+        self.tokens = tokens
+        self.live = live
+        self.stop = stop
+        self.has_ended = anyio.Event()
+
+    @property
+    def port(self) -> int:
+        return self.gateway.port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway.port}"
+
+    async def token(self, name: str, **wish: object) -> str:
+        """Make a token and return it once the gateway knows it."""
+        text, _ = await create_token(self.tokens, TokenWish(name=name, **wish), now_ms=now_ms())  # type: ignore[arg-type]
+        with anyio.fail_after(15):
+            while self.live.find(text) is None:
+                await self.live.changed()
+        return text
+
+
+@asynccontextmanager
+async def running_gateway(
+    connection: Connection, publisher: Publisher, config: Config | None = None
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway and all that it stands on, supervised as in production, until the block ends. The topology is
+    made first, and no actor may have failed by the end."""
+    namespace = connection.namespace
+    await apply(connection, wanted(namespace, profile="fast"))
+
+    def bucket(short: str) -> Bucket[bytes]:
+        return Bucket(connection, publisher, namespace.bucket(short), bytes)
+
+    stop = anyio.Event()
+    clock = ServerClock(connection, namespace.stream("JOBS"))
+    topics = Topics(bucket("TOPICS"), connection, namespace)
+    store = JobStore(connection, publisher, namespace, clock)
+    rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+    async with PullOnce(connection) as pulls, anyio.create_task_group() as tasks:
+        handout = Handout(store=store, topics=topics, pulls=pulls, rates=rates, namespace=namespace)
+        desk = JobDesk(
+            store=store, topics=topics, handout=handout, copies=Copies(connection, lambda _topic: ()), clock=clock
+        )
+        live = LiveTokens(bucket("TOKENS"), now_ms)
+        gateway = Gateway(config or Config(http="127.0.0.1:0"), desk, live, lambda: connection.is_connected, stop)
+        specs = [
+            ActorSpec(name="clock", role="", run=clock.run),
+            ActorSpec(name="topics", role="", run=topics.run),
+            ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True),
+        ]
+        supervisor = Supervisor(specs, stop=stop, drain_s=10, chance=lambda: 0.0)
+        running = RunningGateway(gateway, desk, bucket("TOKENS"), live, stop)
+
+        async def supervise(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+            await supervisor.run(task_status=task_status)
+            running.has_ended.set()
+
+        await tasks.start(supervise)
+        assert supervisor.is_ready(), supervisor.states()
+        try:
+            yield running
+            stop.set()
+            with anyio.fail_after(15):
+                await running.has_ended.wait()
+        finally:
+            tasks.cancel_scope.cancel()
+    assert {state.name: state.last_error for state in supervisor.states() if state.failures} == {}
+
+
+class SharedGateway:
+    """A gateway in a thread of its own, as clients see it: an address, and tokens."""
+
+    def __init__(self, portal: anyio.from_thread.BlockingPortal, running: RunningGateway) -> None:
+        self._portal = portal
+        self._running = running
+        self.url = running.url
+        self.port = running.port
+
+    def token(self, name: str, **wish: object) -> str:
+        """Make a token and return it once the gateway knows it."""
+
+        async def make() -> str:
+            return await self._running.token(name, **wish)
+
+        return self._portal.call(make)
+
+
+@contextmanager
+def gateway_thread(server: EmbeddedServer, config: Config | None = None) -> Iterator[SharedGateway]:
+    """Run a gateway outside of any test's loop, so that tests share it; each uses topics of its own."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[RunningGateway]:
+        async with connected(server) as connection, Publisher(connection) as publisher:
+            async with running_gateway(connection, publisher, config) as running:
+                yield running
+
+    with anyio.from_thread.start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(opened()) as running:
+            yield SharedGateway(portal, running)
