@@ -86,6 +86,7 @@ class TopicWorker:
         self._changed = anyio.Event()
         self._ended = 0
         self._ended_per_s = 0.0
+        self._least_ahead = 0
         self._tended_s = monotonic_s()
         self._excess_since_s = 0.0
         self._suspicion: Suspicion = "none"
@@ -145,6 +146,11 @@ class TopicWorker:
         deliver = partial(self._deliver, self.ready.lane(priority))
         puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver)
         self._pullers[priority] = await stack.enter_async_context(puller)
+
+    def fetch_ahead(self, least: int) -> None:
+        """Hold so many jobs beyond the places, however slow the handler is."""
+        self._least_ahead = least
+        self._tune()
 
     # ---- what the node tells it
 
@@ -240,7 +246,8 @@ class TopicWorker:
         stuck = sum(place.is_stuck for place in busy)
         running = sum(len(place.jobs) for place in busy if not place.is_stuck)
         places = (len(self._places) - stuck) * self.handler.most
-        capacity = capacity_of(places, running, ahead_of(self._ended_per_s), self._suspicion)
+        ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
+        capacity = capacity_of(places, running, ahead, self._suspicion)
         if self._settings.is_paused or self.is_ending:
             capacity = 0
         pullers = list(self._pullers.values())

@@ -88,6 +88,10 @@ class JobWorker:
         """The topics that are handled here, for the node's record."""
         return tuple(handler.topic for handler in self._handlers)
 
+    def topic(self, name: str) -> TopicWorker:
+        """Return a topic at work."""
+        return self._topics[name]
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Run handlers until the node stops and what is running has ended; started once all topics are served.
         Raises FATAL errors."""
