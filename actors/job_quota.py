@@ -1,0 +1,46 @@
+"""How many jobs a topic may still take: its setting `most_waiting` against what is delayed and ready.
+
+A count costs the server one look a state, so it is kept for a moment, with what we added since. Several nodes that add
+at once may so go beyond the limit by what they add in that moment; the limit keeps a runaway producer out, to the
+thousand, not to the job.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from streams.clock import monotonic_s
+
+__all__ = ["Quota"]
+
+FRESH_S = 0.25
+FEW_TOPICS = 1024
+
+
+class _Known:
+    __slots__ = ("at_s", "waiting")
+
+    def __init__(self, waiting: int, at_s: float) -> None:
+        self.waiting = waiting
+        self.at_s = at_s
+
+
+class Quota:
+    """Counts for the topics that have a limit. `count(topic)` returns how many are delayed and ready."""
+
+    def __init__(self, count: Callable[[str], Awaitable[int]]) -> None:
+        self._count = count
+        self._known: dict[str, _Known] = {}
+
+    async def room(self, topic: str, most_waiting: int) -> int:
+        """Return how many more jobs the topic takes; below 0: it has too many already."""
+        known = self._known.get(topic)
+        if known is None or monotonic_s() - known.at_s > FRESH_S:
+            if len(self._known) >= FEW_TOPICS:
+                self._known.clear()
+            known = self._known[topic] = _Known(await self._count(topic), monotonic_s())
+        return most_waiting - known.waiting
+
+    def added(self, topic: str, count: int) -> None:
+        """Count what was added."""
+        known = self._known.get(topic)
+        if known is not None:
+            known.waiting += count

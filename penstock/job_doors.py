@@ -1,0 +1,95 @@
+"""The doors to a node's jobs: the desk that all call, the service on NATS, and what is handed in by a publish."""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+
+from actors.job_copies import Copies
+from actors.job_desk import JobDesk
+from actors.job_handout import Handout
+from actors.job_store import JobStore
+from actors.membership import Members
+from actors.release import ReleaseRates
+from actors.submissions import Submissions
+from actors.supervisor import ActorSpec
+from actors.topics import Topics
+from penstock.job_service import JobService
+from penstock.node import Node
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.pull_once import PullOnce
+
+__all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk", "sharing_nodes"]
+
+ROLE = "desk"
+
+
+@asynccontextmanager
+async def open_job_desk(
+    node: Node, *, store: JobStore, topics: Topics, rates: ReleaseRates, clock: Clock
+) -> AsyncIterator[JobDesk]:
+    """Open the node's desk; `clock` is the server's. Its `handing` belongs into the node's status."""
+    opened = open_desk(
+        node.connection,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        handling=handling_nodes(node.members),
+        on_handing=node.members.beat_soon,
+    )
+    async with opened as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def open_desk(
+    connection: Connection,
+    *,
+    store: JobStore,
+    topics: Topics,
+    rates: ReleaseRates,
+    clock: Clock,
+    handling: Callable[[str], Collection[str]],
+    on_handing: Callable[[], None] = lambda: None,
+) -> AsyncIterator[JobDesk]:
+    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead. `on_handing`: `handing` changed."""
+    async with PullOnce(connection) as pulls:
+        handout = Handout(
+            store=store,
+            topics=topics,
+            pulls=pulls,
+            rates=rates,
+            namespace=connection.namespace,
+            on_handing=on_handing,
+        )
+        yield JobDesk(store=store, topics=topics, handout=handout, copies=Copies(connection, handling), clock=clock)
+
+
+def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
+    """Return the actors of the role `desk`: both finish what is in hand when the node stops."""
+    service = JobService(desk, node.connection, node.stop)
+    submissions = Submissions(desk, node.connection, node.publisher, node.stop)
+    return (
+        ActorSpec(name="job service", role=ROLE, run=service.run, drains=True),
+        ActorSpec(name="submissions", role=ROLE, run=submissions.run, drains=True),
+    )
+
+
+def handling_nodes(members: Members) -> Callable[[str], Collection[str]]:
+    """Return the live nodes with handlers of a topic, as a function of the topic."""
+    return lambda topic: [name for name, node in members.live().items() if topic in node.topics]
+
+
+def sharing_nodes(members: Members) -> Callable[[str], int]:
+    """Return how many live nodes hand out a topic's jobs, by handlers or by their desk, as a function of the topic."""
+    counts: dict[str, int] = {}
+
+    def count(topic: str) -> int:
+        found = counts.get(topic)
+        if found is None:
+            live = members.live().values()
+            found = counts[topic] = max(1, sum(topic in node.topics or topic in node.handing for node in live))
+        return found
+
+    members.on_change(counts.clear)
+    return count

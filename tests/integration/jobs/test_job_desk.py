@@ -1,0 +1,598 @@
+"""The desk: adding, handing out, settling, and what a person does; on the real server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import anyio
+import pytest
+from msgspec import Raw, json
+
+from actors.job_copies import GoneAnswer, GoneAsk
+from actors.model.job_answers import Added, NotAdded, Reserved
+from actors.model.job_rules import BadJob
+from streams.connection import Connection
+from streams.errors import NoStream
+from streams.frames import Message
+from streams.job_messages import NewJob, body_of
+from streams.specs import job_consumer
+from streams.subjects import token_of
+from tests.support.desks import TOPIC, Office, open_office, open_second_office
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    async with open_office(connection) as opened:
+        yield opened
+
+
+def codes(answers: list[Added | NotAdded]) -> list[str]:
+    return [answer.code for answer in answers]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+async def until_waiting(office: Office, count: int = 1) -> None:
+    """Return once so many pull requests of the topic stand at the server."""
+    spec = job_consumer(office.namespace, TOPIC)
+    while True:
+        info = await office.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}")
+        if info["num_waiting"] >= count:
+            return
+
+
+# ---- adding
+
+
+async def test_what_is_due_is_handed_out_and_finished_once(office: Office) -> None:
+    added = await office.add("order-7", body={"to": 7})
+    assert (added.state, added.is_new, added.id) == ("ready", True, "order-7")
+    job = await office.reserve(holder="me")
+    assert (job.id, json.decode(job.body), job.attempt, job.ttr_ms) == ("order-7", {"to": 7}, 1, 60_000)
+    [finished] = await office.desk.finish([job.receipt])
+    assert finished.code == "ok"
+    assert await office.state("order-7") == "done"
+    assert await office.desk.reserve(TOPIC) == []
+
+
+async def test_ids_are_made_where_there_are_none(office: Office) -> None:
+    answers = await office.try_add("", "", "mine")
+    ids = [answer.id for answer in answers]
+    assert len(set(ids)) == 3
+    assert all(ids)
+    assert ids[2] == "mine"
+
+
+async def test_of_many_each_has_its_own_answer(office: Office) -> None:
+    """69: one bad of a thousand."""
+    jobs = [NewJob(topic=TOPIC, id=f"n{n}", body=body_of(n)) for n in range(1000)]
+    jobs[500] = NewJob(topic=TOPIC, id="n500", delay_ms=-1)
+    answers = await office.desk.add(jobs)
+    bad = answers[500]
+    assert isinstance(bad, NotAdded)
+    assert (bad.code, bad.field, bad.id) == ("bad", "delay_ms", "n500")
+    assert codes(answers).count("ok") == 999
+    assert [answer.id for answer in answers] == [job.id for job in jobs]
+    counts = await office.desk.count(TOPIC)
+    assert (counts.ready, counts.delayed) == (999, 0)
+
+
+@pytest.mark.parametrize(
+    ("on_same", "code", "is_new", "body"),
+    [("keep", "ok", False, b"1"), ("error", "exists", None, b"1"), ("replace", "ok", True, b"2")],
+)
+async def test_the_same_id_again(office: Office, on_same: str, code: str, is_new: bool | None, body: bytes) -> None:
+    await office.add("a", body=1, delay_ms=3_600_000)
+    (answer,) = await office.try_add("a", body=2, delay_ms=7_200_000, on_same=on_same)
+    assert answer.code == code
+    assert answer.is_same_body is (on_same == "replace")
+    if isinstance(answer, Added):
+        assert answer.is_new is is_new
+    else:
+        assert answer.state == "delayed"
+    peeked = await office.desk.peek(TOPIC, "a")
+    assert peeked is not None
+    assert bytes(peeked.body) == body
+
+
+async def test_a_repeat_of_the_same_is_the_first(office: Office) -> None:
+    """52: the same id with the same body."""
+    first = await office.add("a", body=1, delay_ms=3_600_000)
+    again = await office.add("a", body=1, delay_ms=3_600_000)
+    assert (again.is_new, again.is_same_body, again.due_ms) == (False, True, first.due_ms)
+
+
+async def test_a_finished_id_stays_known(office: Office) -> None:
+    await office.add("a")
+    await office.desk.finish([(await office.reserve()).receipt])
+    again = await office.add("a")
+    assert (again.is_new, again.state) == (False, "done")
+    peeked = await office.desk.peek(TOPIC, "a")
+    assert peeked is not None
+    assert (peeked.state, peeked.outcome) == ("done", "finished")
+
+
+async def test_a_topic_takes_as_many_as_it_may_and_a_repeat_all_the_same(office: Office) -> None:
+    await office.set(most_waiting=3)
+    answers = await office.try_add("a", "b", "c", "d")
+    assert codes(answers) == ["ok", "ok", "ok", "quota"]
+    again = await office.try_add("a", "e")
+    assert codes(again) == ["ok", "quota"]
+    assert isinstance(again[0], Added)
+    assert not again[0].is_new
+    await office.desk.finish([(await office.reserve()).receipt])
+    while codes(await office.try_add("e")) != ["ok"]:  # as soon as the count is taken anew
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_bodies_that_no_reader_could_follow_are_refused(office: Office) -> None:
+    """28: nested 500 deep."""
+    (deep, flat) = await office.desk.add(
+        [
+            NewJob(topic=TOPIC, body=Raw(b"[" * 500 + b"]" * 500)),
+            NewJob(topic=TOPIC, body=Raw(b"[" + b"[]," * 5000 + b"[]]")),
+        ]
+    )
+    assert isinstance(deep, NotAdded)
+    assert (deep.code, deep.field) == ("bad", "body")
+    assert flat.code == "ok"
+
+
+async def test_two_desks_are_one(office: Office, connection: Connection) -> None:
+    async with open_second_office(connection) as other:
+        await office.add("a")
+        job = await other.reserve()
+        assert codes_of(await office.desk.finish([job.receipt])) == ["ok"]
+
+
+def codes_of(answers: object) -> list[str]:
+    assert isinstance(answers, list)
+    return [answer.code for answer in answers]
+
+
+# ---- waiting
+
+
+async def waited(office: Office, found: list[Reserved]) -> None:
+    found += await office.desk.reserve(TOPIC, wait_ms=30_000)
+
+
+async def test_who_waits_has_a_job_as_soon_as_it_is_ready(office: Office) -> None:
+    await office.topics.use(TOPIC, "normal")
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until_waiting(office)
+        await office.add("a")
+    assert [job.id for job in found] == ["a"]
+
+
+async def test_who_waits_for_a_topic_that_nobody_knows_has_its_first_job(office: Office) -> None:
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until(lambda: office.desk._handout.waiting == 1)
+        assert TOPIC not in office.topics
+        await office.add("a")
+    assert [job.id for job in found] == ["a"]
+
+
+async def test_nothing_ready_is_an_empty_list_at_once_and_after_the_wait(office: Office) -> None:
+    assert await office.desk.reserve("nobody-knows-it") == []
+    await office.add("later", delay_ms=3_600_000)
+    assert await office.desk.reserve(TOPIC) == []
+    assert await office.desk.reserve(TOPIC, wait_ms=50) == []
+
+
+async def test_a_batch_is_what_is_there_up_to_what_is_asked(office: Office) -> None:
+    await office.try_add(*[f"{n}" for n in range(25)])
+    sizes = [len(await office.desk.reserve(TOPIC, most=10, wait_ms=10_000)) for _ in range(3)]
+    assert sizes == [10, 10, 5]
+
+
+async def test_a_batch_is_bounded_in_bytes(office: Office) -> None:
+    await office.try_add(*[f"{n}" for n in range(20)], body="x" * 100_000)
+    first = await office.desk.reserve(TOPIC, most=20, most_bytes=350_000, wait_ms=10_000)
+    assert [len(first), len(await office.desk.reserve(TOPIC, most=20))] == [3, 17]
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(office: Office) -> None:
+    await office.topics.use(TOPIC, "normal")
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until_waiting(office)
+        tasks.cancel_scope.cancel()
+    await office.add("a")
+    assert (await office.reserve()).attempt == 1
+    assert (found, office.desk._handout.waiting) == ([], 0)
+
+
+async def test_every_wait_ends_with_the_node(office: Office) -> None:
+    await office.topics.use(TOPIC, "normal")
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(waited, office, found)
+        await until_waiting(office, 3)
+        office.desk.end_waits()
+    assert found == []
+    assert await office.desk.reserve(TOPIC, wait_ms=60_000) == []
+
+
+async def test_a_consumer_that_somebody_deleted_is_made_again(office: Office) -> None:
+    await office.add("a")
+    spec = job_consumer(office.namespace, TOPIC)
+    await office.connection.api(f"CONSUMER.DELETE.{spec.stream}.{spec.name}")
+    assert (await office.reserve(wait_ms=0)).id == "a"
+
+
+# ---- pause, rate, priorities
+
+
+async def test_a_paused_topic_hands_out_nothing_and_then_what_waited(office: Office) -> None:
+    await office.set(is_paused=True)
+    await office.add("a")
+    assert await office.desk.reserve(TOPIC) == []
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until(lambda: office.desk._handout.waiting == 1)
+        await office.set(is_paused=False)
+    assert [job.id for job in found] == ["a"]
+
+
+async def test_a_pause_reaches_those_who_wait_already(office: Office) -> None:
+    await office.topics.use(TOPIC, "normal")
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until_waiting(office)
+        await office.set(is_paused=True)
+        await office.add("a")
+        assert await office.desk.reserve(TOPIC, wait_ms=20) == []
+        assert await office.state("a") == "ready"
+        await office.set(is_paused=False)
+    assert [(job.id, job.attempt) for job in found] == [("a", 1)]
+
+
+async def test_a_rate_holds_and_loses_nothing(office: Office) -> None:
+    await office.set(rate=50)
+    await office.try_add(*[f"{n}" for n in range(40)])
+    began = anyio.current_time()
+    found: list[Reserved] = []
+    while len(found) < 40:
+        found += await office.desk.reserve(TOPIC, most=40, wait_ms=10_000)
+    took_s = anyio.current_time() - began
+    assert len({job.id for job in found}) == 40
+    assert took_s >= (40 - 5 - 1) / 50  # one burst of five comes at once
+    assert {job.attempt for job in found} == {1}
+    assert office.desk.handing() == (TOPIC,)
+
+
+async def test_who_waits_under_a_rate_is_served_in_time_and_holds_no_share(office: Office) -> None:
+    await office.set(rate=100)
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(waited, office, found)
+        await until_waiting(office, 3)
+        await office.try_add(*[f"{n}" for n in range(3)])
+    assert sorted(job.id for job in found) == ["0", "1", "2"]
+
+
+async def test_the_higher_goes_first_and_the_lowest_is_not_starved(office: Office) -> None:
+    for lane in ("low", "normal", "high"):
+        await office.try_add(*[f"{lane}{n}" for n in range(20)], priority=lane)
+    while set(office.topics.current(TOPIC).lanes) != {"low", "normal", "high"}:
+        await anyio.lowlevel.checkpoint()
+    order = [(await office.reserve()).priority for _ in range(60)]
+    assert order[:7] == ["high"] * 7
+    assert order[7] == "low"
+    assert order.index("normal") < 25
+    assert order[:40].count("low") == 5
+    assert sorted(order) == sorted(["low", "normal", "high"] * 20)
+
+
+async def test_who_waits_waits_at_every_lane(office: Office) -> None:
+    await office.topics.use(TOPIC, "high", "low")
+    while len(office.topics.current(TOPIC).lanes) < 3:
+        await anyio.lowlevel.checkpoint()
+    found: list[Reserved] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waited, office, found)
+        await until_waiting(office)
+        await office.try_add("a", "b", priority="low")
+    assert [(job.id, job.priority) for job in found] == [("a", "low")]
+    assert (await office.reserve()).id == "b"
+
+
+# ---- settling
+
+
+async def test_a_receipt_counts_until_the_ttr_is_over_and_no_longer(office: Office) -> None:
+    """56: finish, touch, release and bury with what is held no more."""
+    await office.add("a", ttr_ms=60_000)
+    job = await office.reserve()
+    office.clock.ahead_ms = 61_000
+    for settle in (office.desk.finish, office.desk.touch, office.desk.release, office.desk.bury):
+        [answer] = await settle([job.receipt])
+        assert answer.code == "stale", settle
+        assert answer.reason
+
+
+async def test_who_does_not_finish_within_the_ttr_gives_the_job_up(office: Office) -> None:
+    await office.add("a", ttr_ms=1_000)
+    first = await office.reserve(holder="one")
+    second = await office.reserve(wait_ms=30_000)
+    assert (second.id, second.attempt) == ("a", 2)
+    assert second.receipt != first.receipt
+    assert "its TTR ran out" in second.history[0]
+    assert codes_of(await office.desk.finish([first.receipt])) == ["stale"]
+    assert codes_of(await office.desk.finish([second.receipt])) == ["ok"]
+
+
+async def test_a_finish_is_finished_again_by_its_own_receipt_only(office: Office) -> None:
+    """57: finish twice."""
+    await office.add("a")
+    job = await office.reserve()
+    first, again = await office.desk.finish([job.receipt]), await office.desk.finish([job.receipt])
+    assert codes_of(first) == codes_of(again) == ["ok"]
+    forged = job.receipt[:-12] + ("0" * 12)
+    assert codes_of(await office.desk.finish([forged])) == ["stale"]
+
+
+async def test_of_many_receipts_each_has_its_own_answer(office: Office) -> None:
+    await office.try_add("a", "b", "c")
+    jobs = await office.desk.reserve(TOPIC, most=3, wait_ms=10_000)
+    await office.desk.delete(TOPIC, jobs[1].id)
+    asked = [jobs[0].receipt, jobs[1].receipt, "no receipt", jobs[2].receipt, jobs[0].receipt]
+    assert codes_of(await office.desk.finish(asked)) == ["ok", "stale", "bad", "ok", "ok"]
+
+
+async def test_a_touch_holds_it_longer_under_the_same_receipt(office: Office) -> None:
+    await office.add("a", ttr_ms=60_000)
+    job = await office.reserve()
+    [touched] = await office.desk.touch([job.receipt], ttr_ms=600_000)
+    assert touched.code == "ok"
+    assert touched.until_ms > job.until_ms + 500_000
+    office.clock.ahead_ms = 120_000
+    assert codes_of(await office.desk.finish([job.receipt])) == ["ok"]
+
+
+async def test_a_release_gives_it_back_at_once_or_later(office: Office) -> None:
+    await office.add("a")
+    job = await office.reserve()
+    assert codes_of(await office.desk.release([job.receipt], delay_ms=0, counts=False)) == ["ok"]
+    again = await office.reserve()
+    assert again.attempt == 1
+    assert codes_of(await office.desk.release([again.receipt], delay_ms=3_600_000, reason="not yet")) == ["ok"]
+    listed = await office.desk.peek(TOPIC, "a")
+    assert listed is not None
+    assert (listed.state, listed.attempts) == ("delayed", 1)
+    assert "not yet" in listed.history[-1]
+    assert codes_of(await office.desk.finish([again.receipt])) == ["stale"]
+
+
+async def test_a_release_without_a_delay_waits_as_the_topic_says(office: Office) -> None:
+    await office.set(backoff="100s", backoff_cap="1000s")
+    await office.add("a")
+    waits = []
+    for _ in range(2):
+        job = await office.reserve()
+        await office.desk.release([job.receipt])
+        listed = await office.desk.peek(TOPIC, "a")
+        assert listed is not None
+        waits.append(listed.due_ms - office.clock.now_ms())
+        assert await office.desk.kick(TOPIC, "a") == 1
+    assert 90_000 < waits[0] <= 120_000
+    assert 190_000 < waits[1] <= 240_000
+
+
+async def test_the_last_attempt_makes_a_dead_letter_with_its_history(office: Office) -> None:
+    await office.add("a", body={"x": 1}, attempts=2)
+    for reason in ("first", "second"):
+        job = await office.reserve()
+        await office.desk.release([job.receipt], delay_ms=0, reason=reason)
+    assert await office.desk.reserve(TOPIC, wait_ms=50) == []
+    [letter] = await office.dead()
+    assert (letter["engine"], letter["name"], letter["id"], letter["attempts"]) == ("jobs", TOPIC, "a", 2)
+    assert [each["reason"] for each in letter["history"]] == ["first", "second"]
+    assert await office.state("a") == "done"
+
+
+async def test_what_is_used_up_or_expired_is_not_handed_out(office: Office) -> None:
+    await office.add("late", delay_ms=0, expires_in_ms=1)
+    await office.add("dies", attempts=1, ttr_ms=1_000)
+    first = await office.reserve()
+    assert first.id == "dies"
+    while not await office.dead():
+        assert await office.desk.reserve(TOPIC, wait_ms=200) == []
+    assert [letter["id"] for letter in await office.dead()] == ["dies"]
+    assert [await office.state(job_id) for job_id in ("late", "dies")] == ["done", "done"]
+
+
+async def test_a_bury_sets_it_aside(office: Office) -> None:
+    await office.add("a")
+    job = await office.reserve()
+    assert codes_of(await office.desk.bury([job.receipt], reason="poison")) == ["ok"]
+    assert [letter["reason"] for letter in await office.dead()] == ["poison"]
+    assert await office.desk.reserve(TOPIC) == []
+
+
+async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
+    await office.add("a", topic="one")
+    await office.add("a", topic="two")
+    assert (await office.desk.finish_by_id("a")).code == "not_found"
+    await office.reserve("one")
+    assert (await office.desk.finish_by_id("a", is_allowed=lambda topic: topic == "two")).code == "not_found"
+    assert (await office.desk.finish_by_id("a")).code == "ok"
+    assert [await office.state("a", topic) for topic in ("one", "two")] == ["done", "ready"]
+    assert (await office.desk.finish_by_id("a", is_allowed=lambda topic: topic == "one")).code == "ok"
+    assert (await office.desk.finish_by_id("unheard")).code == "not_found"
+
+
+# ---- what a person does
+
+
+@pytest.mark.parametrize("state", ["delayed", "ready", "reserved"])
+async def test_what_was_deleted_is_never_handed_out(office: Office, state: str) -> None:
+    await office.add("a", delay_ms=3_600_000 if state == "delayed" else 0)
+    receipt = (await office.reserve()).receipt if state == "reserved" else ""
+    answer = await office.desk.delete(TOPIC, "a")
+    assert (answer.code, answer.reason) == ("ok", f"it was {state}")
+    assert await office.state("a") is None
+    assert (await office.desk.delete(TOPIC, "a")).code == "not_found"
+    if receipt:
+        assert codes_of(await office.desk.finish([receipt])) == ["stale"]
+    assert await office.desk.reserve(TOPIC, wait_ms=20) == []
+
+
+async def test_an_id_is_deleted_in_every_topic_that_is_allowed(office: Office) -> None:
+    for topic in ("one", "two", "three"):
+        await office.add("a", topic=topic, delay_ms=3_600_000)
+    assert (await office.desk.delete(None, "a", is_allowed=lambda topic: topic != "two")).code == "ok"
+    assert [await office.state("a", topic) for topic in ("one", "two", "three")] == [None, "delayed", None]
+    assert (await office.desk.delete(None, "a", is_allowed=lambda topic: topic != "two")).code == "not_found"
+
+
+async def test_what_is_over_is_not_deleted_and_stays_known(office: Office) -> None:
+    await office.add("a")
+    await office.desk.finish([(await office.reserve()).receipt])
+    answer = await office.desk.delete(TOPIC, "a")
+    assert (answer.code, answer.reason) == ("not_found", "it is over already")
+    assert await office.state("a") == "done"
+
+
+@pytest.mark.parametrize("job_id", ["plain", "with blanks and ümlauts", "a" * 255, "h_1", "..", "*", "$JS.API.>"])
+async def test_any_printable_id_is_added_found_and_deleted(office: Office, job_id: str) -> None:
+    """7, 8, 11, 13, 15, 53."""
+    await office.add(job_id, delay_ms=3_600_000)
+    peeked = await office.desk.peek(TOPIC, job_id)
+    assert peeked is not None
+    assert peeked.id == job_id
+    assert (await office.desk.delete(None, job_id)).code == "ok"
+
+
+async def answering(office: Office, names: list[str]) -> tuple[list[GoneAsk], Callable[[], Awaitable[None]]]:
+    """Have nodes of these names drop copies, as workers do."""
+    asked: list[GoneAsk] = []
+
+    def heard(message: Message) -> None:
+        asked.append(json.decode(message.payload, type=GoneAsk))
+        for name in names:
+            frame = f"PUB {message.reply}  ".encode()
+            payload = json.encode(GoneAnswer(name))
+            office.connection.client.send(frame + b"%d\r\n%b\r\n" % (len(payload), payload))
+
+    subscription = await office.connection.subscribe(office.namespace.subject("gone"), heard)
+    return asked, subscription.unsubscribe
+
+
+async def test_a_delete_waits_for_the_nodes_that_fetched_ahead(office: Office) -> None:
+    await office.add("a")
+    office.handling = {"n1", "n2"}
+    asked, stop = await answering(office, ["n1", "n2", "n3"])
+    assert (await office.desk.delete(TOPIC, "a")).code == "ok"
+    assert asked == [GoneAsk(TOPIC, token_of("a"))]
+    await stop()
+
+
+async def test_a_delete_does_not_wait_long_for_a_dead_node(office: Office) -> None:
+    await office.add("a")
+    office.handling = {"n1", "dead"}
+    asked, stop = await answering(office, ["n1"])
+    assert not await office.desk._copies.drop(TOPIC, "a")
+    assert (await office.desk.delete(TOPIC, "a")).code == "ok"
+    assert len(asked) == 2
+    await stop()
+
+
+async def test_a_kick_makes_delayed_jobs_ready(office: Office) -> None:
+    await office.try_add(*[f"{n}" for n in range(5)], delay_ms=3_600_000)
+    assert await office.desk.kick(TOPIC, "3") == 1
+    assert (await office.reserve()).id == "3"
+    assert await office.desk.kick(TOPIC, most=2) == 2
+    assert len(await office.desk.reserve(TOPIC, most=10, wait_ms=10_000)) == 2
+    assert [await office.desk.kick(TOPIC, "unheard"), await office.desk.kick("unheard")] == [0, 0]
+
+
+async def test_lists_are_paged_and_hold_each_job_once(office: Office) -> None:
+    await office.try_add(*[f"{n}" for n in range(25)], delay_ms=3_600_000)
+    await office.add("ready")
+    found, after = [], ""
+    while True:
+        page = await office.desk.list(TOPIC, state="delayed", after=after, limit=10)
+        found += [job.id for job in page.jobs]
+        after = page.after
+        if not after:
+            break
+    assert found == [f"{n}" for n in range(25)]
+    assert [job.id for job in (await office.desk.list(TOPIC, state="ready")).jobs] == ["ready"]
+
+
+async def test_a_page_of_large_jobs_is_short_and_the_list_goes_on(office: Office) -> None:
+    await office.try_add(*[f"{n}" for n in range(12)], body="x" * 200_000, delay_ms=3_600_000)
+    pages, after = [], ""
+    while True:
+        page = await office.desk.list(TOPIC, after=after, limit=1000, most_bytes=500_000)
+        pages.append(len(page.jobs))
+        after = page.after
+        if not after:
+            break
+    assert sum(pages) == 12
+    assert max(pages) <= 3
+    assert len((await office.desk.list(TOPIC, limit=5, most_bytes=1000)).jobs) >= 1
+
+
+async def test_a_list_by_due_time(office: Office) -> None:
+    now_ms = office.clock.now_ms()
+    for hours in (1, 2, 3):
+        await office.add(f"{hours}", delay_ms=hours * 3_600_000)
+    page = await office.desk.list(TOPIC, due_after_ms=now_ms + 5_400_000, due_before_ms=now_ms + 9_000_000)
+    assert [job.id for job in page.jobs] == ["2"]
+
+
+async def test_a_cursor_that_somebody_changed_is_refused(office: Office) -> None:
+    """68."""
+    await office.try_add("a", "b", "c", delay_ms=3_600_000)
+    after = (await office.desk.list(TOPIC, limit=1)).after
+    assert [job.id for job in (await office.desk.list(TOPIC, limit=1, after=after)).jobs] == ["b"]
+    number, mark = after.rsplit(".", 1)
+    for changed in ("x", "0.1", after + "0", f"0.99.{mark}", f"{number}.{'0' * 12}", "é", f"{number}.é"):
+        with pytest.raises(BadJob) as refused:
+            await office.desk.list(TOPIC, limit=1, after=changed)
+        assert refused.value.field == "after"
+    with pytest.raises(BadJob):
+        await office.desk.list(TOPIC, state="ready", after=after)
+
+
+async def test_counts_and_topics(office: Office) -> None:
+    await office.try_add("a", "b", "c")
+    await office.add("d", delay_ms=3_600_000)
+    await office.add("e", topic="other", priority="high")
+    await office.reserve()
+    await office.desk.finish([(await office.reserve()).receipt])
+    counts = await office.desk.count(TOPIC)
+    assert (counts.delayed, counts.ready, counts.reserved, counts.done) == (1, 1, 1, 1)
+    while len(await office.desk.topics()) < 2:
+        await anyio.lowlevel.checkpoint()
+    assert [view.topic for view in await office.desk.topics()] == [TOPIC, "other"]
+
+
+async def test_a_topic_is_changed_and_a_bad_setting_refused(office: Office) -> None:
+    view = await office.desk.change_topic(TOPIC, {"ttr": "90s", "attempts": 3})
+    assert (view.settings["ttr"], view.settings["attempts"]) == ("90s", 3)
+    with pytest.raises(BadJob) as refused:
+        await office.desk.change_topic(TOPIC, {"ttr": "90"})
+    assert refused.value.field == "ttr"
+    view = await office.desk.change_topic(TOPIC, {"ttr": None})
+    assert (view.settings["ttr"], view.settings["attempts"]) == ("1m", 3)
+
+
+async def test_what_the_broker_does_not_take_is_told(office: Office) -> None:
+    await office.add("a")
+    await office.connection.api(f"STREAM.DELETE.{office.namespace.stream('JOBS')}")
+    with pytest.raises(NoStream):
+        await office.desk.peek(TOPIC, "a")

@@ -1,0 +1,136 @@
+"""A job desk on streams of its own, as tests use it: with topics followed live, and the service beside it if wanted."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.job_desk import JobDesk
+from actors.job_store import JobStore
+from actors.model.job_answers import Added, NotAdded, Reserved
+from actors.release import ReleaseRates
+from actors.topics import Topics
+from penstock.job_doors import open_desk
+from streams.bucket import Bucket
+from streams.clock import now_ms
+from streams.connection import Connection
+from streams.job_messages import NewJob, body_of
+from streams.log import read_log
+from streams.publisher import Publisher
+from streams.specs import wanted
+from streams.subjects import Namespace
+from streams.topology import Topology, apply
+
+TOPIC = "mail"
+
+
+class Hand:
+    """The system's clock, set on by hand."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return now_ms() + self.ahead_ms
+
+
+class Started(asyncio.Event):
+    """A task status for an actor that runs in a plain task."""
+
+    def started(self, value: object = None) -> None:
+        self.set()
+
+
+class Office:
+    """A desk, and what a test wants to know beside it."""
+
+    def __init__(
+        self, desk: JobDesk, store: JobStore, topics: Topics, connection: Connection, publisher: Publisher, clock: Hand
+    ) -> None:
+        self.desk = desk
+        self.store = store
+        self.topics = topics
+        self.connection = connection
+        self.publisher = publisher
+        self.namespace = connection.namespace
+        self.clock = clock
+        self.handling: set[str] = set()
+        """Names of nodes that are said to handle the topic."""
+        self.nodes = 1
+        """How many nodes are said to share the topic's rate."""
+
+    async def add(self, job_id: str = "1", *, topic: str = TOPIC, body: object = None, **asked: Any) -> Added:
+        """Add one job, which must be taken."""
+        (answer,) = await self.try_add(job_id, topic=topic, body=body, **asked)
+        assert isinstance(answer, Added), answer
+        return answer
+
+    async def try_add(self, *ids: str, topic: str = TOPIC, body: object = None, **asked: Any) -> list[Added | NotAdded]:
+        return await self.desk.add([NewJob(topic=topic, id=one, body=body_of(body), **asked) for one in ids])
+
+    async def reserve(self, topic: str = TOPIC, *, wait_ms: int = 10_000, **asked: Any) -> Reserved:
+        """Reserve one job, which must come."""
+        (job,) = await self.desk.reserve(topic, most=1, wait_ms=wait_ms, **asked)
+        return job
+
+    async def state(self, job_id: str = "1", topic: str = TOPIC) -> str | None:
+        found = await self.store.find(topic, job_id)
+        return found.state if found else None
+
+    async def set(self, topic: str = TOPIC, **values: object) -> None:
+        """Change a topic, and wait until the desk has heard of it."""
+        view = await self.desk.change_topic(topic, values)
+        with anyio.fail_after(20):
+            while (await self.desk.change_topic(topic, {})).settings != view.settings:
+                await anyio.lowlevel.checkpoint()
+
+    async def dead(self) -> list[Any]:
+        """Return the dead letters, as plain values."""
+        stream, pattern = self.namespace.stream("DEAD"), self.namespace.pattern("dead", ">")
+        return [msgspec.json.decode(entry.payload) async for entry in read_log(self.connection, stream, pattern)]
+
+
+def topology_of_desk(namespace: Namespace, *more: str) -> Topology:
+    """Return what a desk needs, alone: making all of it takes a test longer than its own work."""
+    full = wanted(namespace, profile="fast")
+    streams = {namespace.stream(short) for short in ("JOBS", "DEAD", *more)}
+    return Topology(
+        streams=tuple(spec for spec in full.streams if spec.name in streams),
+        buckets=tuple(spec for spec in full.buckets if spec.name == namespace.bucket("TOPICS")),
+        profile="fast",
+    )
+
+
+@asynccontextmanager
+async def open_office(connection: Connection, *more: str) -> AsyncIterator[Office]:
+    """Make the streams, and `more` of them, and open a desk on them."""
+    await apply(connection, topology_of_desk(connection.namespace, *more))
+    async with open_second_office(connection) as office:
+        yield office
+
+
+@asynccontextmanager
+async def open_second_office(connection: Connection) -> AsyncIterator[Office]:
+    """Open a desk on streams that are there."""
+    namespace, clock = connection.namespace, Hand()
+    async with Publisher(connection) as publisher:
+        topics = Topics(Bucket(connection, publisher, namespace.bucket("TOPICS"), bytes), connection, namespace)
+        started = Started()
+        following = asyncio.create_task(topics.run(task_status=started))  # no group: fixtures end in another task
+        await started.wait()
+        store = JobStore(connection, publisher, namespace, clock)
+        rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: office.nodes)
+        opened = open_desk(
+            connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: office.handling
+        )
+        async with opened as desk:
+            office = Office(desk, store, topics, connection, publisher, clock)
+            try:
+                yield office
+            finally:
+                following.cancel()
+                with suppress(asyncio.CancelledError):
+                    await following
