@@ -17,13 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
+import anyio
 from msgspec.structs import replace
 
 from actors.failpoints import reach
 from actors.job_deliveries import JobDeliveries
 from actors.job_letters import Burial, write_letters
 from actors.job_reads import Found, JobReads
-from actors.job_stream import JobStream
+from actors.job_stream import PAUSES_S, JobStream
 from actors.model.job_receipt import JobReceipt
 from actors.model.job_rules import RESERVED_SLACK_MS, STALE_AFTER_MS, came_back, given_back, noted
 from streams.delivery import Delivery
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Handed", "Reservation", "Reservations", "Settled", "Stale"]
 
-TRIES = 4
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
 
@@ -163,12 +163,12 @@ class Reservations:
             elif not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome
 
-        def end(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        def finish(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
             return self._end(receipt, found.seq, at_ms, "finished", remember_s)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
-            answers[at] = await self._settle_one(receipts[at], end)
+            answers[at] = await self._settle_one(receipts[at], finish, end="finished")
         return [answer for answer in answers if answer is not None]
 
     async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
@@ -199,17 +199,22 @@ class Reservations:
             return self._jobs.placed(free, expected=found.seq, now_ms=at_ms, leaves=found.subject)
 
         is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
-        return await self._settle_many(receipts, give_back, bury_if=is_last, reason=reason or "given back")
+        return await self._settle_many(
+            receipts, give_back, end="buried", bury_if=is_last, reason=reason or "given back"
+        )
 
     async def bury_many(self, receipts: Sequence[JobReceipt], *, reason: str) -> list[_Answer]:
         """Make jobs dead letters, with their history."""
-        return await self._settle_many(receipts, self._end_buried, bury_if=lambda job: True, reason=reason)
+        return await self._settle_many(
+            receipts, self._end_buried, end="buried", bury_if=lambda job: True, reason=reason
+        )
 
     async def _settle_many(
         self,
         receipts: Sequence[JobReceipt],
         decide: _Decide,
         *,
+        end: Outcome | None = None,
         bury_if: Callable[[Job], bool] | None = None,
         reason: str = "",
     ) -> list[_Answer]:
@@ -233,7 +238,7 @@ class Reservations:
                 answers[at] = outcome if isinstance(outcome, StreamError) else _settled(receipts[at], move)
         for at, receipt in enumerate(receipts):
             if at not in answers:
-                answers[at] = await self._settle_one(receipt, decide, bury_if=bury_if, reason=reason)
+                answers[at] = await self._settle_one(receipt, decide, end=end, bury_if=bury_if, reason=reason)
         return [answers[at] for at in range(len(receipts))]
 
     async def _settle_one(
@@ -241,12 +246,14 @@ class Reservations:
         receipt: JobReceipt,
         decide: _Decide,
         *,
+        end: Outcome | None = None,
         bury_if: Callable[[Job], bool] | None = None,
         reason: str = "",
     ) -> _Answer:
         """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between."""
         outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
-        for _ in range(TRIES):
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
             try:
                 found = await self._reads.find_key(receipt.topic, receipt.key)
             except StreamError as error:
@@ -254,7 +261,7 @@ class Reservations:
             now_ms = self._jobs.clock.now_ms()
             job = _held_by(found, receipt, now_ms)
             if found is None or job is None:
-                return _answer_without_hold(found, receipt)
+                return _answer_without_hold(found, receipt, end)
             if bury_if is not None and bury_if(job):
                 outcome = await self._bury(found, job, receipt, reason)
                 move = self._end_buried(found, job, receipt, now_ms)
@@ -320,11 +327,13 @@ def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> Job | Non
     return job
 
 
-def _answer_without_hold(found: Found | None, receipt: JobReceipt) -> _Answer:
+def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome | None) -> _Answer:
+    """Return what to tell whose receipt holds nothing. `end`: how the job ends by what was asked, if by that it may:
+    then the repeat of an end is answered as the end was."""
     if found is None:
         return Stale(receipt.topic, receipt.key, "there is no such job any more")
     if found.done is not None:
-        if found.done.receipt == receipt.mark:
+        if found.done.receipt == receipt.mark and found.done.outcome == end:
             return Settled(receipt.topic, receipt.key, "done")
         return Stale(receipt.topic, receipt.key, "the job is over")
     if found.job is not None and found.job.receipt == receipt.mark:

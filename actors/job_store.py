@@ -18,7 +18,7 @@ from actors.failpoints import reach
 from actors.job_deliveries import JobDeliveries, Retry
 from actors.job_reads import BadCursor, Counts, Found, JobReads, Page
 from actors.job_reservations import Handed, Reservation, Reservations, Settled, Stale
-from actors.job_stream import PARTITIONS, JobStream, partition_of
+from actors.job_stream import PARTITIONS, PAUSES_S, JobStream, partition_of
 from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, SamePolicy, on_same_id
 from streams.clock import Clock
 from streams.connection import Connection
@@ -46,7 +46,6 @@ __all__ = [
     "partition_of",
 ]
 
-TRIES = 5
 NEAR_MS = 400
 """How close to the server's own firing a write by us may be followed by it all the same: it loads what is due, and does
 not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
@@ -138,7 +137,8 @@ class JobStore:
     async def _second_one(self, job: Job, policy: SamePolicy, found: Found | None) -> Stored | Clash | StreamError:
         """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act."""
         answer: Stored | StreamError | None = None
-        for _ in range(TRIES):
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find(job.topic, job.id)
                 match on_same_id(policy, found.state, _outcome(found)) if found else "replace":
@@ -185,7 +185,8 @@ class JobStore:
 
     async def kick_delayed(self, topic: str, job_id: str) -> bool:
         """Make a delayed job ready now; False if there is none."""
-        for _ in range(TRIES):
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
             found = await self._reads.find(topic, job_id)
             if found is None or found.state != "delayed" or found.job is None:
                 return False

@@ -15,11 +15,14 @@ from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
 
-__all__ = ["PARTITIONS", "JobStream", "partition_of"]
+__all__ = ["PARTITIONS", "PAUSES_S", "JobStream", "partition_of"]
 
 PARTITIONS = 8
 """Of due times, so that several timers can share them."""
 FEW_PREFIXES = 10_000
+PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Before each look at a job that others are moving. In a cluster a move under way refuses others before it can be seen
+(10164), so looking again at once would find the job as it was."""
 MOST_TOLD = 10_000
 """Due times in one notice: far below the largest message."""
 

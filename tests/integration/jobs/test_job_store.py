@@ -311,7 +311,9 @@ async def test_a_touched_job_is_held_on_by_the_same_receipt(jobs: Jobs) -> None:
         assert back.receipt.key == left.key
         jobs.clock.ahead_ms = 10_000  # the receipt's own end is long past by now
         assert isinstance((await jobs.store.finish_many([kept], remember_s=60))[0], Settled)
-        assert isinstance((await jobs.store.touch_many([kept]))[0], Settled | Stale)
+        assert isinstance((await jobs.store.touch_many([kept]))[0], Stale)
+        assert isinstance((await jobs.store.release_many([kept]))[0], Stale)
+        assert isinstance((await jobs.store.bury_many([kept], reason="x"))[0], Stale)
         assert isinstance((await jobs.store.touch_many([left]))[0], Stale)
 
 
