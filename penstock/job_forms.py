@@ -136,7 +136,7 @@ class TopicAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Show a topic's settings, after changing those of `set` (null takes one back to the default)."""
 
     topic: str
-    set: dict[str, msgspec.Raw] = {}
+    set: dict[str, object] = {}
 
 
 class Kicked(Struct, frozen=True):

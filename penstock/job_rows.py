@@ -73,7 +73,7 @@ class Defaults(NamedTuple):
         )
 
 
-class BadRow(NamedTuple):
+class BadRow(Struct, frozen=True):
     """A line that is no job."""
 
     line: int

@@ -15,10 +15,22 @@ from actors.recurring import BUCKET, decode_recurring, names_of
 from penstock.errors import PenstockError, UsageError
 from streams.bucket import Bucket, Entry
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
-from streams.job_messages import LARGEST_BODY
 from streams.subjects import check_token
 
-__all__ = ["BUCKET", "Record", "add", "find", "pause", "read_name", "records", "remove", "resume", "upcoming"]
+__all__ = [
+    "BUCKET",
+    "Record",
+    "add",
+    "check",
+    "find",
+    "pause",
+    "read_name",
+    "read_topic",
+    "records",
+    "remove",
+    "resume",
+    "upcoming",
+]
 
 TRIES = 8
 _LEADERS = ("last_ms", "added_ms", "adding", "stale", "left_out", "is_paused", "is_removed")
@@ -37,6 +49,14 @@ class Record(NamedTuple):
         return f"{self.topic}/{self.name}"
 
 
+def read_topic(text: str) -> str:
+    """Return the topic that an option names, empty for none. Raises UsageError."""
+    try:
+        return check_token("topic", text) if text else ""
+    except MalformedSubject as error:
+        raise UsageError(str(error)) from error
+
+
 def read_name(text: str) -> tuple[str, str]:
     """Return topic and name of TOPIC/NAME. Raises UsageError."""
     topic, slash, name = text.partition("/")
@@ -50,7 +70,7 @@ def read_name(text: str) -> tuple[str, str]:
 
 async def records(bucket: Bucket[bytes], topic: str = "") -> list[Record]:
     """Return all recurring jobs, or those of a topic, by topic and name."""
-    found = [_record(entry) for entry in await bucket.entries(f"{check_token('topic', topic)}.*" if topic else ">")]
+    found = [_record(entry) for entry in await bucket.entries(f"{topic}.*" if topic else ">")]
     return [each for each in found if each.recurring is None or not each.recurring.is_removed]
 
 
@@ -65,7 +85,7 @@ async def add(
     """Store a recurring job; return it as stored, and whether anything was changed. The same again changes nothing.
 
     Raises UsageError if it cannot be followed, or if another of that name is there and is not to be replaced."""
-    _check(wanted)
+    check(wanted)
     for _ in range(TRIES):
         entry = await bucket.get(f"{topic}.{name}")
         before = None if entry is None else _record(entry).recurring
@@ -139,13 +159,12 @@ async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Re
     raise _contended(topic, name)
 
 
-def _check(record: Recurring) -> None:
+def check(record: Recurring) -> None:
+    """Raise UsageError unless it can be followed."""
     try:
         check_recurring(record)
     except BadRecurrence as error:
         raise UsageError(str(error)) from error
-    if len(bytes(record.body)) > LARGEST_BODY:
-        raise UsageError(f"body: {len(bytes(record.body))} bytes; a job's body has at most {LARGEST_BODY}")
 
 
 def _definition(record: Recurring, start_ms: int) -> Recurring:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import dead, demo, doctor, holes, node, outbox, settings, sources, verify
+from penstock.cli import dead, demo, doctor, holes, jobs, node, outbox, settings, sources, tokens, verify
 from penstock.logs import guard_descriptors
 
 app = typer.Typer(
@@ -23,7 +23,9 @@ settings.add_to(app)
 sources.add_to(app)
 holes.add_to(app)
 dead.add_to(app)
+jobs.add_to(app)
 outbox.add_to(app)
+tokens.add_to(app)
 verify.add_to(app)
 
 

@@ -1,0 +1,159 @@
+"""`penstock jobs reserve` and what follows: finish, touch, release, bury, by receipt."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.call import Call, command
+from penstock.cli.person import who
+from penstock.errors import UsageError
+from penstock.times import time_text
+
+if TYPE_CHECKING:
+    from actors.model.job_answers import Answer
+    from penstock.calls import Asker
+    from penstock.client_jobs import Jobs
+
+__all__ = ["Topic", "add_to", "open_asker", "open_jobs"]
+
+MOST_ASKED = 1_000
+ASK_S = 10.0
+"""How long a person is left without an answer."""
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The name under which jobs are queued.", show_default=False)
+]
+Receipts = Annotated[
+    list[str], typer.Argument(metavar="RECEIPT...", help="As `jobs reserve` gave it; - reads them from stdin.")
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the job's history.", show_default=False)]
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add the commands to the group of jobs."""
+    command(group, "reserve")(_reserve)
+    command(group, "finish")(_finish)
+    command(group, "touch")(_touch)
+    command(group, "release")(_release)
+    command(group, "bury")(_bury)
+
+
+@asynccontextmanager
+async def open_asker(call: Call) -> "AsyncIterator[Asker]":
+    """Connect, and give what asks the nodes' service of jobs."""
+    from penstock.calls import Asker
+
+    async with call.session() as session:
+        yield Asker(session.connection, "jobs", ASK_S)
+
+
+@asynccontextmanager
+async def open_jobs(call: Call) -> "AsyncIterator[Jobs]":
+    """Connect, and give the client's way to jobs."""
+    from penstock.client_jobs import Jobs
+
+    async with open_asker(call) as asker:
+        yield Jobs(asker)
+
+
+async def _reserve(
+    call: Call,
+    topic: Topic,
+    wait: Annotated[str, typer.Option(metavar="SPAN", help="Wait so long for one to become ready.")] = "0s",
+    most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 1,
+    ttr: Annotated[
+        str, typer.Option(metavar="SPAN", help="Time to run; else each job's own.", show_default=False)
+    ] = "",
+    holder: Annotated[
+        str, typer.Option(metavar="NAME", help="Who holds them; your login if not given.", show_default=False)
+    ] = "",
+) -> None:
+    """Hold ready jobs until their time to run is over; each is then finished, touched, released or buried."""
+    from actors.model.job_answers import Reserved
+    from penstock.client_forms import ReservedJobs, decode, encode
+    from penstock.job_rows import read_span
+
+    wait_ms = read_span("--wait", wait)
+    ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
+    if ttr:
+        ask["ttr_ms"] = read_span("--ttr", ttr)
+    async with open_asker(call) as asker:
+        answered = await asker.ask("reserve", encode(ask), wait_s=wait_ms / 1000)
+    jobs: list[Reserved] = decode(answered.payload, ReservedJobs).jobs
+    for job in jobs:
+        attempt = f"attempt {job.attempt} of {job.most_attempts}"
+        call.out.say(f"{job.topic}/{job.id}: {attempt}, until {time_text(job.until_ms)}")
+        call.out.say(f"  receipt {job.receipt}")
+        call.out.say(f"  {bytes(job.body).decode('utf-8', 'replace')}")
+    if not jobs:
+        call.out.say(f"nothing is ready in {topic}")
+    call.out.result({"jobs": jobs})
+
+
+async def _finish(call: Call, receipts: Receipts) -> None:
+    """Done: the job is over."""
+    await _settle(call, "finish", "finished", receipts)
+
+
+async def _touch(
+    call: Call,
+    receipts: Receipts,
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.", show_default=False)] = "",
+) -> None:
+    """Hold it longer."""
+    from penstock.job_rows import read_span
+
+    more = {"ttr_ms": read_span("--ttr", ttr)} if ttr else {}
+    await _settle(call, "touch", "held", receipts, **more)
+
+
+async def _release(
+    call: Call,
+    receipts: Receipts,
+    delay: Annotated[
+        str, typer.Option(metavar="SPAN", help="Ready again after it; else the topic's backoff.", show_default=False)
+    ] = "",
+    reason: Reason = "",
+    keeps_attempt: Annotated[bool, typer.Option("--keep-attempt", help="Do not count this one as an attempt.")] = False,
+) -> None:
+    """Give it back, for another attempt."""
+    from penstock.job_rows import read_span
+
+    more = {"delay_ms": read_span("--delay", delay)} if delay else {}
+    await _settle(call, "release", "released", receipts, reason=reason, counts=not keeps_attempt, **more)
+
+
+async def _bury(call: Call, receipts: Receipts, reason: Reason = "") -> None:
+    """Set it aside among the dead letters; `penstock dead` shows them and sends them round again."""
+    await _settle(call, "bury", "buried", receipts, reason=reason or f"buried by {who()}")
+
+
+async def _settle(call: Call, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
+    """Ask for it, and tell of each receipt what became of it; exit code 1 if any is not settled."""
+    from penstock.client_forms import Answers, decode, encode
+
+    named = _receipts(receipts)
+    answers: list[Answer] = []
+    async with open_asker(call) as asker:
+        for start in range(0, len(named), MOST_ASKED):
+            ask = {"receipts": named[start : start + MOST_ASKED], **more}
+            answers += decode((await asker.ask(verb, encode(ask))).payload, Answers).answers
+    for receipt, answer in zip(named, answers, strict=True):
+        if answer.code == "ok":
+            until = f" until {time_text(answer.until_ms)}" if answer.until_ms else ""
+            call.out.say(f"{answer.topic}/{answer.id}: {done}{until}" if answer.id else f"{receipt}: {done}{until}")
+        else:
+            typer.echo(f"{receipt}: {answer.code}: {answer.reason}", err=True)
+    call.out.result({"answers": answers})
+    if any(answer.code != "ok" for answer in answers):
+        raise typer.Exit(1)
+
+
+def _receipts(receipts: Sequence[str]) -> list[str]:
+    if list(receipts) == ["-"]:
+        receipts = [line.strip() for line in sys.stdin if line.strip()]
+    if not receipts:
+        raise UsageError("name at least one RECEIPT; `penstock jobs reserve` gives them")
+    return list(receipts)

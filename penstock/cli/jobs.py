@@ -1,0 +1,117 @@
+"""`penstock jobs`: put aside until they are due, handed out, taken back when their time to run is over."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli import held, job_list, recur
+from penstock.cli.call import Call, command
+from penstock.cli.held import Topic, open_jobs
+from penstock.cli.person import progress
+from penstock.errors import NotAccepted, UsageError
+from penstock.times import time_text
+from streams.clock import now_ms
+from streams.job_messages import NewJob, OnSame, Priority
+
+if TYPE_CHECKING:
+    from penstock.job_rows import Defaults
+
+__all__ = ["add_to"]
+
+OnBad = Literal["stop", "skip"]
+MOST_TOLD = 20
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(
+        help="Delayed jobs. Any node with the role `desk` answers; no rights on the streams are needed."
+    )
+    app.add_typer(group, name="jobs")
+    command(group, "add")(_add)
+    held.add_to(group)
+    job_list.add_to(group)
+    recur.add_to(group)
+
+
+async def _add(
+    call: Call,
+    topic: Topic,
+    body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "",
+    id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
+    delay: Annotated[str, typer.Option(metavar="SPAN", help="Due after 30m, 2d, 1h30m.", show_default=False)] = "",
+    at: Annotated[str, typer.Option(metavar="TIME", help="Due at 2026-12-24T08:00:00Z.", show_default=False)] = "",
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of a --at without an offset.", show_default=False)] = "",
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.", show_default=False)] = "",
+    priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
+    attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="SPAN", help="Give it up if it was not begun by then.", show_default=False)
+    ] = "",
+    on_same: Annotated[OnSame, typer.Option(help="If there is a job of this id.")] = "keep",
+    file: Annotated[
+        str, typer.Option(metavar="FILE", help="Many: a JSON object on each line; - for stdin.", show_default=False)
+    ] = "",
+    on_bad: Annotated[OnBad, typer.Option(help="At a line that is no job: stop before it, or leave it out.")] = "stop",
+    from_line: Annotated[int, typer.Option(min=1, metavar="N", help="Of --file: begin there.")] = 1,
+) -> None:
+    """Add a job, or with --file many of them.
+
+    A line of the file has any of topic, id, body, delay, at, ttr, priority, attempts, expires, on_same; the options say
+    what holds for lines that do not."""
+    from penstock.job_rows import Defaults, read_body, read_due, read_span
+
+    if bool(body) == bool(file):
+        raise UsageError("give a BODY (null for none), or --file")
+    if file and id_:
+        raise UsageError("--id and --file: each line has its own id")
+    defaults = Defaults(
+        topic=topic,
+        due=read_due(delay, at, tz=tz, now_ms=now_ms()),
+        ttr_ms=read_span("--ttr", ttr) if ttr else None,
+        priority=priority,
+        attempts=attempts,
+        expires_in_ms=read_span("--expires", expires) if expires else None,
+        on_same=on_same,
+        tz=tz,
+    )
+    if file:
+        await _add_file(call, file, defaults, skips_bad=on_bad == "skip", from_line=from_line)
+        return
+    job = defaults.job(id_, read_body(body, sys.stdin.buffer))
+    await _add_one(call, job)
+
+
+async def _add_one(call: Call, job: NewJob) -> None:
+    from actors.model.job_answers import NotAdded
+
+    async with open_jobs(call) as jobs:
+        [answer] = await jobs.add_many([job])
+    if isinstance(answer, NotAdded):
+        raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
+    state = f"{answer.state}, due {time_text(answer.due_ms)}" if answer.state == "delayed" else answer.state
+    is_other = "" if answer.is_new or answer.is_same_body else ", with another body"
+    call.out.say(f"{answer.topic}/{answer.id}: {'added' if answer.is_new else f'is there already{is_other}'}; {state}")
+    call.out.result(answer)
+
+
+async def _add_file(call: Call, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int) -> None:
+    from penstock.job_files import add_rows, open_rows
+
+    with open_rows(path) as rows:
+        async with open_jobs(call) as jobs:
+            with progress("adding") as advance:
+                told = await add_rows(
+                    jobs.add_many, rows, defaults, skips_bad=skips_bad, from_line=from_line, advance=advance
+                )
+    for bad in told.bad[:MOST_TOLD]:
+        typer.echo(f"{path} line {bad.line}: {bad.reason}", err=True)
+    if len(told.bad) > MOST_TOLD:
+        typer.echo(f"… and {len(told.bad) - MOST_TOLD} more lines; --json tells all", err=True)
+    call.out.say(f"{told.added} added, {told.kept} there already, {len(told.bad)} not added")
+    if told.next_line:
+        call.out.say(f"stopped before line {told.next_line}; --from-line {told.next_line} goes on there")
+    call.out.result(told)
+    if told.bad:
+        raise typer.Exit(1)

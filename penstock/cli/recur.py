@@ -1,0 +1,204 @@
+"""`penstock jobs recur`: jobs that are added again and again, by a cron line or at an interval."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from actors.model.recurrence import Misfire, Overlap
+from penstock.cli.call import Call, command
+from penstock.cli.person import Yes, confirm
+from penstock.errors import UsageError
+from penstock.times import read_moment, read_zone, span_text, time_text
+from streams.clock import now_ms
+from streams.job_messages import Priority
+
+if TYPE_CHECKING:
+    from actors.model.recurrence import Recurring
+    from penstock.recurring import Record
+
+__all__ = ["add_to"]
+
+Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The recurring job.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the group of jobs."""
+    group = typer.Typer(help="Jobs that are added again and again, each an ordinary job of its topic.")
+    app.add_typer(group, name="recur")
+    command(group, "add")(_add)
+    command(group, "list")(_list)
+    command(group, "show")(_show)
+    command(group, "pause")(_pause)
+    command(group, "resume")(_resume)
+    command(group, "remove")(_remove)
+
+
+async def _add(
+    call: Call,
+    which: Which,
+    body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "null",
+    cron: Annotated[
+        str, typer.Option(metavar="LINE", help="As '30 9 * * MON-FRI', or with seconds before it.", show_default=False)
+    ] = "",
+    every: Annotated[str, typer.Option(metavar="SPAN", help="As 10m; from --start, or now.", show_default=False)] = "",
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="By whose clock the cron line goes.")] = "UTC",
+    start: Annotated[str, typer.Option(metavar="TIME", help="None is due before.", show_default=False)] = "",
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.", show_default=False)] = "",
+    attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
+    priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
+    expires: Annotated[
+        str, typer.Option(metavar="SPAN", help="Give one up that was not begun so long after.", show_default=False)
+    ] = "",
+    misfire: Annotated[
+        Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
+    ] = "once",
+    overlap: Annotated[Overlap, typer.Option(help="While the one before is not finished: leave it out, or run it.")] = (
+        "skip"
+    ),
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of another definition.")] = False,
+) -> None:
+    """Add a recurring job. The same again changes nothing.
+
+    When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
+    first time; lines with a * for minute or hour follow the elapsed time."""
+    from actors.model.recurrence import Recurring
+    from penstock import recurring
+    from penstock.job_rows import read_body, read_span
+
+    topic, name = recurring.read_name(which)
+    zone = read_zone(tz)
+    wanted = Recurring(
+        cron=cron,
+        every_ms=_every(every),
+        tz=tz,
+        start_ms=read_moment(start, now_ms=now_ms(), zone=zone) if start else 0,
+        body=read_body(body, sys.stdin.buffer),
+        ttr_ms=read_span("--ttr", ttr) if ttr else None,
+        attempts=attempts,
+        priority=priority,
+        expires_in_ms=read_span("--expires", expires) if expires else None,
+        misfire=misfire,
+        overlap=overlap,
+    )
+    recurring.check(wanted)
+    async with call.session() as session:
+        bucket = session.bucket(recurring.BUCKET)
+        stored, is_new = await recurring.add(bucket, topic, name, wanted, now_ms=now_ms(), is_replaced=replace)
+    nexts = recurring.upcoming(stored, now_ms=now_ms(), most=3)
+    call.out.say(f"{which}: {'added' if is_new else 'is there already, just so'}; {_nexts_text(nexts)}")
+    call.out.result({"is_new": is_new, **_document(recurring.Record(topic, name, stored)), "next_ms": nexts})
+
+
+def _every(text: str) -> int:
+    from penstock.job_rows import read_span
+
+    every_ms = read_span("--every", text) if text else 0
+    if text and not every_ms:
+        raise UsageError(f"--every {text!r}: is no interval; write one of 1s or more, as 10m")
+    return every_ms
+
+
+async def _list(
+    call: Call, topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = ""
+) -> None:
+    """List recurring jobs: when each is due next, and what became of the last ones."""
+    from penstock import recurring
+
+    topic = recurring.read_topic(topic)
+    async with call.session() as session:
+        found = await recurring.records(session.bucket(recurring.BUCKET), topic)
+    at_ms = now_ms()
+    documents = []
+    for record in found:
+        nexts = recurring.upcoming(record.recurring, now_ms=at_ms, most=1) if record.recurring else []
+        documents.append({**_document(record), "next_ms": nexts[0] if nexts else None})
+    rows = [[str(record), *_cells(record, at_ms)] for record in found]
+    call.out.table(["recurring job", "when", "next", "left out", "state"], rows, empty="no recurring jobs")
+    call.out.result(documents)
+
+
+def _cells(record: "Record", at_ms: int) -> list[object]:
+    from penstock.recurring import upcoming
+
+    it = record.recurring
+    if it is None:
+        return ["-", "-", "-", f"not followed: {record.fault}"]
+    nexts = upcoming(it, now_ms=at_ms, most=1)
+    return [_when(it), time_text(nexts[0]) if nexts else "-", it.left_out, "paused" if it.is_paused else "runs"]
+
+
+def _when(it: "Recurring") -> str:
+    return f"{it.cron} ({it.tz})" if it.cron else f"every {span_text(it.every_ms)}"
+
+
+async def _show(
+    call: Call,
+    which: Which,
+    most: Annotated[int, typer.Option("--next", min=0, max=100, help="So many of the next due times.")] = 5,
+) -> None:
+    """Show one whole, with its next due times."""
+    from penstock import recurring
+
+    names = recurring.read_name(which)
+    async with call.session() as session:
+        record = await recurring.find(session.bucket(recurring.BUCKET), *names)
+    nexts = recurring.upcoming(record.recurring, now_ms=now_ms(), most=most) if record.recurring else []
+    document = {**_document(record), "next_ms": nexts}
+    for key, value in document.items():
+        if key != "next_ms":
+            call.out.say(f"{key}: {value}")
+    for at_ms in nexts:
+        call.out.say(f"due: {time_text(at_ms)}")
+    call.out.result(document)
+
+
+async def _pause(call: Call, which: Which) -> None:
+    """Have nothing more added; what was added and is not due yet is taken back."""
+    from penstock import recurring
+
+    names = recurring.read_name(which)
+    async with call.session() as session:
+        is_new = await recurring.pause(session.bucket(recurring.BUCKET), *names)
+    call.out.say(f"{which} {'is paused' if is_new else 'was paused before'}")
+    call.out.result({"recurring": which, "is_paused": True, "is_changed": is_new})
+
+
+async def _resume(call: Call, which: Which) -> None:
+    """Go on from now; what the pause left out was not missed."""
+    from penstock import recurring
+
+    names = recurring.read_name(which)
+    async with call.session() as session:
+        is_new = await recurring.resume(session.bucket(recurring.BUCKET), *names, now_ms=now_ms())
+    call.out.say(f"{which} {'goes on' if is_new else 'runs already'}")
+    call.out.result({"recurring": which, "is_paused": False, "is_changed": is_new})
+
+
+async def _remove(call: Call, which: Which, yes: Yes = False) -> None:
+    """Remove a recurring job; what was added and is not due yet goes too, as soon as a node sees it."""
+    from penstock import recurring
+
+    topic, name = recurring.read_name(which)
+    async with call.session() as session:
+        bucket = session.bucket(recurring.BUCKET)
+        await recurring.find(bucket, topic, name)
+        confirm(f"Remove the recurring job {which}?", is_sure=yes)
+        await recurring.remove(bucket, topic, name)
+    call.out.say(f"{which} is removed")
+    call.out.result({"recurring": which, "removed": True})
+
+
+def _document(record: "Record") -> dict[str, object]:
+    """Return what is shown of one."""
+    import msgspec
+
+    names: dict[str, object] = {"topic": record.topic, "name": record.name}
+    if record.recurring is None:
+        return {**names, "fault": record.fault}
+    fields = msgspec.structs.asdict(record.recurring) | {"body": msgspec.json.decode(record.recurring.body)}
+    return names | {key: value for key, value in fields.items() if key not in ("adding", "stale", "is_removed")}
+
+
+def _nexts_text(nexts: list[int]) -> str:
+    return f"due {', '.join(map(time_text, nexts))}" if nexts else "paused"

@@ -1,0 +1,171 @@
+"""`penstock tokens`: who may use the HTTP gateway, and for what."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.call import Call, command
+from penstock.cli.person import Yes, confirm
+from penstock.errors import UsageError
+from penstock.times import time_text
+from streams.clock import now_ms
+
+if TYPE_CHECKING:
+    from penstock.gateway.tokens import TokenRecord, Verb
+
+__all__ = ["add_to"]
+
+BUCKET = "TOKENS"
+NOTE = "this is shown once, and stored nowhere"
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for.", show_default=False)]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="A topic, or a beginning such as 'shop1-*'; all if not given."),
+]
+Verbs = Annotated[
+    list[str] | None,
+    typer.Option("--verb", metavar="VERB", help="Of add, reserve, settle, delete, read, admin; all but admin."),
+]
+Expires = Annotated[
+    str, typer.Option(metavar="SPAN", help="Valid for so long, as 90d; for ever if not given.", show_default=False)
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(help="Who may use the HTTP gateway. Without any token it answers on loopback alone.")
+    app.add_typer(group, name="tokens")
+    command(group, "add")(_add)
+    command(group, "rotate")(_rotate)
+    command(group, "list")(_list)
+    command(group, "revoke")(_revoke)
+
+
+async def _add(
+    call: Call,
+    name: Name,
+    topics: Topics = None,
+    verbs: Verbs = None,
+    tenant: Annotated[
+        str, typer.Option(metavar="TENANT", help="It sees this tenant's topics alone.", show_default=False)
+    ] = "",
+    rate: Annotated[float, typer.Option(help="Requests a second, a batch counts as its jobs; 0: no limit.")] = 0.0,
+    most_waiting: Annotated[int, typer.Option(help="Jobs that the tenant may have waiting; 0: no limit.")] = 0,
+    expires: Expires = "",
+) -> None:
+    """Make a token and print it, this once. A second one of the same name is for changing over to."""
+    from penstock.gateway.tokens import TokenWish, create_token
+    from penstock.job_rows import read_span
+
+    at_ms = now_ms()
+    wish = TokenWish(
+        name=name,
+        topics=tuple(topics or ("*",)),
+        verbs=_known_verbs(verbs),
+        namespace=tenant,
+        rate=rate,
+        most_waiting=most_waiting,
+        expires_ms=at_ms + read_span("--expires", expires) if expires else 0,
+    )
+    async with call.session() as session:
+        with _told():
+            text, record = await create_token(session.bucket(BUCKET), wish, now_ms=at_ms)
+    _show_text(call, text, record)
+
+
+def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
+    from actors.model.setting_values import nearest
+    from penstock.gateway.tokens import VERBS
+
+    for name in names or ():
+        if name not in VERBS:
+            raise UsageError(f"--verb {name[:64]!r}: is none; {nearest(name, VERBS)}")
+    return tuple(verb for verb in VERBS if (verb in names if names else verb != "admin"))
+
+
+async def _rotate(call: Call, name: Name, expires: Expires = "") -> None:
+    """Make a second token that may do the same; revoke the first when nobody uses it any more."""
+    from penstock.gateway.tokens import rotate_token
+    from penstock.job_rows import read_span
+
+    at_ms = now_ms()
+    expires_ms = at_ms + read_span("--expires", expires) if expires else 0
+    async with call.session() as session:
+        with _told():
+            text, record = await rotate_token(session.bucket(BUCKET), name, now_ms=at_ms, expires_ms=expires_ms)
+    _show_text(call, text, record)
+
+
+def _show_text(call: Call, text: str, record: "TokenRecord") -> None:
+    call.out.say(text)
+    typer.echo(f"{record.name}, {record.id}: {NOTE}", err=True)
+    call.out.result({"token": text, **_document(record)})
+
+
+async def _list(call: Call) -> None:
+    """List tokens and what each may do; the tokens themselves are stored nowhere."""
+    from penstock.gateway.tokens import list_tokens
+
+    async with call.session() as session:
+        with _told():
+            found = await list_tokens(session.bucket(BUCKET))
+    at_ms = now_ms()
+    rows = [
+        [
+            one.name,
+            one.id,
+            _state(one, at_ms),
+            ", ".join(one.topics),
+            ", ".join(one.verbs),
+            one.namespace or "-",
+            f"{one.rate:g}/s" if one.rate else "-",
+            time_text(one.expires_ms) if one.expires_ms else "-",
+        ]
+        for one in found
+    ]
+    columns = ["name", "id", "state", "topics", "may", "tenant", "rate", "expires"]
+    call.out.table(columns, rows, empty="no tokens: the gateway answers on loopback alone")
+    call.out.result([{**_document(one), "is_live": one.is_live(at_ms)} for one in found])
+
+
+def _state(record: "TokenRecord", at_ms: int) -> str:
+    if record.revoked_ms:
+        return f"revoked {time_text(record.revoked_ms)}"
+    return "live" if record.is_live(at_ms) else "expired"
+
+
+async def _revoke(
+    call: Call,
+    name: Name,
+    id_: Annotated[str, typer.Argument(metavar="[ID]", help="One of that name.", show_default=False)] = "",
+    yes: Yes = False,
+) -> None:
+    """Make a name's tokens, or one of them, invalid everywhere within a second."""
+    from penstock.gateway.tokens import revoke_token
+
+    confirm(f"Revoke {f'token {id_}' if id_ else 'all tokens'} of {name}?", is_sure=yes)
+    async with call.session() as session:
+        with _told():
+            revoked = await revoke_token(session.bucket(BUCKET), name, id_, now_ms=now_ms())
+    for one in revoked:
+        call.out.say(f"{one.name}, {one.id}: revoked")
+    call.out.result({"revoked": [_document(one) for one in revoked]})
+
+
+def _document(record: "TokenRecord") -> dict[str, object]:
+    import msgspec
+
+    fields = msgspec.structs.asdict(record)
+    return {key: value for key, value in fields.items() if key != "sha256"}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    from penstock.gateway.tokens import BadToken
+
+    try:
+        yield
+    except BadToken as error:
+        raise UsageError(str(error)) from error

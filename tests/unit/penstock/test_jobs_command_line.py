@@ -1,0 +1,78 @@
+"""What cannot be meant by a command about jobs or tokens is refused before anything is asked of a server."""
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.root import app
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "mail"], "give a BODY"),
+        (["add", "mail", "1", "--file", "x"], "give a BODY"),
+        (["add", "mail", "--file", "x", "--id", "y"], "each line has its own id"),
+        (["add", "mail", "hello"], "is no JSON"),
+        (["add", "mail", "@/none.json"], "No such file"),
+        (["add", "mail", "1", "--delay", "5"], "has no unit"),
+        (["add", "mail", "1", "--delay", "-5m"], "is negative"),
+        (["add", "mail", "1", "--delay", "1m", "--at", "now"], "give one of them"),
+        (["add", "mail", "1", "--at", "2026-11-21T09:30"], "says no zone"),
+        (["add", "mail", "1", "--at", "2026-11-21T09:30", "--tz", "Mars"], "no such time zone"),
+        (["add", "mail", "1", "--ttr", "soon"], "is not a duration"),
+        (["add", "mail", "1", "--priority", "urgent"], "urgent"),
+        (["add", "mail", "1", "--dealy", "5m"], "--dealy"),
+        (["reserve", "mail", "--wait", "30"], "has no unit"),
+        (["reserve", "mail", "--most", "0"], "--most"),
+        (["finish"], "RECEIPT"),
+        (["list", "mail", "--due-before", "12"], "is no moment"),
+        (["list", "mail", "--state", "gone"], "gone"),
+        (["recur", "add", "mail", "--every", "1m"], "write TOPIC/NAME"),
+        (["recur", "add", "mail/a b", "--every", "1m"], "contains ' '"),
+        (["recur", "add", "mail/n", "--every", "0s"], "is no interval"),
+        (["recur", "add", "mail/n", "--every", "10"], "has no unit"),
+        (["recur", "add", "mail/n", "--every", "1ms"], "use 1s to 366d"),
+        (["recur", "add", "mail/n"], "either cron or every"),
+        (["recur", "add", "mail/n", "--cron", "61 * * * *"], "the minute is not understood"),
+        (["recur", "add", "mail/n", "--cron", "* * * *"], "has 4 fields"),
+        (["recur", "add", "mail/n", "--cron", "@daily", "--tz", "Europe/Berlim"], "did you mean Europe/Berlin?"),
+        (["recur", "add", "mail/n", "--cron", "@daily", "--misfire", "all"], "overlap allow"),
+        (["recur", "add", "mail/n", "--cron", "@daily", "--ttr", "1ms"], "ttr_ms 1: is out of range"),
+        (["recur", "list", "--topic", "a.b"], "contains '.'"),
+        (["recur", "pause", "mail"], "write TOPIC/NAME"),
+        (["topic", "mail", "ttr"], "write NAME=VALUE"),
+        (["topic", "mail", "ttr=1s", "ttr=2s"], "given twice"),
+        (["topic", "mail", "ttr=1s", "--unset", "ttr"], "set and unset"),
+    ],
+)
+def test_a_wrong_argument_ends_with_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    refused("jobs", *arguments, said=said, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tokens", "add", "me", "--verb", "reed"], "did you mean read?"),
+        (["tokens", "add", "me", "--expires", "90"], "has no unit"),
+        (["tokens", "revoke", "me"], "--yes"),
+        (["dead", "replay"], "--all"),
+        (["dead", "replay", "1", "--reason", "x"], "leave out the other options"),
+        (["dead", "replay", "--all", "--older-than", "3"], "has no unit"),
+        (["dead", "list", "--older-than", "3d", "--newer-than", "1d"], "no letter is both"),
+        (["dead", "replay", "--all", "--rate", "0"], "--rate"),
+    ],
+)
+def test_so_does_one_about_tokens_and_dead_letters(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    refused(*arguments, said=said, monkeypatch=monkeypatch)
+
+
+def refused(*arguments: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PENSTOCK_NATS", "PENSTOCK_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    done = CliRunner().invoke(app, [*arguments, "--nats", "nats://127.0.0.1:9"])
+    assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
