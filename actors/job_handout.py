@@ -20,6 +20,7 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from actors.failpoints import reach
 from actors.job_store import JobStore, Reservation
 from actors.logs import fields
 from actors.model.job_rules import lane_order
@@ -230,6 +231,7 @@ class Handout:
 
     async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[Reservation]:
         """Turn deliveries into reservations. Not cut short by a cancellation: half of them would be held by nobody."""
+        reach("job.pull")
         with anyio.move_on_after(RESERVE_S, shield=True) as step:
             handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder)
         if step.cancelled_caught:

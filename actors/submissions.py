@@ -19,6 +19,7 @@ from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
 from actors.actor import FATAL, dead_letter
+from actors.failpoints import reach
 from actors.job_desk import JobDesk
 from actors.logs import fields
 from actors.model.job_answers import Added, NotAdded
@@ -135,6 +136,7 @@ class Submissions:
         """Add the jobs and ack what was added; return what is refused, with the reason."""
         read, refused = self._read(page)
         answers = await self._desk.add([_asked_first(delivery, job) for delivery, job in read])
+        reach("job.submit")
         again: list[tuple[Delivery, NewJob]] = []
         for (delivery, job), answer in zip(read, answers, strict=True):
             if isinstance(answer, Added) or _is_ours(delivery, job, answer):
