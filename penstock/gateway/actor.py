@@ -61,6 +61,8 @@ class Gateway:
     ) -> None:
         self.port = 0
         """Where it listens, once it does: the configured port, or the one that was free if that is 0."""
+        self.is_up = anyio.Event()
+        self.shared: Shared | None = None
         self._config = config
         self._desk = desk
         self._tokens = tokens
@@ -86,13 +88,15 @@ class Gateway:
             tasks.cancel_scope.cancel()
 
     async def _serve(self, listening: socket.socket, task_status: TaskStatus[None], *, is_open: bool) -> None:
-        host, self.port = listening.getsockname()[:2]
+        host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.gateway.server")  # takes half a second
-            shared = Shared(self._desk, self._is_connected, now_ms)
-            server = module.GatewayServer(self._config, shared, self._tokens, is_open=is_open)
+            self.shared = Shared(self._desk, self._is_connected, now_ms)
+            server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
-            log.info("gateway.listens", extra=fields(address=host, port=self.port, callers_need=needs))
+            self.port = port
+            self.is_up.set()
+            log.info("gateway.listens", extra=fields(address=host, port=port, callers_need=needs))
             self._say_started(task_status)
             await server.serve(listening, self._stop)
 

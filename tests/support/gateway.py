@@ -9,9 +9,7 @@ import anyio
 import anyio.abc
 import anyio.from_thread
 
-from actors.job_copies import Copies
 from actors.job_desk import JobDesk
-from actors.job_handout import Handout
 from actors.job_store import JobStore
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec, Supervisor
@@ -20,11 +18,11 @@ from penstock.config import Config
 from penstock.gateway.actor import Gateway
 from penstock.gateway.live_tokens import LiveTokens
 from penstock.gateway.tokens import TokenWish, create_token
+from penstock.job_doors import open_desk
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
-from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from streams.specs import wanted
@@ -79,11 +77,8 @@ async def running_gateway(
     topics = Topics(bucket("TOPICS"), connection, namespace)
     store = JobStore(connection, publisher, namespace, clock)
     rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
-    async with PullOnce(connection) as pulls, anyio.create_task_group() as tasks:
-        handout = Handout(store=store, topics=topics, pulls=pulls, rates=rates, namespace=namespace)
-        desk = JobDesk(
-            store=store, topics=topics, handout=handout, copies=Copies(connection, lambda _topic: ()), clock=clock
-        )
+    opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
+    async with opened as desk, anyio.create_task_group() as tasks:
         live = LiveTokens(bucket("TOKENS"), now_ms)
         gateway = Gateway(config or Config(http="127.0.0.1:0"), desk, live, lambda: connection.is_connected, stop)
         specs = [
