@@ -204,14 +204,21 @@ async def _paced(
     from actors.model.pacing import Pace, Rate, acquire
 
     most = MOST_AT_ONCE if math.isinf(rate) else max(1, min(MOST_AT_ONCE, int(rate / TURNS_A_SECOND)))
-    pace, group, share = Pace(), list["Letter"](), 0.0
-    async for letter, share in chosen:
+    pace = Pace()
+    async for group, share in _grouped(chosen, most):
+        if not math.isinf(rate):
+            pace, wait_ms = acquire(pace, Rate(rate, most), monotonic_s() * 1000, len(group))
+            await anyio.sleep(wait_ms / 1000)
+        yield group, share
+
+
+async def _grouped(
+    chosen: "AsyncIterator[tuple[Letter, float]]", most: int
+) -> "AsyncIterator[tuple[list[Letter], float]]":
+    group, share = list["Letter"](), 0.0
+    async for letter, share in chosen:  # that of the last one is told with the group
         group.append(letter)
         if len(group) == most:
-            pace, wait_ms = (
-                acquire(pace, Rate(rate, most), monotonic_s() * 1000, most) if rate < math.inf else (pace, 0)
-            )
-            await anyio.sleep(wait_ms / 1000)
             yield group, share
             group = []
     if group:

@@ -1,0 +1,131 @@
+"""Dead letters of jobs and submissions by command: chosen by reason and age, sent round again at a rate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec import Raw
+
+from actors.job_letters import Burial, write_letters
+from actors.job_store import JobStore
+from penstock.cli.dead import _paced
+from penstock.dead_letters import Letter
+from streams.clock import SYSTEM, monotonic_s, now_ms
+from streams.job_messages import Job
+from streams.log import extent_of, read_log
+from streams.messages import DeadLetter, encode
+from tests.support.cli import CommandLine
+
+
+def job(job_id: str, topic: str = "mail") -> Job:
+    at_ms = now_ms()
+    return Job(
+        topic=topic,
+        id=job_id,
+        due_ms=at_ms,
+        body=Raw(b"1"),
+        added_ms=at_ms,
+        ttr_ms=60_000,
+        attempts=3,
+        most_attempts=3,
+        history=("attempt 3 at 2026-11-21T09:30:00Z on n1: timeout", "sent round again from dead letter 7 at x"),
+    )
+
+
+async def bury(cli: CommandLine, *burials: tuple[str, str, str]) -> None:
+    """Bury jobs: topic, id, reason."""
+    letters = [Burial(job(job_id, topic), at, reason) for at, (topic, job_id, reason) in enumerate(burials, 1)]
+    told = await write_letters(cli.records.connection, cli.records.publisher, cli.records.namespace, letters)
+    assert told == [None] * len(burials)
+
+
+async def ready(cli: CommandLine, topic: str = "mail") -> int:
+    store = JobStore(cli.records.connection, cli.records.publisher, cli.records.namespace, SYSTEM)
+    return (await store.count(topic)).ready
+
+
+async def left(cli: CommandLine) -> int:
+    return (await extent_of(cli.records.connection, cli.records.namespace.stream("DEAD"))).messages
+
+
+async def test_jobs_are_chosen_by_topic_and_reason_and_go_round_again(cli: CommandLine) -> None:
+    await bury(
+        cli,
+        ("mail", "a", "HTTP 500"),
+        ("mail", "b", "http 503"),
+        ("mail", "c", "bad address"),
+        ("sms", "d", "HTTP 500"),
+    )
+    some = (await cli("dead", "list", "--reason", "http", "--json")).ok().json()["letters"]
+    assert [letter["id"] for letter in some] == ["a", "b", "d"]
+    told = (await cli("dead", "replay", "--all", "--name", "mail", "--reason", "HTTP", "--json")).ok().json()
+    assert (told, await ready(cli), await ready(cli, "sms"), await left(cli)) == (
+        {"replayed": 2, "kept": []},
+        2,
+        0,
+        2,
+    )
+    assert (await cli("dead", "drop", "--all", "--reason", "address", "--yes", "--json")).ok().json() == {"dropped": 1}
+    assert await left(cli) == 1
+
+
+async def test_letters_are_chosen_by_age(cli: CommandLine) -> None:
+    await bury(cli, ("mail", "a", "x"))
+    assert (await cli("dead", "list", "--older-than", "1h", "--json")).ok().json()["letters"] == []
+    assert len((await cli("dead", "list", "--newer-than", "1h", "--json")).ok().json()["letters"]) == 1
+    assert (await cli("dead", "replay", "--all", "--older-than", "1h", "--json")).ok().json()["replayed"] == 0
+    assert (await cli("dead", "replay", "--all", "--newer-than", "1h", "--json")).ok().json()["replayed"] == 1
+
+
+async def test_a_letter_about_a_job_is_shown_with_its_history(cli: CommandLine) -> None:
+    await bury(cli, ("mail", "a", "timeout"))
+    shown = (await cli("dead", "show", "a")).ok().out
+    assert "attempt 3: 2026-11-21T09:30:00Z n1: timeout\nsent round again from dead letter 7 at x\n" in shown
+    assert "again: adds job a of mail, due now, with 3 attempts" in shown
+
+
+async def test_what_is_there_already_keeps_its_letter(cli: CommandLine) -> None:
+    await bury(cli, ("mail", "a", "x"), ("mail", "b", "x"))
+    store = JobStore(cli.records.connection, cli.records.publisher, cli.records.namespace, SYSTEM)
+    await store.add_many([(job("a"), "keep")])
+    odd = DeadLetter(engine="jobs", name="mail", id="c", reason="no job", attempts=0, first_ms=1, body=Raw(b"{}"))
+    await cli.records.publisher.publish(cli.records.namespace.dead("jobs", "mail", "c"), encode(odd))
+    told = await cli("dead", "replay", "--all", "--json")
+    assert (told.code, told.json()["replayed"], [kept["id"] for kept in told.json()["kept"]]) == (1, 1, ["a", "c"])
+    assert "is ready; finish or delete it first" in told.err
+    assert "its body is no job" in told.err
+    assert await left(cli) == 2
+
+
+@pytest.mark.parametrize("name", ["mail", "job"])
+async def test_a_refused_submission_is_handed_in_again(cli: CommandLine, name: str) -> None:
+    payload = b'{"topic":"mail","body":1}'
+    letter = DeadLetter(engine="submit", name=name, id="7", reason="bad", attempts=1, first_ms=1, body=Raw(payload))
+    namespace = cli.records.namespace
+    await cli.records.publisher.publish(namespace.dead("submit", name, "7"), encode(letter))
+    (await cli("dead", "replay", "--all", "--engine", "submit")).ok()
+    stream, pattern = namespace.stream("SUBMIT"), namespace.pattern("submit", ">")
+    [entry] = [entry async for entry in read_log(cli.records.connection, stream, pattern)]
+    expected = "submit.job.mail" if name == "mail" else "submit.job"
+    assert (entry.subject, entry.payload) == (f"{namespace.name}.{expected}", payload)
+    assert await left(cli) == 0
+
+
+async def test_letters_go_no_faster_than_the_rate(cli: CommandLine) -> None:
+    await bury(cli, *(("mail", str(at), "x") for at in range(45)))
+    began_s = monotonic_s()
+    told = (await cli("dead", "replay", "--all", "--rate", "100", "--json")).ok().json()
+    assert (told["replayed"], await ready(cli)) == (45, 45)
+    assert monotonic_s() - began_s >= 0.34, "ten at once, then ten each tenth of a second"
+
+
+async def test_a_rate_parts_letters_into_groups() -> None:
+    async def many() -> AsyncIterator[tuple[Letter, float]]:
+        for at in range(1, 26):
+            yield Letter(at, "t.dead.jobs.mail.x", 0, b"", None), at / 25
+
+    sizes = [(len(group), share) async for group, share in _paced(many(), 100.0)]
+    assert sizes == [(10, 0.4), (10, 0.8), (5, 1.0)]
+    assert [len(group) async for group, _ in _paced(many(), float("inf"))] == [25]
+    assert [len(group) async for group, _ in _paced(many(), 1e6)] == [25]
