@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from actors.job_store import JobStore
 from actors.job_worker.handler import Handler
 from actors.job_worker.worker import JobWorker
-from actors.membership import Members
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
@@ -17,7 +16,7 @@ from penstock.jobs import handlers
 from penstock.node import Node
 from streams.clock import Clock
 
-__all__ = ["JobHandlers", "open_job_workers", "serving_nodes"]
+__all__ = ["JobHandlers", "open_job_workers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +53,6 @@ def open_job_workers(
         stop=node.stop,
     )
     return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)
-
-
-def serving_nodes(members: Members) -> Callable[[str], int]:
-    """Return how many live nodes hand out a topic's jobs, as a function of the topic; at least one."""
-    counts: dict[str, int] = {}
-
-    def count(topic: str) -> int:
-        found = counts.get(topic)
-        if found is None:
-            found = counts[topic] = max(1, sum(topic in node.topics for node in members.live().values()))
-        return found
-
-    members.on_change(counts.clear)
-    return count
 
 
 def _chance() -> float:

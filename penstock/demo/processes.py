@@ -94,11 +94,15 @@ class NodeProcess:
 
     def kill(self) -> None:
         """Kill it -9 and start it again."""
+        self.end()
+        self.start()
+
+    def end(self) -> None:
+        """Kill it -9."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self.kills += 1
-        self.start()
 
     async def stop(self) -> int | None:
         """Ask it to stop and wait; kill it if it does not. Returns the exit code."""
