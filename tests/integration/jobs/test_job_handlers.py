@@ -1,0 +1,145 @@
+"""Handlers of an app in node processes, `penstock up --app`: run, drained, killed, stopped and woken."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+
+from actors.model.job_rules import make_job
+from actors.model.topic_settings import TopicSettings
+from streams.connection import Connection
+from streams.job_messages import NewJob, body_of
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from streams.specs import wanted
+from streams.topology import apply
+from tests.support.command import Running, node
+from tests.support.jobs import Jobs
+
+WITHIN_S = 30.0
+HANDLERS = ("up", "--roles", "worker", "--app", "tests.support.job_app")
+
+
+class Note(NamedTuple):
+    what: str
+    id: str
+    attempt: int
+    pid: int
+
+
+class Shop:
+    """Node processes with the handlers of tests/support/job_app.py, and what these wrote down."""
+
+    def __init__(self, server: EmbeddedServer, jobs: Jobs, path: Path) -> None:
+        self.jobs = jobs
+        self._server = server
+        self._path = path
+
+    def node(self, name: str, *arguments: str) -> AbstractAsyncContextManager[Running]:
+        """Run a node until the block ends."""
+        where = ("--nats", self._server.url, "--name", name, "--log-level", "info")
+        namespace = {"PENSTOCK_NAMESPACE": self.jobs.namespace.name, "PENSTOCK_LOG_FORM": "json"}
+        return node(*HANDLERS[1:], *where, *arguments, environment=namespace)
+
+    async def add(self, topic: str, *ids: str, attempts: int = 10, **asked: object) -> None:
+        body = body_of({"notes": str(self._path), **asked})
+        added = [
+            make_job(
+                NewJob(topic=topic, id=job_id, body=body, attempts=attempts),
+                TopicSettings(),
+                now_ms=self.jobs.clock.now_ms(),
+                fresh_id="",
+            )
+            for job_id in ids
+        ]
+        await self.jobs.store.add_many([(job, "keep") for job in added])
+
+    def notes(self, what: str = "") -> list[Note]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        found = [Note(verb, job_id, int(attempt), int(pid)) for verb, job_id, attempt, pid in map(str.split, lines)]
+        return [one for one in found if one.what == what or not what]
+
+    async def until(self, what: str, count: int) -> None:
+        """Wait until so many notes of this kind are there."""
+        with anyio.fail_after(WITHIN_S):
+            while len(self.notes(what)) < count:
+                await self.jobs.connection.flush()
+        assert len(self.notes(what)) == count
+
+    async def until_empty(self, topic: str) -> None:
+        """Wait until no job of the topic is ready any more."""
+        with anyio.fail_after(WITHIN_S):
+            while (await self.jobs.store.count(topic)).ready:
+                await self.jobs.connection.flush()
+
+
+@pytest.fixture
+async def shop(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
+) -> AsyncIterator[Shop]:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    async with PullOnce(connection) as pulls:
+        yield Shop(server, Jobs(connection, publisher, pulls), tmp_path / "notes")
+
+
+async def test_app_with_handlers_of_every_kind_is_served_and_drained(shop: Shop) -> None:
+    async with shop.node("n1") as running:
+        await running.logged("node.ready")
+        await shop.add("lists", *(f"l{n}" for n in range(50)))
+        await shop.add("plain", "p1", "p2")
+        await shop.add("awaits", "quick")
+        await shop.until("listed", 50)
+        await shop.until("ended", 3)
+        await shop.add("awaits", *(f"slow{n}" for n in range(8)), takes_s=0.7)
+        await shop.add("awaits", *(f"late{n}" for n in range(20)), takes_s=0.7)
+        await shop.until("begun", 9)
+        assert await running.end(signal.SIGTERM) == 0
+    assert sorted(one.id for one in shop.notes("ended"))[-8:] == [f"slow{n}" for n in range(8)]
+    assert len(shop.notes("begun")) == 9  # what was not begun is not
+    assert (await shop.jobs.store.count("awaits")).ready == 20
+    assert (await shop.jobs.store.count("lists")).ready == 0
+
+
+async def test_poison_that_kills_its_node_is_buried_and_its_neighbours_are_run(shop: Shop) -> None:
+    neighbours = [f"neighbour{n}" for n in range(200)]
+    async with shop.node("n1") as first:
+        await first.logged("node.ready")
+        await shop.add("awaits", "poison", attempts=1, kills=True)
+        await shop.add("awaits", *neighbours[:100])
+        assert await first.end() == -signal.SIGKILL
+    async with shop.node("n2") as second:
+        await second.logged("node.ready")
+        await shop.add("awaits", *neighbours[100:])
+        await shop.until_empty("awaits")
+        assert await second.end(signal.SIGTERM) == 0
+    assert {one.id for one in shop.notes("ended")} == set(neighbours)
+    assert [one.id for one in shop.notes("begun")].count("poison") == 1
+    (letter,) = await shop.jobs.dead()
+    assert (letter["id"], letter["attempts"], letter["name"]) == ("poison", 1, "awaits")
+
+
+async def test_node_that_was_stopped_settles_nothing_when_it_wakes(shop: Shop) -> None:
+    async with shop.node("n1") as first:
+        await first.logged("node.ready")
+        await shop.add("awaits", "one", takes_s=3.0)
+        await shop.until("begun", 1)
+        first.process.send_signal(signal.SIGSTOP)
+        async with shop.node("n2") as second:
+            await second.logged("node.ready")
+            await shop.until("begun", 2)  # after the ack wait it is another's
+            first.process.send_signal(signal.SIGCONT)
+            await first.logged("job_worker.lost_hold")
+            await shop.until("cancelled,True", 1)
+            assert await first.end(signal.SIGTERM) == 0
+            assert (await shop.jobs.store.count("awaits")).ready == 1  # the other still holds it
+            await shop.until_empty("awaits")
+            assert await second.end(signal.SIGTERM) == 0
+    begun, ended = shop.notes("begun"), shop.notes("ended")
+    assert [one.id for one in begun] == ["one", "one"]
+    assert begun[1].attempt > begun[0].attempt == 1
+    assert [(one.id, one.pid) for one in ended] == [("one", begun[1].pid)]
