@@ -41,12 +41,12 @@ async def _kick(
     call: Call,
     topic: Topic,
     id_: Annotated[str, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = "",
-    most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, those due first.")] = 1,
+    most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the oldest first.")] = 1,
 ) -> None:
-    """Make delayed jobs due now."""
+    """Make jobs ready now: a topic's buried ones, or if it has none the delayed ones; or the one of this ID."""
     async with open_jobs(call) as jobs:
         kicked = await jobs.kick(topic, id_ or None, most=most)
-    call.out.say(f"{topic}: {kicked} due now" if kicked else f"{topic}: there was nothing to kick")
+    call.out.say(f"{topic}: {kicked} ready now" if kicked else f"{topic}: there was nothing to kick")
     call.out.result({"kicked": kicked})
     if id_ and not kicked:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """`penstock jobs recur`: jobs that are added again and again, by a cron line or at an interval."""
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -144,13 +145,31 @@ async def _show(
     async with call.session() as session:
         record = await recurring.find(session.bucket(recurring.BUCKET), *names)
     nexts = recurring.upcoming(record.recurring, now_ms=now_ms(), most=most) if record.recurring else []
-    document = {**_document(record), "next_ms": nexts}
-    for key, value in document.items():
-        if key != "next_ms":
-            call.out.say(f"{key}: {value}")
+    for name, value in _lines(record):
+        call.out.say(f"{name}: {value}")
     for at_ms in nexts:
         call.out.say(f"due: {time_text(at_ms)}")
-    call.out.result(document)
+    call.out.result({**_document(record), "next_ms": nexts})
+
+
+def _lines(record: "Record") -> Iterator[tuple[str, object]]:
+    """Yield what is shown to people of one; what is left to the topic is left out."""
+    it = record.recurring
+    yield "recurring job", record
+    if it is None:
+        yield "not followed", record.fault
+        return
+    yield "when", _when(it)
+    yield "state", "paused" if it.is_paused else "runs"
+    yield "misfire", it.misfire
+    yield "overlap", it.overlap
+    yield from (("ttr", span_text(it.ttr_ms)),) if it.ttr_ms else ()
+    yield from (("attempts", it.attempts),) if it.attempts else ()
+    yield from (("priority", it.priority),) if it.priority != "normal" else ()
+    yield from (("expires", f"{span_text(it.expires_in_ms)} after it was due"),) if it.expires_in_ms else ()
+    yield "body", bytes(it.body).decode("utf-8", "replace")
+    yield "added last", time_text(it.added_ms) if it.added_ms else "none yet"
+    yield "left out", it.left_out
 
 
 async def _pause(call: Call, which: Which) -> None:
