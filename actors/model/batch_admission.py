@@ -1,0 +1,36 @@
+"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first.
+
+Tenants that have less at work come first among equals, so that one that submits a hundred does not make all others wait
+for all of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from actors.model.batch_record import FINAL, Instance
+
+__all__ = ["admit"]
+
+
+def admit(instances: Iterable[Instance], most: int) -> list[str]:
+    """Return the ids of the instances of one task that may begin now, in their order; `most` at work at a time, 0: any
+    number. Paused and cancelled ones neither begin nor hold a place while they wait."""
+    waiting: list[Instance] = []
+    at_work: Counter[str] = Counter()
+    for each in instances:
+        if each.state == "pending":
+            if not each.is_paused and not each.is_cancelling:
+                waiting.append(each)
+        elif each.state not in FINAL:
+            at_work[each.tenant] += 1
+    places = len(waiting) if most <= 0 else max(0, most - at_work.total())
+    begun: list[str] = []
+    while waiting and len(begun) < places:
+        first = min(
+            waiting,
+            key=lambda each: (-each.priority, at_work[each.tenant] / each.weight, each.created_ms, each.instance_id),
+        )
+        waiting.remove(first)
+        at_work[first.tenant] += 1
+        begun.append(first.instance_id)
+    return begun

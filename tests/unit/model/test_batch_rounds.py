@@ -1,0 +1,69 @@
+"""Whatever rounds and passes a chunk goes through, each of its items is counted once, as it ended last."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from actors.model.backoff import Backoff
+from actors.model.batch_moves import Ended, count, end_running, reduced, release, retry
+from actors.model.batch_record import Instance, Seal, faults, first_round, round_of_pass
+from actors.model.batch_rounds import items_to_run, result_of
+from streams.batch_messages import Chunk, ChunkResult, Outcome, Status, last_outcomes
+
+ITEMS = 5
+CHUNK = Chunk(first=10, items=(Raw(b"{}"),) * ITEMS)
+POLICY = Backoff(retries=2)
+ENDS: list[Status] = ["ok", "failed", "unknown", "skipped", "cancelled"]
+REDO: list[tuple[int, ...]] = [(), (10,), (11, 14)]
+
+
+@given(st.data())
+def test_each_item_counts_once_as_it_ended_last(data: st.DataObject) -> None:
+    seal = Seal(fence=1, chunks=1, items=ITEMS, digest="d")
+    record = Instance(instance_id="i", task="t", created_ms=0, state="running", seal=seal)
+    results: list[ChunkResult] = []
+    for redo in data.draw(st.lists(st.sampled_from(REDO), min_size=1, max_size=3)):
+        record = release(record, 1)
+        while record.open:
+            number = record.open[0].round
+            may_repeat = round_of_pass(number) <= POLICY.retries
+            ends = st.sampled_from([*ENDS, "again"] if may_repeat else ENDS)
+            run = items_to_run(CHUNK, results, number, record.redo)
+            result = result_of(CHUNK, 0, number, [Outcome(index, data.draw(ends)) for index in run], results, "me")
+            results.append(result)
+            ended = Ended(len(results), 0, number, result.counts, result.again, result.redone, result.reasons)
+            record = count(record, [ended], POLICY, 0, chance=0, upto_seq=len(results))
+        record = end_running(record, 1, 0)
+        stands = Counter(end.status if end else None for end in last_outcomes(CHUNK, results))
+        told = record.counts
+        assert (told.succeeded, told.failed, told.unknown) == (stands["ok"], stands["failed"], stands["unknown"])
+        assert (told.skipped, told.cancelled) == (stands["skipped"], stands["cancelled"])
+        assert not faults(record)
+        again = retry(_done(record), redo)
+        if again.state != "running":
+            return
+        assert first_round(again) % 1000 == 1
+        record = again
+
+
+def _done(record: Instance) -> Instance:
+    assert record.state == "reducing"
+    return reduced(record, record.step_fence, Raw(b"{}"), 0)
+
+
+def test_what_an_item_tells_too_much_of_is_left_out_and_its_end_stays() -> None:
+    long = Raw(b'"' + b"x" * 5_000 + b'"')
+    result = result_of(CHUNK, 0, 1, [Outcome(10, "failed", long), Outcome(11, "ok", Raw(b"1"))], [], "me")
+    assert result.others == (Outcome(10, "failed"), Outcome(11, "ok", Raw(b"1")))
+    assert (result.ran, result.counts.failed, result.counts.succeeded) == (((10, 12),), 1, 1)
+    assert result.reasons[0].startswith('item 10: "xxx')
+    assert len(result.reasons[0]) < 400
+
+
+def test_what_was_never_run_is_run_by_the_next_pass() -> None:
+    first = result_of(CHUNK, 0, 1, [Outcome(10, "ok"), Outcome(11, "failed")], [], "me")
+    assert items_to_run(CHUNK, [first], 1001) == [11, 12, 13, 14]
+    again = result_of(CHUNK, 0, 1001, [Outcome(index, "ok") for index in range(11, 15)], [first], "me")
+    assert (again.redone.failed, again.redone.cancelled) == (1, 3)
