@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 
 from streams.connection import Connection
 from streams.errors import ServerNotStarted
@@ -17,6 +18,12 @@ from tests.support.server import connected, fresh_namespace, session_server
 
 BOTH_LOOPS = "tests/integration/streams/"
 """The broker layer runs on asyncio and on uvloop; what stands on it is tested on one."""
+
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True)
+settings.load_profile("repeatable")
+"""A run finds what the run before it found, whatever else the machine does. To look further, at a desk:
+`--hypothesis-profile random`."""
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
