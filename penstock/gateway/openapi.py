@@ -13,20 +13,25 @@ from penstock.gateway.shapes import LONGEST_URL_ID, TOPIC_PATTERN
 
 __all__ = ["document"]
 
-ALWAYS = (401, 403, 429, 500, 503)
+PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503)
+"""What any operation may answer."""
+ALWAYS = (*PUBLIC, 401)
 """What any operation with a token may answer."""
-PUBLIC = (429, 500, 503)
 REF = "#/components/schemas/{name}"
 WHY = {
     400: "not HTTP or not JSON as it should be",
     401: "no valid token",
-    403: "the token may not do that",
+    403: "the token, or the page that sent it, may not do that",
     404: "no such job, or none of yours",
+    408: "the request took too long to arrive",
     409: "a job of this id is there, with another body",
     413: "too large",
+    414: "the URL is too long",
     415: "not JSON, or compressed",
+    421: "another host is meant",
     422: "a value is wrong; `what` names it",
     429: "too many requests, or a quota is used up; Retry-After says when to come again",
+    431: "too many or too large headers",
     500: "a fault of the gateway",
     503: "the broker is away or the node is busy; come again",
     507: "the store is full",
@@ -83,7 +88,7 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
             content = {"application/json": {"schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0]}}
         found[str(status)] = {"description": "done", "content": content}
     problem = {"application/problem+json": {"schema": schema_of[_key(Problem)]}}
-    for status in sorted({*operation.problems, *(PUBLIC if operation.is_public else ALWAYS), 400}):
+    for status in sorted({*operation.problems, *(PUBLIC if operation.is_public else ALWAYS)}):
         found[str(status)] = {"description": WHY[status], "content": problem}
     return found
 

@@ -21,6 +21,7 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from actors.model.job_rules import BadJob
 from penstock.gateway.calls import Answer, Call, Shared, decoded
 from penstock.gateway.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.gateway.problems import RefusedRequest
@@ -87,6 +88,8 @@ async def carry_out(shared: Shared, call: Call) -> Answer:
         if told.problem.status != 422:
             raise
         return Answer(Reply(success=False, error=_words(told.problem.what, told.problem.detail)))
+    except BadJob as bad:
+        return Answer(Reply(success=False, error=_words(bad.field, f"{bad.what}; {bad.hint}")))
 
 
 async def _reply(shared: Shared, call: Call, command: Command) -> Reply:

@@ -73,6 +73,8 @@ async def test_the_same_id_again_is_harmless_with_the_same_body_only(client: Cli
         ({"command": "add", "topic": "a", "id": "1", "ttr": 315360000}, "ttr: "),
         ({"command": "add", "topic": "a", "id": "1", "dealy": 3}, "unknown field `dealy`"),
         ({"command": "pop", "topic": "a", "timeout": 1e9}, "timeout: "),
+        ({"command": "pop", "topic": ""}, "topic: is not a topic"),
+        ({"command": "delete", "topic": "a.b", "id": "1"}, "topic: is not a topic"),
         ({"command": "finish", "id": "never-was"}, "not_found"),
         ({"command": "delete", "id": "never-was"}, "not_found"),
     ],
