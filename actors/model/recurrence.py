@@ -16,7 +16,7 @@ from actors.model.cron import FORM, BadRecurrence, check_cron, cron_dues
 from actors.model.job_rules import BadJob, make_job
 from actors.model.topic_settings import TopicSettings
 from streams.job_messages import NewJob, Priority
-from streams.timetable import BadSchedule, check_tz
+from streams.timetable import LATEST_MS, BadSchedule, check_tz
 
 __all__ = [
     "BadRecurrence",
@@ -116,6 +116,11 @@ def check_recurring(record: Recurring) -> Recurring:
         check_tz(record.tz)
     except BadSchedule as error:
         raise BadRecurrence("tz", record.tz, "unknown", str(error).partition("; ")[2]) from error
+    for field in ("start_ms", "last_ms", "added_ms"):
+        if not 0 <= getattr(record, field) <= LATEST_MS:
+            raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
+    if not all(0 <= due_ms <= LATEST_MS for due_ms in (*record.adding, *record.stale)):
+        raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")
     for field, value, known in (
         ("misfire", record.misfire, get_args(Misfire)),
         ("overlap", record.overlap, get_args(Overlap)),
