@@ -2,16 +2,27 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from tests.support.chaos import Form
-from tests.support.chaos_history import Verdict
 
-_verdicts: list[Verdict] = []
+
+class Judged(Protocol):
+    """What a run ended in."""
+
+    @property
+    def is_whole(self) -> bool: ...
+
+    def line(self) -> str: ...
+
+
+_verdicts: list[Judged] = []
 
 SHORT = {
     "test_failpoints.py",
+    "test_jobs.py",
     "test_server.py",
     "test_pauses.py",
     "test_platform.py",
@@ -22,7 +33,7 @@ SHORT = {
 """The attacks of every test run, a minute and a half in all; the others come with `--long` (`just chaos`), or when they
 are named."""
 
-Tell = Callable[[Verdict], None]
+Tell = Callable[[Judged], None]
 
 
 @pytest.fixture
@@ -35,7 +46,7 @@ def form(request: pytest.FixtureRequest) -> Form:
 def tell() -> Tell:
     """Take a verdict into the report, and have the test fail if it is not whole."""
 
-    def take(verdict: Verdict) -> None:
+    def take(verdict: Judged) -> None:
         _verdicts.append(verdict)
         assert verdict.is_whole, verdict.line()
 

@@ -107,7 +107,7 @@ class ChaosNode:
             assert monotonic_s() < give_up_s, f"{self.name} has not logged {event} within {within_s:g} s"
             await anyio.sleep(0.05)
 
-    async def ready(self, within_s: float = 30.0) -> bool:
+    async def ready(self, within_s: float = 60.0) -> bool:
         """Wait until it is ready in this life; False if it has ended before."""
         give_up_s = monotonic_s() + within_s
         while sum(1 for _ in self.lines("node.ready")) == self._readies:

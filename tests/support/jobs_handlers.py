@@ -1,0 +1,35 @@
+"""The application of chaos nodes: a handler that writes down each job that it is given, in the file that the job names.
+
+One line a step, appended by one write, so that a killed node leaves whole lines: what, job, attempt, due and moment in
+milliseconds of this machine's clock, which is the server's too, and the process.
+"""
+
+import os
+import time
+from functools import lru_cache
+
+import anyio
+
+import penstock
+
+TOPIC = "handled"
+
+
+@lru_cache
+def _opened(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(path: str, what: str, job: penstock.Job) -> None:
+    line = f"{what} {job.id} {job.attempt} {job.due_ms} {time.time_ns() // 1_000_000} {os.getpid()}\n"
+    os.write(_opened(path), line.encode())
+
+
+@penstock.job(TOPIC, concurrency=32)
+async def handle(job: penstock.Job) -> None:
+    body = job.json()
+    note(body["notes"], "begun", job)
+    if job.attempt <= body.get("fails", 0):
+        raise penstock.Retry("100ms", "told to fail")
+    await anyio.sleep(body.get("takes_s", 0.0))
+    note(body["notes"], "ended", job)
