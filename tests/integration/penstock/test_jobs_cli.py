@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from penstock.job_doors import open_desk
 from penstock.job_service import JobService
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
+from tests.support.docs import DOCS, Page, commands
 
 
 @asynccontextmanager
@@ -231,6 +233,15 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
         assert (await told(cli, "recur", "list")) == []
         gone = await cli("jobs", "recur", "show", "mail/nightly")
         assert (gone.code, "no recurring job mail/nightly" in gone.err) == (2, True)
+
+
+async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLine) -> None:
+    page = Page(DOCS, (DOCS / "howto" / "recurring.md").read_text(encoding="utf-8")).section("What failed for good")
+    typed = [shlex.split(line)[1:] for block in page.blocks for line in commands(block)]
+    for words in typed:
+        (await cli(*words)).ok()
+    assert len(typed) == 7
+    assert [each["name"] for each in (await told(cli, "recur", "list"))] == ["sync"]
 
 
 # ---- what is refused, and when nobody is there
