@@ -16,15 +16,16 @@ finds its topic full is tried again later. While the database or all nodes are a
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
 from sqlalchemy import Connection, Engine, Row, bindparam, delete, inspect, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from actors.failpoints import reach
 from actors.logs import fields
@@ -46,6 +47,7 @@ FULL_MS, AWAY_MS = 10_000, 1_000
 """When to try a job again whose topic was full, or which nobody took at the moment."""
 PAUSE_S = (0.2, 10.0)
 """How long to wait while database or nodes are away: at first, and at most."""
+HANGS_S = 60.0
 TELL_S = 10.0
 MOST_REASON = 1_000
 
@@ -227,19 +229,31 @@ class _Run(Protocol):
 
 @asynccontextmanager
 async def _connected(engine: Engine | AsyncEngine) -> AsyncIterator[_Run]:
-    """Connect; what was not committed by the end is rolled back."""
-    if isinstance(engine, AsyncEngine):
-        async with engine.connect() as connection:
-            yield connection.run_sync
-        return
-    in_thread = anyio.to_thread.run_sync
-    opened = await in_thread(engine.connect)
+    """Connect; what was not committed by the end is rolled back. A cancellation waits for the database, which takes
+    milliseconds: drivers do not survive one in the middle."""
+    opened = await _shielded(partial(_open, engine))
 
     async def run(fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await in_thread(lambda: fn(opened, *args, **kwargs))
+        if isinstance(opened, AsyncConnection):
+            return await _shielded(partial(opened.run_sync, fn, *args, **kwargs))
+        return await _shielded(partial(anyio.to_thread.run_sync, partial(fn, opened, *args, **kwargs)))
 
     try:
         yield run
     finally:
-        with anyio.CancelScope(shield=True):
-            await in_thread(opened.close)
+        if isinstance(opened, AsyncConnection):
+            await _shielded(opened.close)
+        else:
+            await _shielded(partial(anyio.to_thread.run_sync, opened.close))
+
+
+async def _open(engine: Engine | AsyncEngine) -> Connection | AsyncConnection:
+    if isinstance(engine, AsyncEngine):
+        return await engine.connect().start()
+    return await anyio.to_thread.run_sync(engine.connect)
+
+
+async def _shielded(call: Callable[[], Awaitable[T]]) -> T:
+    """Raises TimeoutError if the database hangs."""
+    with anyio.fail_after(HANGS_S, shield=True):
+        return await call()

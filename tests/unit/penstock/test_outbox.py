@@ -10,7 +10,9 @@ from msgspec import Raw
 from sqlalchemy import Engine, MetaData, Row, create_engine, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from typer.testing import CliRunner
 
+from penstock.cli.root import app
 from penstock.errors import UsageError
 from penstock.outbox import TABLE, Outbox, job_of
 from streams.job_messages import LARGEST_BODY
@@ -179,3 +181,21 @@ def test_creating_again_changes_nothing_and_no_number_is_used_twice(engine: Engi
             connection.execute(outbox.rows.delete())
     assert numbers == [1, 2, 3]
     assert inspect(engine).has_table(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("db", "told"),
+    [
+        ("sqlite:///missing.db", "no such file"),
+        ("sqlite://", "no such file"),
+        ("mysql://root@db/shop", "no outbox in 'mysql'"),
+        ("shop.db", "not a database URL"),
+        ("postgresql://shop:secret@db/shop", "a password is never written down here"),
+        ("env:NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_the_command_says_what_is_wrong_with_a_database(db: str, told: str) -> None:
+    ended = CliRunner().invoke(app, ["outbox", "relay", "--db", db])
+    assert ended.exit_code == 2
+    assert told in ended.stderr
+    assert "secret" not in ended.stderr
