@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from actors.job_copies import Copies
 from actors.job_handout import Handout
 from actors.job_quota import Quota
+from actors.job_replay import JobReplay
 from actors.job_store import BadCursor, Found, JobStore
 from actors.job_told import Outcome, added_of, answer_of, listed_of, not_reserved, reserved_of, shown_of
 from actors.model.backoff import next_delay_ms
@@ -75,6 +76,7 @@ class JobDesk:
         topics: Topics,
         handout: Handout,
         copies: Copies,
+        replay: JobReplay,
         clock: Clock,
         chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
@@ -83,6 +85,7 @@ class JobDesk:
         self._topics = topics
         self._handout = handout
         self._copies = copies
+        self._replay = replay
         self._clock = clock
         self._chance = chance
         self._fresh_id = fresh_id
@@ -249,12 +252,17 @@ class JobDesk:
         return Answer(code="ok", reason=f"it was {was}", id=job_id)
 
     async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:
-        """Make a delayed job ready now: the one of this id, or up to `most` of the topic, those added first; return how
-        many. Raises BadJob."""
+        """Make a job ready now: the one of this id, if it is delayed or buried; or up to `most` of a topic, the buried
+        ones, or if there are none the delayed ones, in the order in which they came there. Return how many. Raises
+        BadJob."""
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
         if job_id is not None:
-            return int(await self._store.kick_delayed(topic, check_id(job_id)))
+            is_kicked = await self._store.kick_delayed(topic, check_id(job_id))
+            return int(is_kicked or await self._replay.kick_one(topic, job_id))
+        return await self._replay.kick(topic, most) or await self._kick_delayed(topic, most)
+
+    async def _kick_delayed(self, topic: str, most: int) -> int:
         kicked, cursor = 0, ""
         while kicked < most:
             page = await self._store.list_jobs(topic, "delayed", cursor=cursor, most=most - kicked)

@@ -27,7 +27,9 @@ __all__ = ["Answered", "Asker", "told"]
 
 TRY_S = 5.0
 """How long one try waits for its answer, beyond what the question itself may wait."""
+SHORTEST_TRY_S = 0.05
 PAUSE_S = (0.02, 1.0)
+"""First and longest wait before asking again, doubled each time and spread."""
 
 
 class Answered(NamedTuple):
@@ -79,13 +81,14 @@ class Asker:
                 is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:
                 failure = busy
-            if monotonic_s() + pause_s >= deadline_s:
+            rest_s = pause_s * (0.5 + secrets.randbelow(1000) / 1000)
+            if monotonic_s() + rest_s + SHORTEST_TRY_S >= deadline_s:
                 if is_repeated:
                     raise Timeout(
                         f"{subject}: no answer within {limit_s + wait_s:g} s; it may have been done"
                     ) from failure
                 raise failure
-            await anyio.sleep(pause_s * (0.5 + secrets.randbelow(1000) / 1000))
+            await anyio.sleep(rest_s)
             pause_s = min(PAUSE_S[1], pause_s * 2)
 
     async def _try(self, subject: str, payload: bytes, timeout_s: float) -> bytes:

@@ -37,12 +37,19 @@ async def connect(
     name: str = "penstock-client",
     credentials: Credentials | None = None,
     timeout_s: float = 30.0,
+    connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[Client]:
     """Connect, and close at the end. `url` may list several servers of one cluster, parted by commas.
 
     `timeout_s`: how long a call may take, repeats included, on top of what it waits for by its own wish. Raises
     Unavailable when no server answers, NotAccepted when the login is refused."""
-    opened = connect_to_server(url, name=name, namespace=_namespace(namespace), credentials=credentials)
+    opened = connect_to_server(
+        url,
+        name=name,
+        namespace=_namespace(namespace),
+        credentials=credentials,
+        connect_timeout_s=connect_timeout_s,
+    )
     try:
         connection = await opened.__aenter__()
     except StreamError as error:

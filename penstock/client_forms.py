@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from actors.model.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved
+from actors.model.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved, TopicView
 from penstock.errors import PenstockError, UsageError
 from streams.job_messages import LARGEST_BODY, NewJob, State
 
@@ -18,6 +18,7 @@ __all__ = [
     "ListPage",
     "ReservedJobs",
     "Seconds",
+    "TopicViews",
     "decode",
     "encode",
     "millis",
@@ -78,6 +79,10 @@ class Answers(Struct):
 
 class ReservedJobs(Struct):
     jobs: list[Reserved]
+
+
+class TopicViews(Struct):
+    topics: list[TopicView]
 
 
 class ListPage(Struct):

@@ -4,6 +4,7 @@ A held job's `body` is decoded when it is asked for. `reserve` is for one job at
 `reserve_many` the caller finishes, touches and releases.
 """
 
+import builtins
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
@@ -12,7 +13,7 @@ import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.model.job_answers import Added, Answer, Listed, NotAdded, TopicCounts
+from actors.model.job_answers import Added, Answer, Listed, NotAdded, TopicCounts, TopicView
 from actors.supervisor import one_error
 from penstock.calls import Asker
 from penstock.client_forms import (
@@ -21,6 +22,7 @@ from penstock.client_forms import (
     ListPage,
     ReservedJobs,
     Seconds,
+    TopicViews,
     decode,
     encode,
     millis,
@@ -121,10 +123,10 @@ class Jobs:
             raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
         return answer
 
-    async def add_many(self, jobs: Iterable[NewJob]) -> list[Added | NotAdded]:
+    async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
         """Add jobs; return what became of each, in order. They go out in parts that fit into a message."""
         named = [job if job.id else replace(job, id=secrets.token_hex(12)) for job in jobs]
-        answers: list[Added | NotAdded | None] = [too_large(job) for job in named]
+        answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
         encoded = [(at, encode_new_job(job)) for at, job in enumerate(named) if answers[at] is None]
         limiter = anyio.Semaphore(AT_ONCE)
 
@@ -154,7 +156,7 @@ class Jobs:
 
     async def reserve_many(
         self, topic: str, *, most: int = 1, wait: Seconds = 0, ttr: Seconds | None = None, holder: str = ""
-    ) -> list[HeldJob]:
+    ) -> builtins.list[HeldJob]:
         """Hold up to `most` jobs, at least one if one becomes ready within `wait`; settle each within its TTR. What was
         handed out and got lost on the way comes again when its TTR runs out."""
         wait_ms = millis("wait", wait)
@@ -168,10 +170,10 @@ class Jobs:
         """Done, by the job or its receipt. Raises Stale."""
         await self._settle("finish", job)
 
-    async def finish_many(self, jobs: Iterable[HeldJob | str]) -> list[Answer]:
+    async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[Answer]:
         """Done, each of them; return what became of each: `code` is `ok` or `stale`."""
         held = list(jobs)
-        answers: list[Answer] = []
+        answers: builtins.list[Answer] = []
         for start in range(0, len(held), MOST_JOBS):
             answers += await self._settle_many("finish", held[start : start + MOST_JOBS])
         return answers
@@ -209,7 +211,7 @@ class Jobs:
 
     async def _settle_many(
         self, verb: str, jobs: Sequence[HeldJob | str], *, timeout_s: float | None = None, **more: object
-    ) -> list[Answer]:
+    ) -> builtins.list[Answer]:
         receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
         answered = await self._asker.ask(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
         answers = decode(answered.payload, Answers).answers
@@ -262,3 +264,12 @@ class Jobs:
     async def count(self, topic: str) -> TopicCounts:
         """Return how many jobs of the topic are in each state."""
         return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounts)
+
+    async def topics(self) -> builtins.list[TopicView]:
+        """Return the topics that were ever used, and what is set about each."""
+        return decode((await self._asker.ask("topics", b"")).payload, TopicViews).topics
+
+    async def change_topic(self, topic: str, **values: object) -> TopicView:
+        """Set what is named about a topic (`ttr="90s"`, `is_paused=True`, …), None: back to the default; return what is
+        in force then. Raises NotAccepted, its `field` naming the setting."""
+        return decode((await self._asker.ask("topic", encode({"topic": topic, "set": values}))).payload, TopicView)

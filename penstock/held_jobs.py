@@ -105,11 +105,7 @@ class Reservation:
         job = self._job
         if job is None:
             return False
-        self._keeping.cancel_scope.cancel()
-        if error is None or isinstance(error, Exception):
-            await self._keeping.__aexit__(None, None, None)
-        else:  # a cancellation: ours, if the job was lost, is taken out here
-            await self._keeping.__aexit__(kind, error, trace)
+        await self._stop_keeping(job, kind, error, trace)
         if self._is_lost:
             raise Stale(f"{job}: it is not ours any more; the block was ended") from error
         if job.is_settled:
@@ -120,9 +116,30 @@ class Reservation:
             with suppress(PenstockError):  # then its TTR gives it back; what happened in the block is what counts
                 await job.release(reason=f"{type(error).__name__}: {error}"[:LONGEST_REASON])
         else:
+            await self._give_back(job)
+        return False
+
+    async def _stop_keeping(
+        self,
+        job: HeldJob,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the touching. A cancellation of our own (the job was lost) ends here, any other goes on up."""
+        self._keeping.cancel_scope.cancel()
+        is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+        try:
+            await self._keeping.__aexit__(*((kind, error, trace) if is_cancellation else (None, None, None)))
+        except anyio.get_cancelled_exc_class():
+            await self._give_back(job)
+            raise
+
+    async def _give_back(self, job: HeldJob) -> None:
+        """Have it handed out again at once: nothing was wrong with it."""
+        if not job.is_settled:
             with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(PenstockError):
                 await job.release(delay=0, counts=False)
-        return False
 
     async def _keep(self, job: HeldJob) -> None:
         """Touch it before half its TTR is over, until it is settled or lost."""

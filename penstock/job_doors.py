@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from actors.job_copies import Copies
 from actors.job_desk import JobDesk
 from actors.job_handout import Handout
+from actors.job_replay import JobReplay
 from actors.job_store import JobStore
 from actors.membership import Members
 from actors.release import ReleaseRates
@@ -62,7 +63,14 @@ async def open_desk(
             namespace=connection.namespace,
             on_handing=on_handing,
         )
-        yield JobDesk(store=store, topics=topics, handout=handout, copies=Copies(connection, handling), clock=clock)
+        yield JobDesk(
+            store=store,
+            topics=topics,
+            handout=handout,
+            copies=Copies(connection, handling),
+            replay=JobReplay(connection, store, clock),
+            clock=clock,
+        )
 
 
 def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:

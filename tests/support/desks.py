@@ -14,6 +14,7 @@ from actors.model.job_answers import Added, NotAdded, Reserved
 from actors.release import ReleaseRates
 from actors.topics import Topics
 from penstock.job_doors import open_desk
+from penstock.job_service import JobService
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection
@@ -134,3 +135,17 @@ async def open_second_office(connection: Connection) -> AsyncIterator[Office]:
                 following.cancel()
                 with suppress(asyncio.CancelledError):
                     await following
+
+
+@asynccontextmanager
+async def open_service(office: Office) -> AsyncIterator[anyio.Event]:
+    """Run the desk's service; the event stops it."""
+    stop, started = anyio.Event(), Started()
+    service = JobService(office.desk, office.connection, stop)
+    serving = asyncio.create_task(service.run(task_status=started))
+    await started.wait()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await serving

@@ -518,6 +518,25 @@ async def test_a_kick_makes_delayed_jobs_ready(office: Office) -> None:
     assert [await office.desk.kick(TOPIC, "unheard"), await office.desk.kick("unheard")] == [0, 0]
 
 
+async def test_a_kick_brings_back_what_was_buried_before_what_is_delayed(office: Office) -> None:
+    await office.try_add("a", "b")
+    for job in await office.desk.reserve(TOPIC, most=2, wait_ms=10_000):
+        await office.desk.bury([job.receipt], reason="poison")
+    await office.add("later", delay_ms=3_600_000)
+    assert await office.desk.kick(TOPIC, most=10) == 2
+    assert sorted(job.id for job in await office.desk.reserve(TOPIC, most=10, wait_ms=10_000)) == ["a", "b"]
+    assert await office.dead() == []
+    assert await office.desk.kick(TOPIC, most=10) == 1
+
+
+async def test_a_kick_brings_back_one_that_was_buried(office: Office) -> None:
+    await office.add("a", body={"x": 1})
+    await office.desk.bury([(await office.reserve()).receipt], reason="poison")
+    assert await office.desk.kick(TOPIC, "a") == 1
+    again = await office.reserve()
+    assert (again.id, bytes(again.body), again.attempt) == ("a", b'{"x":1}', 1)
+
+
 async def test_lists_are_paged_and_hold_each_job_once(office: Office) -> None:
     await office.try_add(*[f"{n}" for n in range(25)], delay_ms=3_600_000)
     await office.add("ready")

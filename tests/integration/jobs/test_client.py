@@ -1,0 +1,363 @@
+"""The client of other programs, against the service: what it makes easy, and what it does when answers are lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from msgspec import Raw, Struct
+
+import penstock
+from actors.model.job_answers import Added, NotAdded
+from penstock import calls, held_jobs
+from penstock.client import Client
+from penstock.client_forms import parts_of
+from penstock.held_jobs import HeldJob
+from streams.connection import Connection
+from streams.errors import OutcomeUnknown
+from streams.frames import Message
+from streams.job_messages import LARGEST_BODY
+from streams.server import EmbeddedServer
+from tests.support.desks import TOPIC, Office, open_office, open_service
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    async with open_office(connection) as opened, open_service(opened):
+        yield opened
+
+
+@pytest.fixture
+async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
+    async with penstock.connect(server.url, namespace=office.namespace.name) as opened:
+        yield opened
+
+
+class Letter(Struct):
+    to: int
+
+
+# ---- adding
+
+
+async def test_a_job_added_here_is_held_and_finished_there(client: Client, office: Office) -> None:
+    added = await client.jobs.add(TOPIC, {"to": 7}, id="order-7")
+    assert (added.id, added.state, added.is_new) == ("order-7", "ready", True)
+    async with client.jobs.reserve(TOPIC, wait=10) as job:
+        assert job is not None
+        assert (job.id, job.body, job.body_as(Letter), job.attempt) == ("order-7", {"to": 7}, Letter(7), 1)
+        assert await office.state("order-7") == "reserved"
+    assert await office.state("order-7") == "done"
+
+
+async def test_times_are_seconds_timedeltas_and_moments(client: Client, office: Office) -> None:
+    due = datetime.now(UTC) + HOUR
+    one, two, three = (
+        await client.jobs.add(TOPIC, delay=3600),
+        await client.jobs.add(TOPIC, delay=HOUR),
+        await client.jobs.add(TOPIC, due=due, ttr=HOUR, expires_in=2 * HOUR),
+    )
+    assert max(added.due_ms for added in (one, two, three)) - min(added.due_ms for added in (one, two, three)) < 60_000
+    shown = await client.jobs.peek(TOPIC, three.id)
+    assert shown is not None
+    assert (shown.ttr_ms, shown.due_ms) == (3_600_000, round(due.timestamp() * 1000))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"delay": "30"},
+        {"delay": float("nan")},
+        {"delay": True},
+        {"due": datetime(2030, 1, 1)},  # noqa: DTZ001 # that it has no zone is the point
+        {"body": object()},
+        {"body": Raw(b"{")},
+        {"body": float("nan"), "delay": float("inf")},
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_before_it_is_sent(client: Client, asked: dict[str, object]) -> None:
+    with pytest.raises(penstock.UsageError):
+        await client.jobs.add(TOPIC, **asked)  # type: ignore[arg-type] # the wrong types are the point
+
+
+@pytest.mark.parametrize(
+    ("topic", "asked", "field"),
+    [
+        ("a b", {}, "topic"),
+        (TOPIC, {"delay": -1}, "delay_ms"),
+        (TOPIC, {"ttr": 0.1}, "ttr_ms"),
+        (TOPIC, {"id": "\n"}, "id"),
+    ],
+)
+async def test_what_the_desk_refuses_is_raised_with_its_field(
+    client: Client, topic: str, asked: dict[str, object], field: str
+) -> None:
+    with pytest.raises(penstock.NotAccepted) as refused:
+        await client.jobs.add(topic, **asked)  # type: ignore[arg-type] # a table of keywords
+    assert (refused.value.code, refused.value.field) == ("bad", field)
+
+
+async def test_an_id_that_is_taken(client: Client) -> None:
+    await client.jobs.add(TOPIC, 1, id="a", delay=HOUR)
+    kept = await client.jobs.add(TOPIC, 2, id="a", delay=HOUR)
+    assert (kept.is_new, kept.is_same_body) == (False, False)
+    with pytest.raises(penstock.NotAccepted) as refused:
+        await client.jobs.add(TOPIC, 2, id="a", delay=HOUR, on_same="error")
+    assert refused.value.code == "exists"
+    assert (await client.jobs.add(TOPIC, 2, id="a", delay=HOUR, on_same="replace")).is_new
+
+
+async def test_many_are_added_in_parts_each_with_its_own_answer(client: Client, office: Office) -> None:
+    jobs = [penstock.new_job(TOPIC, "x" * 1000, id=f"{n}") for n in range(1500)]
+    jobs[3] = penstock.new_job("a b", id="3")
+    jobs[4] = penstock.new_job(TOPIC, Raw(b'"' + b"x" * LARGEST_BODY + b'"'), id="4")
+    answers = await client.jobs.add_many(jobs)
+    assert [answer.id for answer in answers] == [job.id for job in jobs]
+    assert [at for at, answer in enumerate(answers) if isinstance(answer, NotAdded)] == [3, 4]
+    assert (await office.desk.count(TOPIC)).ready == 1498
+
+
+def test_parts_fit_into_a_message() -> None:
+    jobs = [(n, b"x" * size) for n, size in enumerate([400, 400, 400, 900, 5000, 10, 10])]
+    parts = [[at for at, _ in part] for part in parts_of(jobs, 1000)]
+    assert parts == [[0, 1], [2], [3], [4], [5, 6]]
+    assert [len(part) for part in parts_of([(n, b"") for n in range(1200)], 10_000)] == [500, 500, 200]
+    assert list(parts_of([], 10)) == []
+
+
+# ---- holding
+
+
+async def test_nothing_ready_gives_none(client: Client) -> None:
+    await client.jobs.add(TOPIC, delay=HOUR)
+    async with client.jobs.reserve(TOPIC) as job:
+        assert job is None
+
+
+async def test_who_waits_gets_it(client: Client) -> None:
+    found: list[HeldJob] = []
+
+    async def work() -> None:
+        async with client.jobs.reserve(TOPIC, wait=30) as job:
+            assert job is not None
+            found.append(job)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        await client.jobs.add(TOPIC, 1)
+    assert [job.body for job in found] == [1]
+
+
+async def test_an_exception_gives_it_back_with_the_reason(client: Client, office: Office) -> None:
+    await client.jobs.add(TOPIC, id="a")
+    with pytest.raises(ZeroDivisionError):
+        async with client.jobs.reserve(TOPIC, wait=10):
+            _ = 1 / 0
+    shown = await client.jobs.peek(TOPIC, "a")
+    assert shown is not None
+    assert (shown.state, shown.attempts) == ("delayed", 1)
+    assert "ZeroDivisionError: division by zero" in shown.history[0]
+
+
+async def test_a_cancellation_gives_it_back_as_it_was(client: Client) -> None:
+    await client.jobs.add(TOPIC, id="a")
+    with anyio.CancelScope() as scope:
+        async with client.jobs.reserve(TOPIC, wait=10):
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    [again] = await client.jobs.reserve_many(TOPIC, wait=10)
+    assert (again.id, again.attempt) == ("a", 1)
+
+
+async def test_what_the_block_settled_is_left_alone(client: Client, office: Office) -> None:
+    for job_id in ("released", "buried", "finished"):
+        await client.jobs.add(TOPIC, id=job_id)
+        async with client.jobs.reserve(TOPIC, wait=10) as job:
+            assert job is not None
+            if job_id == "released":
+                await job.release(delay=HOUR, reason="not yet")
+            elif job_id == "buried":
+                await job.bury("poison")
+            else:
+                await job.finish()
+    assert [await office.state(one) for one in ("released", "buried", "finished")] == ["delayed", "done", "done"]
+    assert len(await office.dead()) == 1
+
+
+async def test_while_the_block_runs_the_job_is_touched(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_jobs, "TOUCHES", 100)
+    await client.jobs.add(TOPIC, id="a", ttr=20)
+    async with client.jobs.reserve(TOPIC, wait=10) as job:
+        assert job is not None
+        found = await office.store.find(TOPIC, "a")
+        assert found is not None
+        while found.seq == (again := await office.store.find(TOPIC, "a") or found).seq:
+            await anyio.lowlevel.checkpoint()
+        assert found.job is not None
+        assert again.job is not None
+        assert again.job.until_ms > found.job.until_ms
+    assert await office.state("a") == "done"
+
+
+async def test_a_job_that_is_lost_ends_the_block(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_jobs, "TOUCHES", 100)
+    await client.jobs.add(TOPIC, id="a", ttr=10)
+    ended = False
+
+    async def lose_it() -> None:
+        nonlocal ended
+        async with client.jobs.reserve(TOPIC, wait=10):
+            try:
+                await client.jobs.delete("a")
+                await anyio.sleep_forever()
+            finally:
+                ended = True
+
+    with pytest.raises(penstock.Stale):
+        await lose_it()
+    assert ended
+
+
+async def test_a_finish_that_is_too_late_is_told(client: Client, office: Office) -> None:
+    await client.jobs.add(TOPIC, id="a")
+    with pytest.raises(penstock.Stale):
+        async with client.jobs.reserve(TOPIC, wait=10):
+            await client.jobs.delete("a")
+
+
+async def test_many_are_held_and_finished(client: Client, office: Office) -> None:
+    await client.jobs.add_many([penstock.new_job(TOPIC, n) for n in range(30)])
+    held = await client.jobs.reserve_many(TOPIC, most=30, wait=10, ttr=100, holder="batch")
+    assert len(held) == 30
+    assert {job.ttr_s for job in held} == {60.0} or {job.ttr_s for job in held} == {100.0}
+    await client.jobs.release(held[0], delay=0, counts=False)
+    answers = await client.jobs.finish_many(held)
+    assert [answer.code for answer in answers] == ["stale", *["ok"] * 29]
+    assert (await client.jobs.count(TOPIC)).ready == 1
+
+
+async def test_by_receipt_alone(client: Client, office: Office) -> None:
+    await client.jobs.add(TOPIC, id="a")
+    [job] = await client.jobs.reserve_many(TOPIC, wait=10)
+    await client.jobs.touch(job.receipt, 90)
+    await client.jobs.finish(job.receipt)
+    await client.jobs.finish(job.receipt)
+    with pytest.raises(penstock.Stale):
+        await client.jobs.touch(job.receipt)
+    with pytest.raises(penstock.NotAccepted):
+        await client.jobs.finish("no receipt")
+
+
+# ---- looking
+
+
+async def test_what_a_person_does(client: Client, office: Office) -> None:
+    for n in range(5):
+        await client.jobs.add(TOPIC, n, id=f"{n}", delay=HOUR)
+    assert [job.id async for job in client.jobs.list(TOPIC, page=2)] == ["0", "1", "2", "3", "4"]
+    assert await client.jobs.kick(TOPIC, "0") == 1
+    assert await client.jobs.delete("1") is True
+    assert await client.jobs.delete("1") is False
+    assert await client.jobs.peek(TOPIC, "1") is None
+    counts = await client.jobs.count(TOPIC)
+    assert (counts.delayed, counts.ready) == (3, 1)
+    [job] = await client.jobs.reserve_many(TOPIC, wait=10)
+    await client.jobs.finish_by_id(job.id)
+    with pytest.raises(penstock.NotAccepted):
+        await client.jobs.finish_by_id("unheard")
+    await client.jobs.change_topic(TOPIC, ttr="90s")
+    assert [view.topic for view in await client.jobs.topics()] == [TOPIC]
+    with pytest.raises(penstock.NotAccepted):
+        await client.jobs.change_topic(TOPIC, ttr="for ever")
+
+
+# ---- when answers are lost
+
+
+async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = client.jobs._asker._connection
+    ask, lost = connection.request, 0
+
+    async def lose(subject: str, payload: bytes = b"", **more: object) -> Message:
+        nonlocal lost
+        answer = await ask(subject, payload, **more)  # type: ignore[arg-type] # passed through
+        if lost < 2:
+            lost += 1
+            raise OutcomeUnknown("the answer was lost", subject=subject)
+        return answer
+
+    monkeypatch.setattr(connection, "request", lose)
+    for on_same in ("keep", "error", "replace"):
+        lost = 0
+        added = await client.jobs.add(TOPIC, 1, delay=HOUR, on_same=on_same)
+        assert isinstance(added, Added)
+        assert added.is_new
+        assert lost == 2
+    assert (await office.desk.count(TOPIC)).delayed == 3
+
+
+async def test_without_a_node_it_is_unavailable_within_the_time_given(server: EmbeddedServer) -> None:
+    async with penstock.connect(server.url, namespace="nobody", timeout_s=0.2) as client:
+        with pytest.raises(penstock.Unavailable, match="penstock up"):
+            await client.jobs.add(TOPIC)
+
+
+async def test_without_a_server_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(penstock.Unavailable):
+        async with penstock.connect("nats://127.0.0.1:9", timeout_s=0.2, connect_timeout_s=0.3):
+            pass
+
+
+async def test_a_node_that_is_busy_is_asked_again(client: Client, office: Office) -> None:
+    """Busy is certainly not done, so it is tried again until the time is over."""
+    asked: list[bytes] = []
+    done = asyncio.Event()
+
+    def heard(message: Message) -> None:
+        asked.append(message.payload)
+        headers = b"NATS/1.0\r\nNats-Service-Error: busy\r\nNats-Service-Error-Code: 503\r\n\r\n"
+        is_last = len(asked) == 3
+        payload = json.dumps({"kicked": 4}).encode() if is_last else b""
+        block = b"" if is_last else headers
+        head = f"HPUB {message.reply}  {len(block)} {len(block) + len(payload)}\r\n"
+        plain = f"PUB {message.reply}  {len(payload)}\r\n"
+        office.connection.client.send((plain if is_last else head).encode() + block + payload + b"\r\n")
+        done.set()
+
+    subscription = await office.connection.subscribe(f"{office.namespace.name}x.api.jobs.kick", heard)
+    await office.connection.flush()
+    url = office.connection.client.connected_url
+    assert url is not None
+    async with penstock.connect(url.geturl(), namespace=f"{office.namespace.name}x") as other:
+        assert await other.jobs.kick(TOPIC) == 4
+    assert len(asked) == 3
+    await subscription.unsubscribe()
+
+
+async def test_an_unknown_outcome_is_told_as_such(
+    server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "TRY_S", 0.1)
+    subscription = await office.connection.subscribe(f"{office.namespace.name}y.api.jobs.>", lambda _message: None)
+    await office.connection.flush()
+    async with penstock.connect(server.url, namespace=f"{office.namespace.name}y", timeout_s=0.3) as client:
+        with pytest.raises(penstock.Timeout, match="may have been done"):
+            await client.jobs.count(TOPIC)
+    await subscription.unsubscribe()
+
+
+async def test_an_odd_namespace_is_refused() -> None:
+    with pytest.raises(penstock.NotAccepted):
+        async with penstock.connect(namespace="A B"):
+            pass
