@@ -381,8 +381,11 @@ class TopicWorker:
             await self._shared.settling.finish(deliveries, self._settings.remember_ms)
             return
         try:
-            for puller in self._pullers.values():
-                puller.ack_all(deliveries)
+            if len(deliveries) == 1:
+                await deliveries[0].ack()
+            else:
+                for puller in self._pullers.values():
+                    puller.ack_all(deliveries)
         except (Disconnected, ConnectionLost):
             for delivery in deliveries:
                 delivery.forget()

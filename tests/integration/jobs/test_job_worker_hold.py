@@ -1,0 +1,148 @@
+"""What a node holds: as much as its handlers need and no more, as long as it can be sure of it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from actors.job_worker.job import Job
+from streams.connection import connect
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from tests.support.job_workers import Log, Working, handler, until_gone, working
+from tests.support.jobs import TOPIC, Jobs
+from tests.support.proxy import Proxy, proxy
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+# ---- the link
+
+
+@asynccontextmanager
+async def working_behind_a_proxy(server: EmbeddedServer, jobs: Jobs, log: Log) -> AsyncIterator[Proxy]:
+    """Run a worker whose only link can be cut; its handler ends with its second attempt."""
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+        try:
+            if job.attempt == 1:
+                await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            log("cancelled", job.is_lost)
+            raise
+
+    async with (
+        proxy(server.port) as link,
+        connect(link.url, name="behind", namespace=jobs.namespace) as connection,
+        Publisher(connection) as publisher,
+        working(Jobs(connection, publisher, jobs.pulls), handler(handle)),
+    ):
+        yield link
+
+
+async def test_short_cut_of_the_link_loses_nothing_and_a_long_silence_all(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    async with working_behind_a_proxy(server, jobs, log) as link:
+        await jobs.add("1")
+        await log.has("begun 1")
+        link.cut()
+        await jobs.add("2")  # begun once the link is there again
+        await log.has("begun 2")
+        assert log.lines == ["begun 1", "begun 2"]
+        link.freeze()
+        await log.until(lambda log: log.count("cancelled True") == 2)
+        assert (await jobs.store.count(TOPIC)).ready == 2
+        link.heal()
+        await until_gone(jobs, "1")
+        await until_gone(jobs, "2")
+    assert sorted(log.lines[4:]) == ["begun 1", "begun 2"]
+
+
+# ---- how much
+
+
+@asynccontextmanager
+async def held_up(jobs: Jobs, log: Log, *, places: int, ahead: int = 0) -> AsyncIterator[Working]:
+    """Run a worker whose handlers never end."""
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+        await anyio.sleep_forever()
+
+    async with working(jobs, handler(handle, concurrency=places)) as work:
+        work.worker.topic(TOPIC).fetch_ahead(ahead)
+        yield work
+
+
+async def test_slow_handlers_keep_nothing_from_other_nodes(jobs: Jobs, log: Log) -> None:
+    async with held_up(jobs, log, places=3):
+        await jobs.added(10)
+        await log.until(lambda log: len(log.lines) == 3)
+        others = await jobs.pull(10)
+        while len(others) < 7:
+            others += await jobs.pull(10)
+        assert [delivery.delivered for delivery in others] == [1] * 7
+
+
+async def test_what_was_fetched_ahead_and_will_not_be_run_soon_is_given_back(jobs: Jobs, log: Log) -> None:
+    async with held_up(jobs, log, places=2, ahead=8) as work:
+        topic = work.worker.topic(TOPIC)
+        await jobs.added(10)
+        with anyio.fail_after(20):
+            while len(topic.ready) < 8:
+                await jobs.connection.flush()
+        topic.fetch_ahead(0)  # the handler has become slow
+        others = await jobs.pull(10)
+        while len(others) < 8:
+            others += await jobs.pull(10)
+        assert [delivery.delivered for delivery in others] == [1] * 8  # given back, it has cost no attempt
+        assert topic.held == 2
+
+
+async def test_lanes_share_what_the_places_can_hold(jobs: Jobs, log: Log) -> None:
+    async with held_up(jobs, log, places=4) as work:
+        await jobs.add("low1", priority="low")
+        assert log.lines == []  # nobody looks into a lane that was never used
+        await work.topics.change(TOPIC, {"lanes": ["normal", "low"]})
+        await log.has("begun low1")
+        await jobs.added(20)
+        await log.until(lambda log: len(log.lines) == 4)
+        await jobs.add("low2", priority="low")
+        others = await jobs.pull(20)
+        while len(others) < 17:
+            others += await jobs.pull(20)
+        (low,) = await jobs.pull(1, priority="low")
+        assert low.delivered == 1
+
+
+# ---- suspects
+
+
+async def test_job_that_may_have_killed_its_holders_begins_alone(jobs: Jobs, log: Log) -> None:
+    begun_s: dict[str, float] = {}
+
+    async def handle(job: Job) -> None:
+        begun_s[job.id] = time.monotonic()
+        log("begun", job.id, job.attempt)
+        if job.id == "suspect":
+            await anyio.sleep_forever()
+
+    await jobs.add("suspect", attempts=4)
+    for _ in range(2):
+        (delivery,) = await jobs.pull(1)
+        await delivery.nak()
+    async with working(jobs, handler(handle)) as work:
+        await log.has("begun suspect 3")
+        topic = work.worker.topic(TOPIC)
+        await jobs.added(20)
+        await log.has("begun 0 1")
+        assert begun_s["0"] - begun_s["suspect"] > 0.95
+        assert topic.held <= 4  # the suspect and what runs, and the next one: not twenty that it could take with it
