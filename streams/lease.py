@@ -135,7 +135,7 @@ async def lead(
     while True:
         lease = await _try_to_acquire(bucket, key, holder, ttl_s)
         if lease is not None:
-            await _hold(lease, body)
+            await hold(lease, body)
         await anyio.sleep(ttl_s / 3 * (0.5 + secrets.randbelow(500) / 1000))
 
 
@@ -147,7 +147,9 @@ async def _try_to_acquire(bucket: Bucket[bytes], key: str, holder: str, ttl_s: i
         return None
 
 
-async def _hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
+async def hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
+    """Run `body` while the lease is renewed; it is cancelled when the lease is lost, and the lease released at the end.
+    What `body` raises comes out (in an exception group)."""
     log.info("lease.acquired", extra={"fields": {"key": lease.key, "token": lease.token}})
     try:
         async with anyio.create_task_group() as tasks:

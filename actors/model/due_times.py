@@ -1,0 +1,167 @@
+"""When which delayed job is due, and who fires it: a timer, or the server by its own schedule. Pure.
+
+A job is known here by its name, `topic.key`, and nothing else: the job itself is read shortly before it is due. So an
+entry that was overtaken (the job was cancelled, replaced, fired) does no harm, it finds no job or a later one. The
+name's checksum says to which of the `PARTITIONS` it belongs, each of which one timer at a time holds.
+
+Memory is bounded. When the entries exceed it, the later half of them is dropped, and `horizon_ms` is from when on jobs
+are not known any more; whoever keeps the times has the stream read again before that.
+
+Who fires. The server loads the schedules that are due and stores what they fire **without a second look**, so a timer's
+publish that is processed in between makes a second copy. One processed before the schedule's own time never does. The
+server's time is later than the job's by a backstop, and the timer fires only what will certainly be processed before
+it: `may_fire`, by the recent round trips. All else is left to the server (ADR 14).
+"""
+
+from collections import deque
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+from zlib import crc32
+
+__all__ = ["MARGIN_MS", "PARTITIONS", "Due", "DueTimes", "RoundTrips", "may_fire", "partition_of"]
+
+PARTITIONS = 8
+"""How many timers can share the work. A constant of the installation: those who add and those who fire must agree."""
+MARGIN_MS = 10.0
+"""What a publish may wait in our own process after the look at the clock, and the clocks' disagreement."""
+FEW = 8
+MEMORY_MS = 1_000
+UNKNOWN_TRIP_MS = 1.0
+EACH_MS = 0.1
+"""What the server needs for one conditional publish, at most."""
+MOST_BYTES = 160_000_000
+"""About two million jobs with names of 30 characters; a node has 250 MB for a million."""
+_DUE_BYTES = 6
+_LATEST_MS = 2 ** (8 * _DUE_BYTES) - 1
+_OVERHEAD = 48
+"""Bytes of a Python bytes object beside what it holds, rounding, and the heap's place for it."""
+_SAMPLES = 1_000
+
+
+class Due(NamedTuple):
+    """A job that may be due at `due_ms`."""
+
+    due_ms: int
+    name: bytes
+
+
+def partition_of(name: str | bytes) -> int:
+    """Return the partition of the job `topic.key`."""
+    return crc32(name.encode() if isinstance(name, str) else name) % PARTITIONS
+
+
+class DueTimes:
+    """The due times of the partitions that are kept, earliest first.
+
+    An entry is one bytes object, due time and name: they sort by time, and cost some 80 bytes each.
+    """
+
+    def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._heaps: dict[int, list[bytes]] = {}
+        self._bytes = 0
+        self.horizon_ms: int | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._heaps.values()))
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The partitions that are kept."""
+        return frozenset(self._heaps)
+
+    def keep(self, partition: int) -> None:
+        """Keep a partition from now on; a repeat does nothing."""
+        self._heaps.setdefault(partition, [])
+
+    def drop(self, partition: int) -> None:
+        """Keep it no longer."""
+        self._bytes -= sum(map(_size, self._heaps.pop(partition, [])))
+
+    def add(self, due_ms: int, name: bytes, only: Collection[int] | None = None) -> bool:
+        """Take a job's due time; return False if its partition is not kept (or not one of `only`), or if it is beyond
+        the horizon. A repeat does no harm. An impossible time counts as the nearest possible."""
+        partition = crc32(name) % PARTITIONS
+        heap = self._heaps.get(partition)
+        if heap is None or (only is not None and partition not in only):
+            return False
+        if self.horizon_ms is not None and due_ms >= self.horizon_ms:
+            return False
+        entry = min(max(due_ms, 0), _LATEST_MS).to_bytes(_DUE_BYTES, "big") + name
+        heappush(heap, entry)
+        self._bytes += _size(entry)
+        if self._bytes > self._most_bytes:
+            self._shed()
+        return True
+
+    def next_ms(self) -> int | None:
+        """Return the earliest due time, None if there is none."""
+        first = min((heap[0] for heap in self._heaps.values() if heap), default=None)
+        return None if first is None else _due_of(first)
+
+    def take(self, until_ms: int, most: int) -> list[Due]:
+        """Remove and return up to `most` jobs that are due by `until_ms`, earliest first, each once."""
+        taken: list[Due] = []
+        last = b""
+        while len(taken) < most:
+            heap = min((heap for heap in self._heaps.values() if heap), key=_first, default=None)
+            if heap is None or _due_of(heap[0]) > until_ms:
+                break
+            entry = heappop(heap)
+            self._bytes -= _size(entry)
+            if entry != last:
+                taken.append(Due(_due_of(entry), entry[_DUE_BYTES:]))
+                last = entry
+        return taken
+
+    def _shed(self) -> None:
+        """Drop the later half, by the median of a sample."""
+        sample = sorted(
+            entry for heap in self._heaps.values() for entry in heap[:: max(1, len(heap) * PARTITIONS // _SAMPLES)]
+        )
+        self.horizon_ms = _due_of(sample[len(sample) // 2])
+        end = self.horizon_ms.to_bytes(_DUE_BYTES, "big")
+        for partition, heap in self._heaps.items():
+            kept = [entry for entry in heap if entry < end]
+            heapify(kept)
+            self._heaps[partition] = kept
+        self._bytes = sum(_size(entry) for heap in self._heaps.values() for entry in heap)
+
+
+class RoundTrips:
+    """How long a publish takes to be processed, by the round trips of late; all in milliseconds of one clock.
+
+    The shortest counts: the long ones are mostly our own process, waiting for its turn to read the answer. Where the
+    server is what is slow, the shortest one is long too. None is remembered for longer than `MEMORY_MS`, so that after
+    a slow time it is tried again.
+    """
+
+    def __init__(self) -> None:
+        self._trips: deque[tuple[float, float]] = deque(maxlen=FEW)
+
+    def took(self, trip_ms: float, at_ms: float) -> None:
+        """Take note of one that ended at `at_ms`."""
+        self._trips.append((trip_ms, at_ms))
+
+    def expected_ms(self, at_ms: float, in_flight: int) -> float:
+        """Return how long the next one will take with so many before it."""
+        recent = (trip_ms for trip_ms, ended_ms in self._trips if at_ms - ended_ms <= MEMORY_MS)
+        return min(recent, default=UNKNOWN_TRIP_MS) + in_flight * EACH_MS
+
+
+def may_fire(now_ms: float, server_ms: float, trip_ms: float) -> bool:
+    """Return whether a publish sent now, processed after `trip_ms`, is so before the server fires at `server_ms`."""
+    return now_ms + trip_ms + MARGIN_MS <= server_ms
+
+
+def _due_of(entry: bytes) -> int:
+    return int.from_bytes(entry[:_DUE_BYTES], "big")
+
+
+def _size(entry: bytes) -> int:
+    return len(entry) + _OVERHEAD
+
+
+def _first(heap: list[bytes]) -> bytes:
+    return heap[0]

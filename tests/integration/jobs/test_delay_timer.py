@@ -1,0 +1,233 @@
+"""The delay timer on a real server. The server's own schedules are set so late that only a timer can have fired."""
+
+from contextlib import suppress
+
+import anyio
+import pytest
+
+from actors.job_store import JobStore, Stored
+from actors.model.due_times import PARTITIONS
+from streams.clock import monotonic_s, now_ms
+from streams.connection import Connection, connect
+from streams.job_messages import Job
+from streams.log import purge_subject, read_log
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.server_clock import ServerClock
+from streams.subjects import Namespace
+from streams.topology import apply
+from tests.support.server import fresh_namespace
+from tests.support.timers import (
+    SERVER_LATER_MS,
+    delay,
+    ready_jobs,
+    running_timer,
+    topology_of_timers,
+    until_complete,
+    until_ready,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+WITHIN_S = 40
+HOUR_MS = 3_600_000
+
+
+async def waiting_ids(connection: Connection) -> set[str]:
+    stream, pattern = connection.namespace.stream("JOBS"), connection.namespace.pattern("jobs", "delayed", ">")
+    return {entry.subject.rpartition(".")[2] async for entry in read_log(connection, stream, pattern)}
+
+
+async def test_jobs_become_ready_when_they_are_due_none_early_and_each_once(
+    connection: Connection, publisher: Publisher
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            start_ms = now_ms() + 1_500
+            for n in range(200):
+                await delay(connection, publisher, f"job {n}", start_ms + 5 * n)
+            ready = await until_ready(connection, 200)
+            while len(firer.heard.late_s) < 200:  # the last answers
+                await anyio.lowlevel.checkpoint()
+    assert {job.id for job in ready} == {f"job {n}" for n in range(200)}
+    assert all(job.stored_ms >= job.due_ms for job in ready)
+    assert [job.id for job in sorted(ready, key=lambda job: job.seq)] == [f"job {n}" for n in range(200)]
+    assert await waiting_ids(connection) == set()
+    assert len(firer.heard.late_s) == 200
+    assert firer.heard.left == 0
+    assert firer.timer.known == 0
+
+
+async def test_an_earlier_job_wakes_a_timer_that_sleeps_for_a_later_one(
+    connection: Connection, publisher: Publisher
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            await delay(connection, publisher, "later", now_ms() + HOUR_MS)
+            while firer.timer.known < 1:
+                await anyio.lowlevel.checkpoint()
+            await delay(connection, publisher, "sooner", now_ms() + 500)
+            (ready,) = await until_ready(connection, 1)
+            assert ready.id == "sooner"
+            assert await waiting_ids(connection) == {"later"}
+
+
+async def test_what_was_stored_before_is_found_by_the_sweep(connection: Connection, publisher: Publisher) -> None:
+    await apply(connection, topology_of_timers(connection))
+    due_ms = now_ms() + 3_000
+    for n in range(50):
+        await delay(connection, publisher, f"id {n}", due_ms, is_told=False)
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            ready = await until_ready(connection, 50)
+            assert firer.heard.left == 0
+    assert all(job.stored_ms >= due_ms for job in ready)
+
+
+async def test_a_job_that_was_cancelled_does_not_become_ready_and_one_replaced_does_when_it_says(
+    connection: Connection, publisher: Publisher
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            soon_ms = now_ms() + 1_000
+            await delay(connection, publisher, "cancelled", soon_ms)
+            seqs = {name: await delay(connection, publisher, name, soon_ms) for name in ("later", "never")}
+            sooner = await delay(connection, publisher, "sooner", soon_ms + HOUR_MS)
+            stream = connection.namespace.stream("JOBS")
+            assert await purge_subject(connection, stream, connection.namespace.job("delayed", "mail", "cancelled"))
+            await delay(connection, publisher, "later", soon_ms + 1_500, expected=seqs["later"])
+            await delay(connection, publisher, "never", soon_ms + HOUR_MS, expected=seqs["never"], is_told=False)
+            await delay(connection, publisher, "sooner", soon_ms + 500, expected=sooner)
+            ready = await until_ready(connection, 2)
+            assert {job.id: job.due_ms for job in ready} == {"later": soon_ms + 1_500, "sooner": soon_ms + 500}
+            assert all(job.stored_ms >= job.due_ms for job in ready)
+            assert await waiting_ids(connection) == {"never"}
+
+
+async def test_a_store_and_a_timer_understand_each_other(connection: Connection, publisher: Publisher) -> None:
+    """The real backstop: who fires is open on a busy machine, so only what both promise is asserted."""
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            clock = ServerClock(connection, connection.namespace.stream("JOBS"))
+            store = JobStore(connection, publisher, connection.namespace, clock)
+            await clock.measure()
+            jobs = [
+                Job(
+                    topic="mail",
+                    id=f"größe {n}",
+                    due_ms=clock.now_ms() + 1_000 + 3 * n,
+                    added_ms=clock.now_ms(),
+                    ttr_ms=60_000,
+                    most_attempts=10,
+                )
+                for n in range(100)
+            ]
+            stored = await store.add_many([(job, "keep") for job in jobs])
+            assert all(isinstance(each, Stored) and each.state == "delayed" for each in stored)
+            assert await store.delete("mail", "größe 7") == "delayed"
+            ready = await until_ready(connection, 99)
+            assert {job.id for job in ready} == {job.id for job in jobs} - {"größe 7"}
+            assert all(job.stored_ms >= job.due_ms for job in ready)
+            while firer.timer.known:
+                await anyio.lowlevel.checkpoint()
+            assert len(firer.heard.late_s) + firer.heard.left <= 100
+
+
+async def test_what_is_too_late_is_left_to_the_server(connection: Connection, publisher: Publisher) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            due_ms = now_ms() + 1_000
+            await delay(connection, publisher, "job", due_ms, server_ms=due_ms)  # no time at all before the server
+            (ready,) = await until_ready(connection, 1)
+            assert ready.stored_ms >= due_ms
+            while not firer.heard.left:
+                await anyio.lowlevel.checkpoint()
+            assert firer.heard.late_s == []
+
+
+async def test_notices_that_are_none_do_no_harm(connection: Connection, publisher: Publisher) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            for rubbish in (b"", b"\xc1", b"\x90", b"\x91\x93\x01\x02\xa9a b\r\nPING", b"\x91\x93\x01\x02\xa1a"):
+                await connection.publish_core(connection.namespace.due(0), rubbish)
+            await delay(connection, publisher, "job", now_ms() + 1_000)
+            assert len(await until_ready(connection, 1)) == 1
+
+
+# ---- several timers
+
+
+async def test_two_timers_share_the_partitions_and_one_takes_all_when_the_other_leaves(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher, name="first") as first:
+            await until_complete(first.timer)
+            async with (
+                connect(server.url, name="second", namespace=connection.namespace) as other,
+                Publisher(other) as others_publisher,
+                running_timer(other, others_publisher, name="second") as second,
+            ):
+                while not second.timer.held or len(first.timer.held) + len(second.timer.held) < PARTITIONS:
+                    await anyio.lowlevel.checkpoint()
+                assert not first.timer.held & second.timer.held
+                assert first.timer.held
+            await until_complete(first.timer)
+
+
+async def test_the_jobs_of_a_killed_timer_are_taken_over_within_five_seconds(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    """The one that is killed loses its link, so it neither releases nor says good-bye."""
+    with anyio.fail_after(WITHIN_S):
+        async with connect(server.url, name="doomed", namespace=connection.namespace) as link:
+            async with anyio.create_task_group() as tasks:
+                is_up = anyio.Event()
+
+                async def doomed() -> None:
+                    with suppress(BaseExceptionGroup):
+                        async with Publisher(link) as own, running_timer(link, own, name="doomed") as firer:
+                            await until_complete(firer.timer)
+                            is_up.set()
+                            await anyio.sleep_forever()
+
+                tasks.start_soon(doomed)
+                await is_up.wait()
+                await delay(connection, publisher, "job", now_ms() + 6_000)
+                await link.close()
+                killed_s = monotonic_s()
+                async with running_timer(connection, publisher, name="heir") as heir:
+                    await until_complete(heir.timer)
+                    took_s = monotonic_s() - killed_s
+                    (ready,) = await until_ready(connection, 1)
+                    assert heir.heard.left == 0
+                    assert ready.stored_ms >= ready.due_ms
+    assert took_s < 5 + 5  # five, and what a busy machine adds
+
+
+# ---- the server goes
+
+
+async def test_after_a_restart_of_the_server_jobs_are_fired_as_before(own_server: EmbeddedServer) -> None:
+    namespace: Namespace = fresh_namespace()
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            connect(own_server.url, name="test", namespace=namespace) as connection,
+            Publisher(connection) as publisher,
+            running_timer(connection, publisher) as firer,
+        ):
+            await until_complete(firer.timer)
+            await delay(connection, publisher, "known", now_ms() + 4_000)
+            await delay(connection, publisher, "not told", now_ms() + 6_000, is_told=False)
+            await own_server.kill()
+            await own_server.start()
+            ready = await until_ready(connection, 2)
+            assert all(job.stored_ms >= job.due_ms for job in ready)
+            assert all(job.stored_ms < job.due_ms + SERVER_LATER_MS for job in ready)
+            assert len(await ready_jobs(connection)) == 2

@@ -1,0 +1,81 @@
+"""The sweep over JOBS and the reading of single jobs, on a real server."""
+
+import pytest
+
+from streams.connection import Connection
+from streams.delayed_jobs import DelayedJobs
+from streams.errors import NoStream
+from streams.job_messages import Job, JobDone, encode_job
+from streams.publisher import Outgoing, Publisher
+from streams.subjects import token_of
+from streams.timetable import at_line
+from streams.topology import apply
+from tests.support.jobs import topology_of_jobs
+
+pytestmark = pytest.mark.timeout(60)
+
+LATER_MS = 4_000_000_000_000
+
+
+def stored(connection: Connection, state: str, job_id: str, due_ms: int) -> Outgoing:
+    """Return the message of a job in a state; a delayed one is a schedule."""
+    key, namespace = token_of(job_id), connection.namespace
+    job = Job(topic="mail", id=job_id, due_ms=due_ms, added_ms=1, ttr_ms=60_000, most_attempts=3)
+    payload = encode_job(JobDone(topic="mail", id=job_id, finished_ms=5) if state == "done" else job)
+    schedule = {
+        "Nats-Schedule": at_line(due_ms + 45),
+        "Nats-Schedule-Target": namespace.job("ready-high", "mail", key),
+        "X-Own": "kept",
+    }
+    return Outgoing(namespace.job(state, "mail", key), payload, f"{state}{key}", schedule if state == "delayed" else {})
+
+
+async def swept(connection: Connection, after_seq: int = 0) -> tuple[set[tuple[int, bytes]], int]:
+    found: set[tuple[int, bytes]] = set()
+    last = await DelayedJobs(connection, connection.namespace).sweep(
+        lambda due_ms, name: found.add((due_ms, name)), after_seq=after_seq
+    )
+    return found, last
+
+
+@pytest.mark.parametrize("others", [0, 100, 4_000])
+async def test_a_sweep_finds_every_delayed_job(connection: Connection, publisher: Publisher, others: int) -> None:
+    """Alone, among some others, and among so many that the delayed ones are asked for alone."""
+    await apply(connection, topology_of_jobs(connection.namespace))
+    ids = [f"id {n}" if n % 3 else f"id-{n}" for n in range(1_100)]
+    await publisher.publish_many([stored(connection, "done", f"other {n}", 0) for n in range(others)])
+    await publisher.publish_many([stored(connection, "delayed", each, LATER_MS + n) for n, each in enumerate(ids)])
+    found, last = await swept(connection)
+    assert found == {(LATER_MS + n, f"mail.{token_of(each)}".encode()) for n, each in enumerate(ids)}
+    assert last == others + 1_100
+    assert await swept(connection, last - 1) == ({(LATER_MS + 1_099, b"mail." + token_of(ids[-1]).encode())}, last)
+    assert await swept(connection, last) == (set(), last)
+    assert (await swept(connection, last + 1_000))[0] == set()
+
+
+async def test_a_sweep_of_nothing(connection: Connection) -> None:
+    with pytest.raises(NoStream):
+        await swept(connection)
+    await apply(connection, topology_of_jobs(connection.namespace))
+    assert await swept(connection) == (set(), 0)
+
+
+async def test_single_jobs_are_read_with_what_it_takes_to_fire_them(
+    connection: Connection, publisher: Publisher
+) -> None:
+    await apply(connection, topology_of_jobs(connection.namespace))
+    await publisher.publish_many(
+        [
+            stored(connection, "delayed", "1", LATER_MS),
+            stored(connection, "ready", "2", LATER_MS),
+            stored(connection, "delayed", "3 ü", LATER_MS + 1),
+        ]
+    )
+    names = [f"mail.{token_of(each)}".encode() for each in ("1", "2", "3 ü", "4")]
+    reader = DelayedJobs(connection, connection.namespace)
+    one, three = sorted(await reader.read(names), key=lambda job: job.seq)
+    assert (one.name, one.due_ms, one.seq, one.server_ms) == (names[0], LATER_MS, 1, LATER_MS + 45)
+    assert (three.name, three.due_ms, three.seq) == (names[2], LATER_MS + 1, 3)
+    assert one.target == connection.namespace.job("ready-high", "mail", "1")
+    assert one.own == "X-Own: kept\r\n"
+    assert await reader.read([]) == []
