@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from actors.model.ledger import Ledger
 from actors.sources import SourceKey
@@ -15,6 +15,7 @@ from actors.sources import SourceKey
 __all__ = ["Measures"]
 
 BY_SOURCE = ("platform", "source")
+LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
 class Measures:
@@ -33,6 +34,25 @@ class Measures:
         self._holes = Gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE, registry=self.registry)
         self._known: set[SourceKey] = set()
         self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
+
+        self._lateness = Histogram(
+            "penstock_job_lateness_seconds",
+            "When a job became ready, minus when it was due.",
+            ("topic",),
+            buckets=LATENESS_S,
+            registry=self.registry,
+        )
+        self._left = Counter(
+            "penstock_jobs_left_to_server_total",
+            "Jobs that a timer left to the server's own firing.",
+            registry=self.registry,
+        )
+
+    def job_fired(self, topic: str, late_s: float) -> None:
+        self._lateness.labels(topic).observe(late_s)
+
+    def jobs_left(self, count: int) -> None:
+        self._left.inc(count)
 
     def slice_ended(self, platform: str, outcome: str) -> None:
         self._slices.labels(platform, outcome).inc()

@@ -14,6 +14,7 @@ __all__ = ["open_engines"]
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
     from penstock.fetch_engine import open_fetch_engine
+    from penstock.jobs_engine import open_jobs_engine
     from penstock.metrics import serve_metrics
     from penstock.sinks import open_sink_actors
 
@@ -26,7 +27,9 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         clock=node.clock,
         stop=node.stop,
     )
-    async with opened as fetch:
-        node.status = lambda: Status(platforms=fetch.fetcher.platforms)
+    async with opened as fetch, open_jobs_engine(node, fetch.measures) as jobs:
+        node.status = lambda: Status(
+            platforms=fetch.fetcher.platforms, topics=jobs.handlers.topics, handing=jobs.desk.handing()
+        )
         with serve_metrics(node.config.metrics, fetch.measures.registry):
-            yield (*await open_sink_actors(node), *fetch.actors())
+            yield (*await open_sink_actors(node), *fetch.actors(), *jobs.actors())
