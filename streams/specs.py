@@ -239,7 +239,26 @@ def submit_consumer(namespace: Namespace) -> ConsumerSpec:
     )
 
 
+def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, ConsumerSpec]:
+    """Return a task's two consumers, shared by all that serve it: of its splits and reduces, and of its chunks. A long
+    split stands in no chunk's way, and no task in another's."""
+
+    def consumer(short: str, first: str, second: str = "") -> ConsumerSpec:
+        return ConsumerSpec(
+            stream=namespace.stream("WORK"),
+            name=_joined(f"batch-{short}", task),
+            filter_subject=namespace.pattern("work", "batch", task, first, ">"),
+            or_subject=namespace.pattern("work", "batch", task, second, ">") if second else "",
+            about=f"{short} of batches of {task}",
+            ack_wait_s=3.0,  # an executor that lives extends; a dead one's work is back within five seconds
+            max_ack_pending=10_000,
+        )
+
+    return consumer("steps", "split", "reduce"), consumer("chunks", "map")
+
+
 def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamSpec, ...]:
+    files = namespace.bucket("FILES")
     return (
         StreamSpec(
             name=namespace.stream("ORDERS"),
@@ -304,6 +323,32 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             replicas=replicas,
             holds_truth=True,
         ),
+        StreamSpec(
+            name=namespace.stream("ITEMS"),
+            subjects=tuple(namespace.pattern(first, ">") for first in ("items", "results", "begun")),
+            about="items of batches, and what became of them",
+            max_msgs_per_subject=1,  # a chunk that is staged again is the same one
+            replicas=replicas,
+            holds_truth=True,
+        ),
+        StreamSpec(
+            name=namespace.stream("WORK"),
+            subjects=(namespace.pattern("work", ">"),),
+            about="work let out to executors; pointers into records",
+            retention="workqueue",
+            discard_new_per_subject=True,
+            max_msgs_per_subject=1,  # the subject is what there is to do: offering it twice is harmless
+            max_msg_bytes=64 * 1024,
+            replicas=replicas,
+        ),
+        StreamSpec(
+            name=f"OBJ_{files}",
+            subjects=(f"$O.{files}.C.>", f"$O.{files}.M.>"),
+            about="uploads and results",
+            replicas=replicas,
+            allow_rollup_hdrs=True,
+            holds_truth=True,
+        ),
     )
 
 
@@ -325,6 +370,9 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
         bucket("TOPICS", "settings of topics: default, topic", history=10, truth=True),
         bucket("TOKENS", "hashes of the gateway's tokens, and what each may do", truth=True),
         bucket("RECURRING", "jobs that are made again and again", history=10, truth=True),
+        bucket("TASKS", "what applications declared of their tasks", history=10),
+        bucket("INSTANCES", "one record a run of a task: how far it is", truth=True),
+        bucket("BEATS", "long steps that are under way", has_ttl=True),
     )
 
 

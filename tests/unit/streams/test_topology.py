@@ -48,9 +48,10 @@ def settings_of(found: list[Difference]) -> list[str]:
 def test_all_is_there_and_nothing_else() -> None:
     names = [spec.name for spec in SAFE.all_streams()]
     assert sorted(names) == sorted(
-        [f"PENSTOCK_{short}" for short in ("SLICES", "ORDERS", "DEAD", "EVENTS", "JOBS", "SUBMIT")]
+        [f"PENSTOCK_{short}" for short in ("SLICES", "ORDERS", "DEAD", "EVENTS", "JOBS", "SUBMIT", "ITEMS", "WORK")]
+        + ["OBJ_PENSTOCK_FILES"]
         + [f"KV_PENSTOCK_{short}" for short in ("SETTINGS", "LEDGERS", "NODES", "LEASES", "DIGESTS")]
-        + [f"KV_PENSTOCK_{short}" for short in ("TOPICS", "TOKENS", "RECURRING")]
+        + [f"KV_PENSTOCK_{short}" for short in ("TOPICS", "TOKENS", "RECURRING", "TASKS", "INSTANCES", "BEATS")]
     )
 
 
@@ -125,6 +126,7 @@ def test_expiring_buckets_keep_one_revision() -> None:
         "PENSTOCK_NODES",
         "PENSTOCK_LEASES",
         "PENSTOCK_DIGESTS",
+        "PENSTOCK_BEATS",
     }
 
 

@@ -1,0 +1,253 @@
+"""Conductor: takes instances from one state to the next, and lets their work out at a bounded pace.
+
+In: a look at an instance when its record changed, when an executor said that something is done, or when time alone
+makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record. State: none of
+its own; the record and the log of results are the state, and what was offered when is a cache that spares repeats.
+Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too.
+Under redelivery: two that both believe they tend an instance meet at compare-and-set; a pointer's subject must not
+exist, so offering twice is refused; a result counts at the place in the log at which it stands.
+When it cannot go on: an instance that fails is looked at again later, alone; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.actor import FATAL
+from actors.agenda import Agenda
+from actors.batch_instances import Instances, UnknownInstance
+from actors.batch_items import BatchItems
+from actors.batch_tasks import TaskRecord, Tasks, UnknownTask
+from actors.logs import fields
+from actors.membership import Members
+from actors.model import batch_moves as moves
+from actors.model.batch_admission import admit
+from actors.model.batch_moves import Ended
+from actors.model.batch_record import FINAL, Instance
+from actors.model.placement import owner
+from streams.batch_messages import ChunkResult, Pointer, encode_message
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import Refused, RevisionConflict, StreamError
+from streams.publisher import Outgoing, Publisher
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BEAT_TTL_S", "ROLE", "Conductor"]
+
+ROLE = "conductor"
+MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
+WINDOW = 64
+"""Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
+of another instance do not stand behind a long row."""
+BEAT_TTL_S = 10
+"""A split or a reduce whose executor says nothing for so long is offered to another."""
+LOOK_MS = 1_000
+"""A look at an instance at work that nothing else asked for: news may be lost."""
+REOFFER_MS = 15_000
+AT_ONCE = 32
+COUNTED = 256
+"""Results that are counted by one change of the record."""
+TRY_AGAIN_MS = 1_000
+
+
+class Conductor:
+    """One node's conductor."""
+
+    def __init__(
+        self,
+        *,
+        connection: Connection,
+        publisher: Publisher,
+        members: Members,
+        instances: Instances,
+        tasks: Tasks,
+        items: BatchItems,
+        beats: Bucket[bytes],
+        clock: Clock,
+        chance: Callable[[], float],
+    ) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._members = members
+        self._instances = instances
+        self._tasks = tasks
+        self._items = items
+        self._beats = beats
+        self._clock = clock
+        self._chance = chance
+        self._agenda: Agenda[str] = Agenda(clock)
+        self._offered: dict[str, dict[str, int]] = {}
+        self._failures: dict[str, str] = {}
+        instances.on_change(self.look_soon)
+        tasks.on_change(lambda _task: self._look_at_all())
+        members.on_change(self._look_at_all)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Tend instances for ever."""
+        namespace = self._connection.namespace
+        self._agenda.clear()
+        self._look_at_all()
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+        news = await self._connection.subscribe(
+            namespace.pattern("batch", "news", "*"), lambda message: self.look_soon(message.subject.rpartition(".")[2])
+        )
+        task_status.started()
+        try:
+            async with anyio.create_task_group() as looks:
+                while True:
+                    instance_id = await self._agenda.next()
+                    await limiter.acquire_on_behalf_of(instance_id)
+                    looks.start_soon(self._look, instance_id, limiter)
+        finally:
+            await news.unsubscribe()
+
+    def look_soon(self, instance_id: str) -> None:
+        """Look at an instance as soon as the look under way is over, if it is ours to tend."""
+        record = self._instances.seen(instance_id)
+        if record is not None and (
+            self._tends(instance_id) or (record.state == "pending" and self._tends(record.task))
+        ):
+            self._agenda.put(instance_id, 0)
+        elif record is None:
+            self._offered.pop(instance_id, None)
+
+    def _look_at_all(self) -> None:
+        for record in self._instances.known():
+            self.look_soon(record.instance_id)
+
+    def _tends(self, key: str) -> bool:
+        live = self._members.live()
+        return owner(key, [name for name, node in live.items() if not node.roles or ROLE in node.roles]) == (
+            self._members.name
+        )
+
+    async def _look(self, instance_id: str, limiter: anyio.CapacityLimiter) -> None:
+        due_ms: int | None = None
+        try:
+            due_ms = await self._tend(instance_id)
+            self._failures.pop(instance_id, None)
+        except FATAL:
+            raise
+        except (UnknownInstance, UnknownTask) as error:
+            self._tell(instance_id, error)
+        except Exception as error:  # one instance's trouble, foreseen or not, must not stop the others
+            due_ms = self._clock.now_ms() + TRY_AGAIN_MS
+            self._tell(instance_id, error)
+        finally:
+            limiter.release_on_behalf_of(instance_id)
+            self._agenda.done(instance_id, due_ms)
+
+    def _tell(self, instance_id: str, error: Exception) -> None:
+        """Log a failure once, not at every look."""
+        if self._failures.get(instance_id) != str(error):
+            self._failures[instance_id] = str(error)
+            trace = None if isinstance(error, StreamError | UnknownTask | UnknownInstance) else error
+            facts = fields(instance=instance_id, error=str(error))
+            log.warning("conductor.look_failed", exc_info=trace, extra=facts)
+
+    # ---- one look
+
+    async def _tend(self, instance_id: str) -> int | None:
+        """Do what the instance's state asks for; return when to look again."""
+        record = self._instances.seen(instance_id)
+        if record is None or record.state in FINAL:
+            self._offered.pop(instance_id, None)
+            return None
+        task = self._tasks.current(record.task)
+        if record.state == "pending" and not record.is_cancelling:
+            await self._admit(task)
+            return self._clock.now_ms() + LOOK_MS
+        results = [pair async for pair in self._results(record)]
+        record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
+        if record.state in FINAL:
+            log.info("instance.ended", extra=fields(instance=instance_id, task=record.task, state=record.state))
+            return None
+        if record.state in ("splitting", "reducing"):
+            record = await self._keep_step(record)
+        await self._offer(record)
+        is_more = len(results) == COUNTED
+        return self._clock.now_ms() + (0 if is_more else LOOK_MS)
+
+    async def _admit(self, task: TaskRecord) -> None:
+        """Let instances of the task begin. One node does it for all of a task, so that its limit holds."""
+        if not self._tends(task.task):
+            return
+        mine = [record for record in self._instances.known() if record.task == task.task]
+        for instance_id in admit(mine, task.limits.main_concurrency):
+            await self._instances.move(instance_id, lambda record: moves.start(record, self._clock.now_ms()))
+
+    async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
+        count = 0
+        if record.open:
+            async for seq, result in self._items.results_after(record.instance_id, record.counted_seq):
+                yield seq, result
+                count += 1
+                if count == COUNTED:
+                    return
+
+    def _next(self, record: Instance, task: TaskRecord, results: list[tuple[int, ChunkResult]]) -> Instance:
+        """Count what is new, let out what may run, and go on to the next state if it is time."""
+        now_ms = self._clock.now_ms()
+        ended = [_ended(seq, result) for seq, result in results]
+        upto = results[-1][0] if results else record.counted_seq
+        counted = moves.count(record, ended, task.retries, now_ms, chance=self._chance(), upto_seq=upto)
+        return moves.release(moves.end_running(counted, task.most_failures, now_ms), WINDOW)
+
+    async def _keep_step(self, record: Instance) -> Instance:
+        """Offer a split or a reduce anew, if whoever had it is silent."""
+        now_ms, fence = self._clock.now_ms(), record.step_fence
+        if now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
+            return record
+        if await self._beats.get(f"{record.instance_id}.{fence}") is not None:
+            return record
+        log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
+        return await self._instances.move(
+            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
+        )
+
+    async def _offer(self, record: Instance) -> None:
+        """Offer what is due and was not offered lately."""
+        now_ms, known = self._clock.now_ms(), self._offered.get(record.instance_id, {})
+        due = dict(self._pointers(record, now_ms))
+        fresh = {subject: pointer for subject, pointer in due.items() if known.get(subject, 0) + REOFFER_MS <= now_ms}
+        offers = [
+            Outgoing(subject, encode_message(pointer), f"{subject}.{self._members.name}.{now_ms}", MUST_NOT_EXIST)
+            for subject, pointer in fresh.items()
+        ]
+        for answer in await self._publisher.publish_many(offers):
+            if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
+                raise answer
+        self._offered[record.instance_id] = {subject: now_ms if subject in fresh else known[subject] for subject in due}
+
+    def _pointers(self, record: Instance, now_ms: int) -> Iterator[tuple[str, Pointer]]:
+        """Yield what can be worked on now, each with the one subject on which it may wait."""
+        task, instance_id, namespace = record.task, record.instance_id, self._connection.namespace
+        if record.state in ("splitting", "reducing") and not record.is_paused and not record.is_cancelling:
+            step: Literal["split", "reduce"] = "split" if record.state == "splitting" else "reduce"
+            fence = record.step_fence
+            pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)
+            yield namespace.subject("work", "batch", task, step, instance_id, str(fence)), pointer
+        for each in record.open:
+            if each.not_before_ms <= now_ms:
+                place = f"{each.chunk}_{each.round}"
+                pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
+                yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
+
+
+def _ended(seq: int, result: ChunkResult) -> Ended:
+    return Ended(
+        seq=seq,
+        chunk=result.chunk,
+        round=result.round,
+        counts=result.counts,
+        again=result.again,
+        redone=result.redone,
+        reasons=result.reasons,
+    )

@@ -1,0 +1,143 @@
+"""The instances there are: one record each in INSTANCES, followed live, changed only by compare-and-set.
+
+A change is a move of `model/batch_moves.py`: a plain function from the record to the next one. A lost race reads again
+and moves again, and so does a write whose answer was lost, so a move must be harmless when it is applied twice; all of
+them are. Records of other makers that do not decode are told once and left alone.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.logs import fields
+from actors.model.batch_record import Instance
+from streams.bucket import Bucket, Entry, Synced
+from streams.errors import MalformedMessage, RevisionConflict
+
+log = logging.getLogger(__name__)
+
+__all__ = ["InstanceExists", "Instances", "UnknownInstance", "decode_instance"]
+
+TRIES = 20
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Instance).decode
+
+
+class UnknownInstance(Exception):
+    """There is no instance of this id, or it was removed after its time."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"no instance {instance_id[:80]!a}; `penstock batch list` shows those that there are")
+
+
+class InstanceExists(Exception):
+    """An instance of this id was made before, for something else."""
+
+    def __init__(self, first: Instance) -> None:
+        super().__init__(
+            f"instance {first.instance_id!a} exists, of task {first.task!a} with another input; choose another id"
+        )
+        self.first = first
+
+
+def decode_instance(raw: bytes) -> Instance:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no record of an instance: {error}") from error
+
+
+class Instances:
+    """A live view of all instances, and the way to change one. `run` follows; `get` and `move` need no `run`."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._known: dict[str, Instance] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        self._broken: set[tuple[str, int]] = set()
+
+    def known(self) -> Iterator[Instance]:
+        """Yield all instances as last seen."""
+        return iter(tuple(self._known.values()))
+
+    def seen(self, instance_id: str) -> Instance | None:
+        """Return an instance as last seen."""
+        return self._known.get(instance_id)
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the id of each instance that changed or vanished; it must be short."""
+        self._listeners.append(listener)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled; started once all that stands there is known."""
+        is_known = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    self._take(change.key, change.entry)
+                elif not is_known:  # again after each reconnect
+                    is_known = True
+                    task_status.started()
+
+    async def get(self, instance_id: str) -> Instance:
+        """Read an instance. Raises UnknownInstance, MalformedMessage, Disconnected."""
+        return decode_instance((await self._entry(instance_id)).raw)
+
+    async def create(self, record: Instance) -> Instance:
+        """Store a new instance, and return it. A repeat with the same task and input returns the first one as it is by
+        now; anything else under its id raises InstanceExists."""
+        try:
+            await self._bucket.create(record.instance_id, _encode(record))
+        except RevisionConflict:
+            first = await self.get(record.instance_id)
+            if (first.task, first.input, first.tenant) != (record.task, record.input, record.tenant):
+                raise InstanceExists(first) from None
+            return first
+        return record
+
+    async def move(self, instance_id: str, move: Callable[[Instance], Instance]) -> Instance:
+        """Apply `move` to the stored record, store what it returns if that is another, and return what stands there
+        now. Raises UnknownInstance, RevisionConflict after many lost races, OutcomeUnknown, Disconnected."""
+        for tries_left in range(TRIES - 1, -1, -1):
+            entry = await self._entry(instance_id)
+            before = decode_instance(entry.raw)
+            after = move(before)
+            if after is before:
+                return before
+            try:
+                await self._bucket.compare_and_set(instance_id, _encode(after), entry.revision)
+            except RevisionConflict:
+                if not tries_left:
+                    raise
+                await anyio.sleep(0.002 * (TRIES - tries_left))
+            else:
+                return after
+        raise AssertionError("the last try returns or raises")
+
+    async def remove(self, instance_id: str) -> None:
+        """Remove a record for good. A repeat is harmless."""
+        await self._bucket.delete(instance_id)
+
+    async def _entry(self, instance_id: str) -> Entry[bytes]:
+        entry = await self._bucket.get(instance_id)
+        if entry is None:
+            raise UnknownInstance(instance_id)
+        return entry
+
+    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
+        if entry is None:
+            self._known.pop(key, None)
+        else:
+            try:
+                self._known[key] = decode_instance(entry.raw)
+            except MalformedMessage as error:
+                if (key, entry.revision) not in self._broken:
+                    self._broken.add((key, entry.revision))
+                    log.warning("instance.unreadable", extra=fields(instance=key, reason=str(error)))
+                return
+        for listener in self._listeners:
+            listener(key)

@@ -1,0 +1,110 @@
+"""Items and results of instances on the stream ITEMS: what a split staged, and what became of it.
+
+A chunk stands under the fence of the split that staged it. A split begun anew has another fence, so nothing that
+a silent one still writes is ever read. Within one fence a repeat writes the same chunk to the same place. A result is
+written once: the first writer of a round wins, and whoever comes second is told.
+
+Chunks are one message each, so a chunk is there wholly or not at all; what belongs to a split is told by its seal.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
+from streams.connection import Connection
+from streams.errors import NoStream, Refused, RevisionConflict
+from streams.log import last_entries, purge_subject, read_log
+from streams.publisher import Outgoing, Publisher
+
+__all__ = ["BatchItems"]
+
+PAGE = 64
+"""Messages read at a time: some megabytes at the most."""
+
+
+class BatchItems:
+    """The items of all instances; `instance_id` is a subject token."""
+
+    def __init__(self, connection: Connection, publisher: Publisher) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._namespace = connection.namespace
+        self._stream = connection.namespace.stream("ITEMS")
+
+    async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> list[bytes]:
+        """Store chunks from number `first_chunk` on; return their bytes, for the seal's digest.
+        Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected: then stage them again, which is harmless."""
+        payloads = [encode_message(chunk) for chunk in chunks]
+        messages = [
+            Outgoing(self._chunk_subject(instance_id, fence, number), payload, f"{instance_id}.{fence}.{number}")
+            for number, payload in enumerate(payloads, first_chunk)
+        ]
+        for outcome in await self._publisher.publish_many(messages):
+            if isinstance(outcome, Refused):
+                raise outcome
+        return payloads
+
+    async def chunk(self, instance_id: str, fence: int, number: int) -> Chunk | None:
+        """Return a chunk; None if it is not there (any more). Raises MalformedMessage."""
+        subject = self._chunk_subject(instance_id, fence, number)
+        found = await last_entries(self._connection, self._stream, [subject])
+        return decode_chunk(found[subject].payload) if subject in found else None
+
+    async def chunks(self, instance_id: str, fence: int, numbers: Sequence[int]) -> list[Chunk]:
+        """Return several chunks in the order asked for; those that are not there are left out."""
+        subjects = [self._chunk_subject(instance_id, fence, number) for number in numbers]
+        found = await last_entries(self._connection, self._stream, subjects)
+        return [decode_chunk(found[subject].payload) for subject in subjects if subject in found]
+
+    async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
+        """Return the results of chunks by chunk, each in the order of their rounds."""
+        patterns = [self._namespace.pattern("results", instance_id, str(number), "*") for number in numbers]
+        results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
+        for entry in (await last_entries(self._connection, self._stream, patterns)).values():
+            result = decode_result(entry.payload)
+            results[result.chunk].append(result)
+        return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
+
+    async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
+        """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's."""
+        subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
+        try:
+            await self._publisher.publish(subject, encode_message(result), expected_seq=0)
+        except RevisionConflict:
+            return False
+        return True
+
+    async def begun(self, instance_id: str, chunk: int, number: int) -> tuple[list[int], int]:
+        """Return the indexes of a round that were begun, and the sequence to name at the next mark (0: none yet)."""
+        subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
+        found = await last_entries(self._connection, self._stream, [subject])
+        if subject not in found:
+            return [], 0
+        return msgspec.json.decode(found[subject].payload, type=list[int]), found[subject].seq
+
+    async def begin(
+        self, instance_id: str, chunk: int, number: int, indexes: Sequence[int], *, expected_seq: int
+    ) -> int:
+        """Mark items of a round as begun, before they begin; return the sequence of the mark.
+        Raises RevisionConflict when another has marked some meanwhile."""
+        subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
+        receipt = await self._publisher.publish(subject, msgspec.json.encode(indexes), expected_seq=expected_seq)
+        return receipt.seq
+
+    async def results_after(self, instance_id: str, seq: int) -> AsyncIterator[tuple[int, ChunkResult]]:
+        """Yield results stored after `seq`, with their sequences, in the order in which they were stored."""
+        pattern = self._namespace.pattern("results", instance_id, ">")
+        async for entry in read_log(self._connection, self._stream, pattern, start_seq=seq + 1, page=PAGE):
+            yield entry.seq, decode_result(entry.payload)
+
+    async def drop(self, instance_id: str) -> None:
+        """Remove everything of an instance. A repeat is harmless."""
+        for first in ("items", "results", "begun"):
+            try:
+                await purge_subject(self._connection, self._stream, self._namespace.pattern(first, instance_id, ">"))
+            except NoStream:
+                return
+
+    def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:
+        return self._namespace.subject("items", instance_id, str(fence), str(number))

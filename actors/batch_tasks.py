@@ -1,0 +1,140 @@
+"""The tasks there are: what an application declared of each, one record in TASKS, followed live.
+
+An application that serves a task writes its record when it starts, and again when its code says something else; limits
+that a person set by `penstock batch task` stand beside it under `limits` and win, so that a restart does not undo them.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from anyio.abc import TaskStatus
+from msgspec import Meta
+
+from actors.logs import fields
+from actors.model.backoff import Backoff
+from streams.bucket import Bucket, Synced
+from streams.errors import MalformedMessage
+
+log = logging.getLogger(__name__)
+
+__all__ = ["TaskLimits", "TaskRecord", "Tasks", "UnknownTask", "decode_task"]
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How much of a task may happen at once, over the whole cluster; 0: no limit. Rates are per second."""
+
+    main_concurrency: Count = 10
+    """Instances that split, run or reduce at the same time; the others wait in their order."""
+    main_rate: Rate = 0.0
+    item_rate: Rate = 0.0
+    item_concurrency: Count = 0
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What there is to know of a task. `version`: of the application that declared it."""
+
+    task: str
+    app: str = ""
+    version: str = ""
+    limits: TaskLimits = TaskLimits()
+    attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    retry_base_ms: Annotated[int, Meta(ge=1)] = 1_000
+    retry_cap_ms: Annotated[int, Meta(ge=1)] = 60_000
+    most_failures: Share = 1.0
+    """Share of the items that may fail before the instance is stopped."""
+    is_idempotent: bool = True
+    """Whether an item may run twice; if not, one whose end nobody knows ends as `unknown`."""
+    has_check: bool = False
+    """Whether the task can be asked what became of an item whose end nobody knows."""
+    is_streaming: bool = False
+    chunk_items: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    item_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
+    keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
+    executor: str = "python"
+    """`python`, or where somebody else runs the items: `http:URL`, `nats:SUBJECT`."""
+
+    @property
+    def retries(self) -> Backoff:
+        """Return how failed items and steps go round again."""
+        return Backoff(
+            retries=self.attempts - 1, growth="exponential", base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms
+        )
+
+
+class UnknownTask(Exception):
+    """No application has declared this task."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"no task {task[:80]!a}; start the application that serves it, or see `penstock batch tasks`")
+
+
+def decode_task(raw: bytes) -> TaskRecord:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return msgspec.json.decode(raw, type=TaskRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no record of a task: {error}") from error
+
+
+class Tasks:
+    """A live view of the tasks. `current` is cheap to ask at any time."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._known: dict[str, TaskRecord] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    def current(self, task: str) -> TaskRecord:
+        """Return a task's record as last seen. Raises UnknownTask."""
+        if task not in self._known:
+            raise UnknownTask(task)
+        return self._known[task]
+
+    def known(self) -> tuple[str, ...]:
+        """Return the keys of all tasks."""
+        return tuple(sorted(self._known))
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the key of each task that changed; it must be short."""
+        self._listeners.append(listener)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled; started once all that stands there is known."""
+        is_known = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if isinstance(change, Synced):
+                    if not is_known:
+                        is_known = True
+                        task_status.started()
+                elif change.entry is None:
+                    self._known.pop(change.key, None)
+                else:
+                    self._take(change.key, change.entry.raw)
+
+    async def declare(self, record: TaskRecord) -> None:
+        """Store what an application says of its task; limits that stand there stay. A repeat stores nothing."""
+        entry = await self._bucket.get(record.task)
+        if entry is not None:
+            try:
+                record = msgspec.structs.replace(record, limits=decode_task(entry.raw).limits)
+            except MalformedMessage as error:
+                log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
+            if entry.raw == msgspec.json.encode(record):
+                return
+        await self._bucket.put(record.task, msgspec.json.encode(record))
+
+    def _take(self, task: str, raw: bytes) -> None:
+        try:
+            self._known[task] = decode_task(raw)
+        except MalformedMessage as error:
+            log.warning("task.unreadable", extra=fields(task=task, reason=str(error)))
+            return
+        for listener in self._listeners:
+            listener(task)

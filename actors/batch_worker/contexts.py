@@ -1,0 +1,210 @@
+"""What the user's own code is given: to commit items, to look at one, to read how all of them ended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from actors.batch_items import BatchItems
+from actors.model.batch_record import Instance, Seal
+from streams.batch_messages import CHUNK_BYTES, NOTHING, Chunk, Counts, Outcome, Status, last_outcomes
+from streams.files import Files
+
+__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json"]
+
+BUFFERED = 8
+"""Chunks that are put together before they are stored: one wait for eight messages."""
+AT_ONCE = 8
+T = TypeVar("T")
+
+
+class NotJson(ValueError):
+    """What the user's code gave cannot be written as JSON."""
+
+
+def as_json(value: object, what: str) -> Raw:
+    """Return a value's JSON. Raises NotJson, naming `what` was given."""
+    if isinstance(value, Raw):
+        return value
+    try:
+        return Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotJson(
+            f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
+        ) from error
+
+
+class _Step:
+    """What a split and a reduce have in common."""
+
+    def __init__(self, record: Instance, files: Files, latest: Callable[[], Instance | None]) -> None:
+        self.instance_id = record.instance_id
+        self.task = record.task
+        self.files = files
+        self.done: int = 0
+        self.total: int | None = None
+        self._record = record
+        self._latest = latest
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled the instance; what is written from then on counts no more."""
+        latest = self._latest()
+        return latest is None or latest.is_cancelling or latest.step_fence != self._record.step_fence
+
+    @property
+    def input(self) -> Any:
+        """What the instance was submitted with, as plain values."""
+        return msgspec.json.decode(self._record.input)
+
+    def read_input(self, type_: type[T]) -> T:
+        """Return the input as `type_`. Raises msgspec.ValidationError."""
+        return msgspec.json.decode(self._record.input, type=type_)
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Tell people how far this step is; cheap, call it as often as you like."""
+        self.done, self.total = done, total
+
+
+class SplitContext(_Step):
+    """For a split: `commit` items, as many as there are, in an order that a repeat gives again."""
+
+    def __init__(
+        self,
+        record: Instance,
+        files: Files,
+        latest: Callable[[], Instance | None],
+        items: BatchItems,
+        *,
+        chunk_items: int,
+        staged: Callable[[int], Any] | None = None,
+    ) -> None:
+        super().__init__(record, files, latest)
+        self._items = items
+        self._chunk_items = chunk_items
+        self._staged = staged
+        self._open: list[Raw] = []
+        self._open_bytes = 0
+        self._full: list[Chunk] = []
+        self._chunks = 0
+        self._count = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    async def commit(self, *items: object) -> None:
+        """Add items, each any JSON value or struct. They are stored some thousand at a time; nothing runs before the
+        split has ended. Raises NotJson, and the broker's errors, after which the split is begun again."""
+        for item in items:
+            self._add(as_json(item, f"item {self._count}"))
+        if len(self._full) >= BUFFERED:
+            await self._store()
+
+    def _add(self, item: Raw) -> None:
+        size = len(bytes(item))
+        if size > CHUNK_BYTES:
+            raise NotJson(
+                f"item {self._count}: {size} bytes, at most {CHUNK_BYTES}; put it into a file, and its name here"
+            )
+        if self._open and (len(self._open) >= self._chunk_items or self._open_bytes + size > CHUNK_BYTES):
+            self._close()
+        self._open.append(item)
+        self._open_bytes += size
+        self._count += 1
+
+    def _close(self) -> None:
+        if self._open:
+            self._full.append(Chunk(first=self._count - len(self._open), items=tuple(self._open)))
+            self._open, self._open_bytes = [], 0
+
+    async def _store(self) -> None:
+        full, self._full = self._full, []
+        for payload in await self._items.stage(self.instance_id, self._record.step_fence, self._chunks, full):
+            self._digest.update(payload)
+        self._chunks += len(full)
+        self.done = self._count
+        if self._staged is not None and full:
+            await self._staged(self._chunks)
+
+    async def seal(self) -> Seal:
+        """Store the rest, and return what the split came to. For the executor."""
+        self._close()
+        await self._store()
+        return Seal(
+            fence=self._record.step_fence, chunks=self._chunks, items=self._count, digest=self._digest.hexdigest()
+        )
+
+
+class ItemContext(msgspec.Struct, frozen=True):
+    """For one item: its place, and which attempt this is, from 1. `key` is the same for every attempt of this item:
+    give it to whoever recognises a repeat."""
+
+    instance_id: str
+    index: int
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.instance_id}.{self.index}"
+
+
+class ItemResult(msgspec.Struct, frozen=True):
+    """How one item ended. `info`: what its code returned, or why it failed."""
+
+    index: int
+    item: Any
+    status: Status
+    info: Any
+
+
+class ReduceContext(_Step):
+    """For a reduce: `read` how all items ended, in their order."""
+
+    def __init__(
+        self, record: Instance, files: Files, latest: Callable[[], Instance | None], items: BatchItems
+    ) -> None:
+        super().__init__(record, files, latest)
+        self._items = items
+
+    @property
+    def counts(self) -> Counts:
+        """How many items ended how."""
+        return self._record.counts
+
+    async def read(self, page: int = 1_000) -> AsyncIterator[list[ItemResult]]:
+        """Yield the results of all items, in the items' order, `page` at a time; the last page is shorter."""
+        held: list[ItemResult] = []
+        async for results in self._chunks():
+            held += results
+            while len(held) >= page:
+                yield held[:page]
+                del held[:page]
+        if held:
+            yield held
+
+    async def _chunks(self) -> AsyncIterator[list[ItemResult]]:
+        seal = self._record.seal
+        assert seal is not None
+        for first in range(0, seal.chunks, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, seal.chunks))
+            chunks = await self._items.chunks(self.instance_id, seal.fence, numbers)
+            results = await self._items.results(self.instance_id, numbers)
+            for number, chunk in zip(numbers, chunks, strict=True):
+                self.done = chunk.first + len(chunk.items)
+                yield _results(chunk, list(last_outcomes(chunk, results[number])))
+
+
+def _results(chunk: Chunk, ends: Sequence[Outcome | None]) -> list[ItemResult]:
+    decode = msgspec.json.decode
+    return [
+        ItemResult(chunk.first + at, decode(item), *_end(end, decode))
+        for at, (item, end) in enumerate(zip(chunk.items, ends, strict=True))
+    ]
+
+
+def _end(end: Outcome | None, decode: Callable[[Raw], Any]) -> tuple[Status, Any]:
+    if end is None:
+        return "cancelled", None
+    return end.status, None if end.info is NOTHING else decode(end.info)

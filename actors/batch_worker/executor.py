@@ -1,0 +1,264 @@
+"""Executor: works on what the conductor points at, for the tasks that this process serves.
+
+In: pointers of WORK, two consumers a task: splits and reduces, and chunks. Out: chunks under the split's fence and
+their seal; one result a round of a chunk; what a reduce returned; a word to the conductor after each. State: none; the
+record and the log have it.
+Under redelivery: a pointer to what is over, or bears an old fence, is acknowledged and forgotten. A chunk that is run
+twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins, and one
+that was begun and has no end is asked about, or ends as `unknown`.
+When it cannot go on: the pointer is given back, and comes again to anybody; a step whose executor falls silent is begun
+anew under another fence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+from msgspec import Raw
+
+from actors.actor import FATAL
+from actors.batch_instances import Instances, UnknownInstance
+from actors.batch_items import BatchItems
+from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json
+from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.rounds import Round, run_items
+from actors.batch_worker.singly import run_marked
+from actors.failpoints import reach
+from actors.logs import fields
+from actors.model import batch_moves as moves
+from actors.model.batch_record import FINAL, Instance, round_of_pass
+from actors.model.batch_rounds import cancelled, items_to_run, result_of
+from actors.release import ReleaseRates
+from streams.batch_messages import Chunk, Outcome, Pointer, decode_pointer
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, StreamError
+from streams.files import Files
+from streams.puller import Puller
+from streams.topology import batch_consumers, ensure_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Executor"]
+
+KEEP_ALIVE_S = 1.0
+BEAT_S = 3.0
+BEAT_TTL_S = 10
+AGAIN_S = 1.0
+STEPS_AT_ONCE = 2
+
+
+class Executor:
+    """Serves tasks in one process. `node` names it in results and beats."""
+
+    def __init__(
+        self,
+        handlers: Sequence[TaskHandler],
+        *,
+        node: str,
+        connection: Connection,
+        instances: Instances,
+        items: BatchItems,
+        files: Files,
+        beats: Bucket[bytes],
+        rates: ReleaseRates,
+        clock: Clock,
+        stop: anyio.Event,
+    ) -> None:
+        self._handlers = {handler.record.task: handler for handler in handlers}
+        self._node = node
+        self._connection = connection
+        self._instances = instances
+        self._items = items
+        self._files = files
+        self._beats = beats
+        self._rates = rates
+        self._clock = clock
+        self._stop = stop
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The keys of the tasks that are served."""
+        return tuple(self._handlers)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Work until the node is asked to stop, and then finish what is in hand."""
+        async with anyio.create_task_group() as tasks:
+            for handler in self._handlers.values():
+                steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
+                for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
+                    await ensure_consumer(self._connection, spec)
+                    await tasks.start(partial(self._serve, handler, spec.stream, spec.name, most))
+            task_status.started()
+
+    async def _serve(
+        self, handler: TaskHandler, stream: str, consumer: str, most: int, *, task_status: TaskStatus[None]
+    ) -> None:
+        opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
+        async with opened as puller, anyio.create_task_group() as reading:
+            async with anyio.create_task_group() as hands:
+                reading.start_soon(self._read, handler, puller, hands)
+                task_status.started()
+                await self._stop.wait()
+                puller.set_capacity(0)
+            reading.cancel_scope.cancel()
+
+    async def _read(self, handler: TaskHandler, puller: Puller, hands: TaskGroup) -> None:
+        while True:
+            delivery = await puller.receive()
+            if self._stop.is_set():
+                await delivery.nak()
+            else:
+                hands.start_soon(self._handle, handler, delivery)
+
+    async def _handle(self, handler: TaskHandler, delivery: Delivery) -> None:
+        """Work on one pointer, to its end. Raises FATAL errors only."""
+        try:
+            pointer = decode_pointer(delivery.payload)
+            await self._work(handler, pointer)
+            await delivery.ack()
+            news = self._connection.namespace.subject("batch", "news", pointer.instance_id)
+            await self._connection.publish_core(news)
+        except FATAL:
+            raise
+        except MalformedMessage as error:
+            await delivery.term(f"no pointer: {error}")
+        except UnknownInstance:
+            await delivery.ack()
+        except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
+            trace = None if isinstance(error, StreamError) else error
+            log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
+            await delivery.nak(AGAIN_S)
+        finally:
+            if not delivery.is_settled:
+                delivery.forget()
+
+    async def _work(self, handler: TaskHandler, pointer: Pointer) -> None:
+        record = await self._instances.get(pointer.instance_id)
+        if record.state in FINAL:
+            return
+        if pointer.step == "map":
+            is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
+            if is_open:
+                await self._map(handler, record, pointer)
+        elif record.step_fence == pointer.fence and not record.is_cancelling:
+            await self._step(handler, record)
+
+    # ---- a split or a reduce
+
+    async def _step(self, handler: TaskHandler, record: Instance) -> None:
+        """Run a step while it beats, and say how it ended."""
+        latest = partial(self._instances.seen, record.instance_id)
+        context: SplitContext | ReduceContext
+        if record.state == "splitting":
+            chunk_items = handler.record.chunk_items
+            context = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items)
+            body: Callable[[], Awaitable[None]] = partial(self._split, handler, record, context)
+        else:
+            context = ReduceContext(record, self._files, latest, self._items)
+            body = partial(self._reduce, handler, record, context)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._beat, record, context)
+            try:
+                await body()
+            except (*FATAL, StreamError):
+                raise
+            except Exception as error:  # the border to the user's code
+                log.warning("step.failed", exc_info=error, extra=fields(instance=record.instance_id))
+                await self._fail(handler, record, f"{record.state}: {type(error).__name__}: {error}")
+            tasks.cancel_scope.cancel()
+
+    async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
+        await handler.split(context)
+        reach("batch.split")
+        seal = await context.seal()
+        reach("batch.seal")
+        await self._instances.move(
+            record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())
+        )
+
+    async def _reduce(self, handler: TaskHandler, record: Instance, context: ReduceContext) -> None:
+        answer = await handler.reduce(context)
+        reach("batch.reduce")
+        try:
+            result = as_json(answer, "what reduce returned")
+        except NotJson as error:
+            result = Raw(msgspec.json.encode({"not_told": str(error)}))
+        await self._instances.move(
+            record.instance_id,
+            lambda before: moves.reduced(before, record.step_fence, result, self._clock.now_ms()),
+        )
+
+    async def _fail(self, handler: TaskHandler, record: Instance, reason: str) -> None:
+        policy, now_ms = handler.record.retries, self._clock.now_ms()
+        await self._instances.move(
+            record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
+        )
+
+    async def _beat(
+        self, record: Instance, context: SplitContext | ReduceContext, *, task_status: TaskStatus[None]
+    ) -> None:
+        """Say every few seconds that the step is under way, and how far."""
+        key = f"{record.instance_id}.{record.step_fence}"
+        while True:
+            told = {"by": self._node, "done": context.done, "total": context.total}
+            await self._beats.put(key, msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+            task_status.started()
+            task_status = anyio.TASK_STATUS_IGNORED
+            await anyio.sleep(BEAT_S)
+
+    # ---- a chunk
+
+    async def _map(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> None:
+        """Run a round of a chunk, and store its one result."""
+        fence = record.seal.fence if record.seal is not None else record.step_fence
+        chunk = await self._items.chunk(record.instance_id, fence, pointer.chunk)
+        if chunk is None:
+            raise MalformedMessage(f"{record.instance_id}: chunk {pointer.chunk} is gone")
+        earlier = (await self._items.results(record.instance_id, [pointer.chunk]))[pointer.chunk]
+        if pointer.round > 1 and any(each.round == pointer.round for each in earlier):
+            return
+        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
+        outcomes = await self._outcomes(handler, record, pointer, chunk, indexes)
+        reach("batch.map")
+        result = result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node)
+        await self._items.add_result(record.instance_id, result)
+        reach("batch.result")
+
+    async def _outcomes(
+        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, indexes: Sequence[int]
+    ) -> list[Outcome]:
+        if record.is_cancelling:
+            return cancelled(indexes)
+        attempt = round_of_pass(pointer.round)
+        turn = Round(record.instance_id, attempt, may_repeat=not handler.record.retries.is_last(attempt))
+        items = [(index, chunk.items[index - chunk.first]) for index in indexes]
+        is_cancelled = partial(self._is_cancelled, record.instance_id)
+        if not handler.record.is_idempotent:
+            return await run_marked(handler, turn, pointer, items, self._items, is_cancelled=is_cancelled)
+        outcomes: list[Outcome] = []
+        async for part in self._paced(handler.record.task, items):
+            outcomes += await run_items(handler, turn, part, is_cancelled=is_cancelled)
+        return outcomes
+
+    async def _paced(self, task: str, items: Sequence[tuple[int, Raw]]) -> AsyncIterator[Sequence[tuple[int, Raw]]]:
+        """Yield the items as the task's rate lets them go: all at once if it has none."""
+        at = 0
+        while at < len(items):
+            granted, wait_ms = self._rates.take(task, len(items) - at)
+            if granted:
+                yield items[at : at + granted]
+                at += granted
+            else:
+                await anyio.sleep(wait_ms / 1000)
+
+    def _is_cancelled(self, instance_id: str) -> bool:
+        latest = self._instances.seen(instance_id)
+        return latest is not None and latest.is_cancelling

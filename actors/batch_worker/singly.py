@@ -1,0 +1,55 @@
+"""Runs items that may not run twice: each is marked in the log before it begins.
+
+The mark of a round is one message that lists the indexes that were begun. It is written by compare-and-set, so of two
+that hold the same round one goes on and the other stops. Whoever takes the round up later finds what was begun and has
+no end: nobody knows it, so the task is asked, if it can be asked, or the item ends as `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Raw
+
+from actors.batch_items import BatchItems
+from actors.batch_worker.contexts import ItemContext, as_json
+from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.rounds import Round, run_items
+from streams.batch_messages import Outcome, Pointer
+
+__all__ = ["run_marked"]
+
+
+async def run_marked(
+    handler: TaskHandler,
+    turn: Round,
+    pointer: Pointer,
+    items: Sequence[tuple[int, Raw]],
+    log: BatchItems,
+    *,
+    is_cancelled: Callable[[], bool],
+) -> list[Outcome]:
+    """Run the items that nobody has begun, and say of the others what can be known; in the order of the items.
+    Raises RevisionConflict when another holds the round too."""
+    begun, seq = await log.begun(pointer.instance_id, pointer.chunk, pointer.round)
+    outcomes: dict[int, Outcome] = {}
+    for index, item in items:
+        if index in begun:
+            outcomes[index] = await _asked(handler, turn, index, item)
+            continue
+        if not is_cancelled():
+            begun = [*begun, index]
+            seq = await log.begin(pointer.instance_id, pointer.chunk, pointer.round, begun, expected_seq=seq)
+        outcomes[index] = (await run_items(handler, turn, [(index, item)], is_cancelled=is_cancelled))[0]
+    return [outcomes[index] for index, _ in items]
+
+
+async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome:
+    said = "it was begun, and nobody knows how it ended"
+    if handler.check is not None:
+        try:
+            value = handler.decode(item)
+            return Outcome(index, await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt)))
+        except Exception as error:  # the border to the user's code
+            said = f"{said}; asking failed: {type(error).__name__}: {error}"
+    return Outcome(index, "unknown", as_json(said[:1_000], ""))
