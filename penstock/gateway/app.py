@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 __all__ = ["build_app"]
 
+Header = tuple[bytes, bytes]
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,7 +48,7 @@ def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
             answer = await _carry_out(shared, operation, cast(Any, scope))
             if answer.stream is not None:
                 return _Streamed(answer.stream)
-            return ASGIResponse(body=_encode(answer.value), status_code=answer.status, media_type="application/json")
+            return _Sent(_encode(answer.value), answer.status)
         except RefusedRequest as told:
             problem = told.problem
         except Exception as error:  # the gateway's own end of an operation
@@ -74,11 +76,25 @@ async def _carry_out(shared: Shared, operation: Operation, scope: Any) -> Answer
         raise trouble_of(error) from error
 
 
-def _problem(problem: Problem) -> ASGIResponse:
-    headers = [(name.decode(), value.decode()) for name, value in problem_headers(problem)]
-    return ASGIResponse(
-        body=problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode(), headers=dict(headers)
-    )
+class _Sent(ASGIResponse):
+    """An answer whose bytes are there already: nothing of Litestar's own is needed, and half its time is saved."""
+
+    def __init__(self, body: bytes, status: int = 200, kind: bytes = b"application/json", *more: Header) -> None:
+        length = b"%d" % len(body)
+        self._start = {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(b"content-type", kind), (b"content-length", length), *more],
+        }
+        self._body = {"type": "http.response.body", "body": body}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(cast(Any, self._start))
+        await send(cast(Any, self._body))
+
+
+def _problem(problem: Problem) -> _Sent:
+    return _Sent(problem_bytes(problem), problem.status, PROBLEM_TYPE, *problem_headers(problem))
 
 
 class _Streamed(ASGIResponse):
@@ -101,7 +117,7 @@ def _schema() -> HTTPRouteHandler:
     async def schema() -> ASGIResponse:
         if not text:
             text.append(_encode(document()))
-        return ASGIResponse(body=text[0], media_type="application/json")
+        return _Sent(text[0])
 
     return HTTPRouteHandler(["/schema", "/schema/openapi.json"], http_method="GET", name="schema")(schema)
 

@@ -6,6 +6,7 @@ up to its limit. So nobody can make the gateway decode, or ask the broker, anyth
 
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from ipaddress import ip_address
 from math import ceil
 from typing import Any
@@ -185,6 +186,7 @@ def _too_many(detail: str, wait_s: float) -> RefusedRequest:
     return refused(429, "too_many", detail, retry_after_s=max(1, ceil(wait_s)))
 
 
+@lru_cache(4096)
 def _rate_key(address: str) -> str:
     """Return what an address is counted as: an IPv6 host owns its whole /64; this machine is not counted."""
     try:

@@ -6,6 +6,7 @@ which end up in logs, and methods behind other methods.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -79,6 +80,7 @@ def _length(value: bytes) -> int:
     return int(value)
 
 
+@lru_cache(64)
 def is_local(host: str) -> bool:
     """True if a Host header names this machine's loopback: a page from elsewhere that resolves its own name to
     127.0.0.1 sends that name."""
@@ -88,6 +90,7 @@ def is_local(host: str) -> bool:
         return False
 
 
+@lru_cache(64)
 def is_json(media_type: str) -> bool:
     kind, _, more = media_type.partition(";")
     charset = more.strip().lower().removeprefix("charset=").strip('"')
