@@ -9,7 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import anyio
+
 from actors.job_stream import JobStream
+from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import READY_TOKENS, Job, JobDone, State, decode_done, decode_job
@@ -22,6 +25,9 @@ READ_S = 10.0
 AT_ONCE = 64
 """Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 MOST_BYTES = 4 * 1024 * 1024
+NEAR_MS = 400
+"""How close to the server's own firing a write by us may be followed by it all the same: it loads what is due, and does
+not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
 MOST_SCANNED = 5_000
 """Jobs that one page looks at; with a filter that few pass, a page is short and its cursor goes on."""
 _LANE_OF = {token: lane for lane, token in READY_TOKENS.items()}
@@ -48,6 +54,18 @@ class Found(NamedTuple):
     def id(self) -> str:
         return self.job.id if self.job else self.done.id if self.done else self.key
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this is no more than the record of a delete under way."""
+        return self.done is not None and self.done.outcome == "deleted"
+
+    @property
+    def fires_ms(self) -> int:
+        """When the server fires the schedule that this job is; 0 if it is none."""
+        if self.job is not None and self.state == "delayed":
+            return self.job.due_ms + BACKSTOP_MS
+        return self.job.until_ms + RESERVED_SLACK_MS if self.job is not None and self.state == "reserved" else 0
+
 
 class Counts(NamedTuple):
     """How many jobs of a topic are in each state. `done`: those that are still known."""
@@ -73,10 +91,11 @@ class JobReads:
 
     async def find(self, topic: str, job_id: str) -> Found | None:
         """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
-        return await self.find_key(topic, token_of(job_id))
+        found = await self.find_key(topic, token_of(job_id))
+        return None if found is None or found.is_deleted else found
 
     async def find_key(self, topic: str, key: str) -> Found | None:
-        """Return the job by its key."""
+        """Return the job by its key, or the record of a delete under way."""
         entry = await last_entry(self._jobs.connection, self._jobs.name, self._jobs.subject("*", topic, key))
         return found_of(entry) if entry else None
 
@@ -96,7 +115,18 @@ class JobReads:
         pattern = self._jobs.namespace.pattern("jobs", "*", "*", token_of(job_id))
         entries = await last_entries(self._jobs.connection, self._jobs.name, [pattern], timeout_s=READ_S)
         by_topic = {found.topic: found for found in map(found_of, sorted(entries.values()))}
-        return list(by_topic.values())
+        return [found for found in by_topic.values() if not found.is_deleted]
+
+    def is_firing(self, found: Found) -> bool:
+        """Return whether the server is about to fire this job's schedule, or may just have."""
+        return abs(found.fires_ms - self._jobs.clock.now_ms()) <= NEAR_MS
+
+    async def until_fired(self, found: Found) -> bool:
+        """If the server is about to fire this job's schedule, wait until it must have; return whether it was."""
+        if not self.is_firing(found):
+            return False
+        await anyio.sleep((found.fires_ms - self._jobs.clock.now_ms() + NEAR_MS) / 1000)
+        return True
 
     async def count(self, topic: str) -> Counts:
         """Return how many jobs of a topic there are. Six requests, whatever the numbers."""
@@ -172,7 +202,7 @@ def _pending(headers: Mapping[str, str]) -> int:
 
 def _is_due_within(found: Found, from_ms: int, before_ms: int) -> bool:
     if found.job is None:
-        return not from_ms and not before_ms
+        return not from_ms and not before_ms and not found.is_deleted
     return found.job.due_ms >= from_ms and (not before_ms or found.job.due_ms < before_ms)
 
 

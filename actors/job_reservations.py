@@ -98,7 +98,8 @@ class Reservations:
         handed = Handed([], [], [], [])
         fit: list[tuple[Delivery, Job, Move]] = []
         unfit: list[tuple[Delivery, Job, str, Outcome]] = []
-        for delivery in deliveries:
+        marks = secrets.token_hex(6 * len(deliveries))
+        for at, delivery in enumerate(deliveries):
             try:
                 job = came_back(decode_job(delivery.payload))
             except MalformedMessage as error:
@@ -109,7 +110,8 @@ class Reservations:
             elif job.attempts >= job.most_attempts:
                 unfit.append((delivery, job, f"{job.attempts} attempts are used up", "buried"))
             else:
-                held = _held(job, now_ms, job.ttr_ms if ttr_ms is None else ttr_ms, holder)
+                mark = marks[12 * at : 12 * at + 12]
+                held = _held(job, now_ms, job.ttr_ms if ttr_ms is None else ttr_ms, holder, mark)
                 fit.append((delivery, held, self._reservation(delivery, held)))
         await self._reserve(fit, handed)
         await self._set_aside(unfit, handed)
@@ -126,6 +128,7 @@ class Reservations:
     async def _reserve(self, fit: list[tuple[Delivery, Job, Move]], handed: Handed) -> None:
         outcomes = await self._jobs.move_many([move for _, _, move in fit])
         reach("job.reserve")
+        quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
         for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
             if isinstance(outcome, int):
                 key = move.subject[move.subject.rindex(".") + 1 :]
@@ -135,7 +138,7 @@ class Reservations:
                 handed.failures.append(outcome)
                 delivery.forget()
                 continue
-            with suppress(StreamError):  # it is delivered again, and refused then
+            with quietly:
                 await delivery.ack()
         reach("job.hold")
 
@@ -307,7 +310,7 @@ def end_of(outcome: str) -> Literal["buried", "expired"]:
     return "expired" if outcome == "expired" else "buried"
 
 
-def _held(job: Job, now_ms: int, ttr_ms: int, holder: str) -> Job:
+def _held(job: Job, now_ms: int, ttr_ms: int, holder: str, mark: str) -> Job:
     """Return the job as it is handed out now."""
     return replace(
         job,
@@ -315,7 +318,7 @@ def _held(job: Job, now_ms: int, ttr_ms: int, holder: str) -> Job:
         first_ms=job.first_ms or now_ms,
         holder=holder,
         until_ms=now_ms + ttr_ms,
-        receipt=secrets.token_hex(6),
+        receipt=mark,
     )
 
 

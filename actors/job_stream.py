@@ -77,7 +77,7 @@ class JobStream:
         await self._tell_due(
             (move, outcome)
             for move, outcome in zip(moves, outcomes, strict=True)
-            if move.due_ms and isinstance(outcome, int)
+            if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int)
         )
         return outcomes
 
@@ -91,10 +91,9 @@ class JobStream:
         server puts it back."""
         told: dict[int, list[tuple[int, int, str]]] = {}
         for move, seq in delayed:
-            _, _, token, topic, key = move.subject.split(".")
-            if token == "delayed":
-                part = told.setdefault(partition_of(topic, key), [])
-                part.append((move.due_ms - BACKSTOP_MS, seq, f"{topic}.{key}"))
+            _, _, _, topic, key = move.subject.split(".")
+            part = told.setdefault(partition_of(topic, key), [])
+            part.append((move.due_ms - BACKSTOP_MS, seq, f"{topic}.{key}"))
         for partition, jobs in told.items():
             for start in range(0, len(jobs), MOST_TOLD):
                 await self._tell(partition, jobs[start : start + MOST_TOLD])

@@ -17,7 +17,8 @@ from streams.errors import MalformedMessage
 
 Priority = Literal["high", "normal", "low"]
 State = Literal["delayed", "ready", "reserved", "done"]
-Outcome = Literal["finished", "buried", "expired"]
+Outcome = Literal["finished", "buried", "expired", "deleted"]
+"""`deleted`: a record that is there for the moment of the delete, and says that there is no job."""
 OnSame = Literal["keep", "replace", "error"]
 
 LONGEST_ID = 255

@@ -131,9 +131,10 @@ async def delete_entry(connection: Connection, stream: str, seq: int) -> bool:
     return True
 
 
-async def purge_subject(connection: Connection, stream: str, subject: str) -> int:
-    """Remove all messages whose subject matches; return how many they were."""
-    answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject})
+async def purge_subject(connection: Connection, stream: str, subject: str, *, before_seq: int = 0) -> int:
+    """Remove all messages whose subject matches, with `before_seq` only those before it; return how many they were."""
+    limit = {"seq": before_seq} if before_seq else {}
+    answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject, **limit})
     return int(answer["purged"])
 
 

@@ -11,7 +11,8 @@ from streams.frames import header_block, message_id_block
 
 class Outgoing(NamedTuple):
     """A message to publish. `block`: its headers as they travel, by whoever builds them faster than from a mapping, in
-    place of the other two; they hold an id or a condition, for such a message is sent again until it is answered."""
+    place of the other two; they hold an id or a condition, for such a message is sent again until it is answered. Who
+    builds them checks them, and the subject too."""
 
     subject: str
     payload: bytes

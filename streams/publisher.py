@@ -117,7 +117,7 @@ class Publisher:
         is_repeatable = message_id is not None or expected_seq is not None
         limit_s = timeout_s if timeout_s is not None else self._deadline_s if is_repeatable else self._attempt_timeout_s
         deadline_s = monotonic_s() + limit_s
-        token, frame = self._framed(subject, payload, block)
+        token, frame = self._framed(check_subject(subject), payload, block)
         waiting = Waiting(1, self._loop)
         if self._queue or not self._is_open or not self._has_room(len(frame)):
             await self._room(len(frame), deadline_s)
@@ -186,16 +186,20 @@ class Publisher:
     # ---- sending
 
     def _framed(self, subject: str, payload: bytes, block: bytes) -> tuple[int, bytes]:
+        """Return the number and the bytes of a message whose subject and headers have been checked."""
         check_size(subject, block, payload, self._connection.max_payload)
         self._next_token = token = self._next_token + 1
-        return token, publish_frame(check_subject(subject), f"{self._inbox}{token}", block, payload)
+        return token, publish_frame(subject, f"{self._inbox}{token}", block, payload)
 
     def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
         """Return the message ready to be sent; None if it is too large, with that as its outcome."""
         subject, payload, message_id, headers, block = message
         is_repeatable = message_id is not None or block != b""
         try:
-            token, frame = self._framed(subject, payload, block or block_of(message_id, headers, None, None))
+            if not block:
+                check_subject(subject)
+                block = block_of(message_id, headers, None, None)
+            token, frame = self._framed(subject, payload, block)
         except TooLarge as refused:
             waiting.know(index, refused)
             return None

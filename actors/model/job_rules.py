@@ -182,6 +182,8 @@ def on_same_id(policy: SamePolicy, state: State, outcome: Outcome = "finished") 
     """Return what becomes of a job whose id is taken: keep the first (a success), refuse, or take its place.
 
     What somebody holds is never taken from under him, and what is finished stays finished as long as it is known."""
+    if state == "done" and outcome == "deleted":
+        return "replace"
     if policy == "error":
         return "refuse"
     if policy == "again":

@@ -130,7 +130,8 @@ def _rate(name: str, value: object) -> float:
 
 
 def _remember(name: str, value: object) -> object:
-    return None if value is None else _duration(1_000, 30 * _DAY_MS)(name, value)
+    """Some times longer than the ack wait: a ready copy whose ack was lost meets the record of the job's end."""
+    return None if value is None else _duration(10_000, 30 * _DAY_MS)(name, value)
 
 
 def _yes_or_no(name: str, value: object) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from anyio import create_task_group, fail_after
+from anyio.lowlevel import checkpoint
 
 from actors.job_store import Settled, Stale
 from streams.connection import connect
@@ -48,7 +49,7 @@ async def _two_who_add_an_id_at_once_make_one_job(jobs: Jobs, urls: list[str]) -
     new = Counter(answer.id for answer in answers if answer.is_new)
     assert set(new.values()) == {1}
     assert len(new) == 2 * COUNT
-    assert await jobs.store.count(TOPIC) == (COUNT, COUNT, 0, 0)
+    await _counts(jobs, COUNT, COUNT, 0, 0)
 
 
 async def _who_finishes_and_who_releases_exclude_each_other(jobs: Jobs) -> None:
@@ -66,10 +67,8 @@ async def _who_finishes_and_who_releases_exclude_each_other(jobs: Jobs) -> None:
         tasks.start_soon(release)
     for finished, released in zip(answers["finish"], answers["release"], strict=True):
         assert sorted([type(finished), type(released)], key=str) == sorted([Settled, Stale], key=str)
-    count = await jobs.store.count(TOPIC)
-    assert count.delayed + count.ready + count.reserved + count.done == 2 * COUNT
-    assert count.reserved == 0
-    assert count.done == sum(isinstance(answer, Settled) for answer in answers["finish"])
+    finished = sum(isinstance(answer, Settled) for answer in answers["finish"])
+    await _counts(jobs, COUNT + 100 - finished, COUNT - 100, 0, finished)
 
 
 async def _what_is_deleted_while_it_is_reserved_is_not_offered_again(jobs: Jobs) -> None:
@@ -84,3 +83,9 @@ async def _what_is_deleted_while_it_is_reserved_is_not_offered_again(jobs: Jobs)
             tasks.start_soon(delete, job_id)
         await jobs.store.reserve_many(deliveries)
     assert [await jobs.state(job_id) for job_id in ids] == [None] * len(ids)
+
+
+async def _counts(jobs: Jobs, *wanted: int) -> None:
+    """Wait until that is what every server says; a replica may be a moment behind."""
+    while await jobs.store.count(TOPIC) != wanted:
+        await checkpoint()

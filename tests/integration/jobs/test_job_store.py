@@ -1,5 +1,6 @@
 """The job store on a real server: one job an id, one step a move, and stale hands refused."""
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -546,3 +547,42 @@ async def test_one_id_is_found_in_all_topics(jobs: Jobs) -> None:
 
 def test_the_margins_leave_room() -> None:
     assert STALE_AFTER_MS + 100 < RESERVED_SLACK_MS
+
+
+async def test_whoever_does_what_at_once_each_id_is_one_job(jobs: Jobs) -> None:
+    """Of each id: as many were made as were deleted, and one more if there is one now."""
+    made: Counter[str] = Counter()
+    chance = random.Random(7)
+
+    async def add(job_id: str) -> None:
+        answer = await jobs.add(job_id, delay_ms=chance.choice((0, HOUR)))
+        made[job_id] += isinstance(answer, Stored) and answer.is_new
+
+    async def delete(job_id: str) -> None:
+        was = await jobs.store.delete(TOPIC, job_id)
+        made[job_id] -= was is not None
+
+    async def hold(_: str) -> None:
+        receipts = [one.receipt for one in (await jobs.hand_out(2, wait_s=0)).reservations]
+        await chance.choice((jobs.store.release_many, jobs.store.touch_many))(receipts)
+        if chance.random() < 0.5:
+            await jobs.store.finish_many(receipts, remember_s=60)
+
+    async def kick(job_id: str) -> None:
+        await jobs.store.kick_delayed(TOPIC, job_id)
+
+    async def work() -> None:
+        for _ in range(80):
+            await chance.choice((add, add, delete, hold, kick))(chance.choice("abc"))
+
+    with fail_after(40):
+        async with create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(work)
+        assert {job_id: made[job_id] for job_id in "abc"} == {
+            job_id: int(await jobs.state(job_id) is not None) for job_id in "abc"
+        }
+        for job_id in "abc":
+            await jobs.store.delete(TOPIC, job_id)
+        assert await jobs.store.count(TOPIC) == (0, 0, 0, 0)
+        assert await nothing_is_ready(jobs)
