@@ -20,7 +20,7 @@ from actors.failpoints import reach
 from actors.job_letters import Burial, malformed_letter, write_letters
 from actors.job_stream import JobStream
 from actors.logs import fields
-from actors.model.job_rules import came_back, noted
+from actors.model.job_rules import came_back, noted, noted_once
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.job_messages import Job, JobDone, Outcome, encode_job
@@ -82,13 +82,18 @@ class JobDeliveries:
         buried: Sequence[tuple[Delivery, Job, str]],
         *,
         outcome: Literal["buried", "expired"] = "buried",
+        node: str = "",
     ) -> list[Answer]:
         """Make jobs dead letters, with their history; what has expired just ends. The letter is written first: the
         other way round a crash in between would lose the job."""
         answers: list[Answer] = [False] * len(buried)
         if outcome == "buried":
             jobs = self._jobs
-            burials = [Burial(came_back(job), delivery.seq, reason) for delivery, job, reason in buried]
+            at_ms = jobs.clock.now_ms()
+            burials = [
+                Burial(noted_once(came_back(job), at_ms=at_ms, node=node, reason=reason), delivery.seq, reason)
+                for delivery, job, reason in buried
+            ]
             try:
                 failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
             except StreamError as error:

@@ -42,6 +42,7 @@ __all__ = [
     "lane_order",
     "make_job",
     "noted",
+    "noted_once",
     "on_same_id",
 ]
 
@@ -210,6 +211,13 @@ def noted(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
     on = f" on {'_'.join(node.split())}" if node.strip() else ""
     line = f"attempt {job.attempts} at {_moment(at_ms)}{on}: {reason[:LONGEST_REASON]}"
     return replace(job, holder="", until_ms=0, receipt="", history=(*job.history, line)[-MOST_HISTORY:])
+
+
+def noted_once(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
+    """Return the job with a line on its last attempt, unless it has one."""
+    if job.history and job.history[-1].startswith(f"attempt {job.attempts} at "):
+        return job
+    return noted(job, at_ms=at_ms, node=node, reason=reason)
 
 
 def came_back(job: Job) -> Job:

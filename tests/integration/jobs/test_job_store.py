@@ -481,9 +481,14 @@ async def test_a_handlers_end_is_known_for_its_time(jobs: Jobs) -> None:
         deliveries = await jobs.pull(3)
         last = deliveries.pop()
         assert await jobs.store.finish_deliveries(deliveries, remember_s=60) == [True, True]
-        assert await jobs.store.bury_deliveries([(last, decode_job(last.payload), "boom")]) == [True]
+        tried = msgspec.structs.replace(decode_job(last.payload), attempts=1)
+        assert await jobs.store.bury_deliveries([(last, tried, "boom")], node="n1") == [True]
         assert await jobs.store.count(TOPIC) == (0, 0, 0, 3)
-        assert [letter["reason"] for letter in await jobs.dead()] == ["boom"]
+        (letter,) = await jobs.dead()
+        assert (letter["reason"], [(line["node"], line["reason"]) for line in letter["history"]]) == (
+            "boom",
+            [("n1", "boom")],
+        )
         assert await nothing_is_ready(jobs)
 
 

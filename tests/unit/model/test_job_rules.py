@@ -23,6 +23,7 @@ from actors.model.job_rules import (
     lane_order,
     make_job,
     noted,
+    noted_once,
     on_same_id,
 )
 from actors.model.topic_settings import LANES, TopicSettings
@@ -230,6 +231,14 @@ def test_history_is_bounded_and_keeps_the_last(reasons: list[str], last: str) ->
         job = noted(job, at_ms=NOW, node="", reason=reason)
     assert len(job.history) <= MOST_HISTORY
     assert job.history[-1].endswith(f": {last[:200]}")
+
+
+def test_an_attempt_that_is_noted_is_not_noted_again() -> None:
+    tried = replace(JOB, attempts=1)
+    once = noted_once(tried, at_ms=NOW, node="n", reason="boom")
+    assert once.history == ("attempt 1 at 2025-10-09T08:53:20Z on n: boom",)
+    assert noted_once(once, at_ms=NOW, node="n", reason="buried") is once
+    assert len(noted_once(replace(once, attempts=2), at_ms=NOW, node="n", reason="boom").history) == 2
 
 
 def test_a_job_whose_ttr_ran_out_says_so_when_it_is_handed_out_again() -> None:
