@@ -20,7 +20,7 @@ from penstock.gateway.door import FAULT, problem_headers, send_problem
 from penstock.gateway.openapi import document
 from penstock.gateway.operations import OPERATIONS, Operation
 from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused, shown, trouble_of
-from streams.errors import MalformedSubject, StreamError
+from streams.errors import Disconnected, MalformedSubject, StreamError
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ async def _carry_out(shared: Shared, operation: Operation, scope: Any) -> Answer
     call.values = scope["path_params"]
     if operation.verb is not None:
         call.caller.check(operation.verb)
+    if not operation.is_public and not shared.is_connected():
+        raise trouble_of(Disconnected("not now"))  # at once: waiting for it, calls would pile up here
     try:
         return await operation.do(shared, call)
     except BadJob as bad:

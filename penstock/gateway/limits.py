@@ -117,8 +117,9 @@ class Load:
     @contextmanager
     def poll(self, name: str) -> Iterator[None]:
         """Count one long poll or push of a token while the block runs. Raises RefusedRequest for one too many."""
-        if self.polling >= POLLS:
-            raise refused(503, "busy", f"the node has {self.polling} clients waiting for jobs", retry_after_s=2)
+        if self.polling >= POLLS or self.working >= AT_ONCE * PARTS["reserve"]:
+            said = f"the node has {self.polling} clients waiting for jobs, and {self.working} operations at work"
+            raise refused(503, "busy", said, retry_after_s=2)
         if self._polling_of[name] >= POLLS_PER_TOKEN:
             raise refused(429, "too_many", f"{self._polling_of[name]} clients wait for jobs already", retry_after_s=2)
         self.polling += 1

@@ -51,14 +51,16 @@ class LiveTokens:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the bucket until cancelled; started once all is known that stands there. Raises NoStream."""
-        unseen = set(self._records)
+        unseen, is_started = set(self._records), False
         async with self._bucket.watch() as changes:
             async for change in changes:
                 if isinstance(change, Synced):
                     for key in unseen:
                         self._take(key, None)
                     unseen = set()
-                    task_status.started()
+                    if not is_started:  # it is told again after each reconnect
+                        is_started = True
+                        task_status.started()
                     continue
                 unseen.discard(change.key)
                 self._take(change.key, change.entry)

@@ -13,7 +13,7 @@ from penstock.gateway.shapes import LONGEST_URL_ID, TOPIC_PATTERN
 
 __all__ = ["document"]
 
-PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503)
+PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503, 504)
 """What any operation may answer."""
 ALWAYS = (*PUBLIC, 401)
 """What any operation with a token may answer."""
@@ -34,6 +34,7 @@ WHY = {
     431: "too many or too large headers",
     500: "a fault of the gateway",
     503: "the broker is away or the node is busy; come again",
+    504: "the broker did not answer: perhaps done; repeat it as it was",
     507: "the store is full",
 }
 

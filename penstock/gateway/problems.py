@@ -26,7 +26,8 @@ Code = Literal[
     "too_many",  # more than this token or address may ask for now
     "quota",
     "busy",  # the gateway sheds load
-    "unavailable",
+    "unavailable",  # certainly not done
+    "unknown",  # perhaps done
     "internal",
 ]
 
@@ -101,8 +102,8 @@ def trouble_of(error: StreamError) -> RefusedRequest:
             return refused(503, "unavailable", "the server cannot be reached; nothing was done", retry_after_s=1)
         case OutcomeUnknown():
             return refused(
-                503,
-                "unavailable",
+                504,
+                "unknown",
                 "the server did not answer: it may have been done, or not",
                 hint="repeat it with the same ids, which is harmless",
                 retry_after_s=1,

@@ -124,7 +124,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
         await shared.quotas.check(call.caller, 1)
         (told,) = await shared.desk.add([job])
     item = item_of(call, told)
-    if item.status >= 500:
+    if item.status == 429 or item.status >= 500:
         raise problem_of(item)
     if not item.is_there:
         return Reply(success=False, error=_words(item.what, item.detail), id=command.id)

@@ -23,6 +23,7 @@ from penstock.gateway.live_tokens import LiveTokens
 __all__ = ["GatewayServer"]
 
 BACKLOG = 2048
+TICK_S = 1.0
 LAST_S = 2.0
 """For requests that were cut off to end."""
 HEADERS = [
@@ -34,15 +35,21 @@ HEADERS = [
 
 
 class _Uvicorn(uvicorn.Server):
-    """`is_up` is set once connections are accepted."""
+    """uvicorn's own, but for what belongs to the node: it wakes once a second, for the Date header, and to end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.is_up = anyio.Event()
+        self._is_ending = anyio.Event()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.is_up.set()
+    def end(self) -> None:
+        self.should_exit = True
+        self._is_ending.set()
+
+    async def main_loop(self) -> None:
+        while not self.should_exit:
+            await self.on_tick(0)
+            with anyio.move_on_after(TICK_S):
+                await self._is_ending.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -63,7 +70,7 @@ class GatewayServer:
                 tasks.start_soon(self._server.serve, [listening])
                 await stop.wait()
                 self._shared.end_polls()
-                self._server.should_exit = True
+                self._server.end()
         finally:
             listening.close()
             with anyio.move_on_after(LAST_S, shield=True):

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 
 from penstock.config import Config
-from penstock.gateway import connections, server
+from penstock.gateway import connections, door, server
 from penstock.gateway.limits import LARGEST_BODY, LARGEST_HEAD, LONGEST_URL, MOST_HEADERS, MOST_PIPELINED
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -28,6 +28,7 @@ class Socket:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.is_broken = False
 
     async def send(self, *parts: bytes) -> None:
         """Send what the other side still takes."""
@@ -36,6 +37,7 @@ class Socket:
             try:
                 await self._writer.drain()
             except OSError:
+                self.is_broken = True
                 return
 
     async def rest(self) -> bytes:
@@ -252,6 +254,26 @@ async def test_behind_a_proxy_clients_are_told_apart_by_what_it_says(
             codes = [await tried("1.2.3.4, 203.0.113.7") for _ in range(25)]
             assert (codes[0], codes[-1]) == (401, 429)
             assert await tried("203.0.113.7, 203.0.113.8") == 401
+
+
+async def test_an_address_is_slowed_down_before_anybody_asks_for_its_token(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "ADDRESS_RATE", 0.1)
+    monkeypatch.setattr(door, "ADDRESS_BURST", 3.0)
+    async with running_gateway(connection, publisher, Config(http="127.0.0.1:0", behind_proxy=True)) as gateway:
+        token = await gateway.token("first")
+        await gateway.gateway.is_up.wait()
+        async with ClientSession(gateway.url, headers={"Authorization": f"Bearer {token}"}) as client:
+
+            async def tried(forwarded: str) -> int:
+                async with client.get("/health", headers={"X-Forwarded-For": forwarded}) as response:
+                    return response.status
+
+            assert [await tried("2001:db8::1") for _ in range(4)] == [200, 200, 200, 429]
+            assert await tried("2001:db8::2") == 429, "an IPv6 host owns its /64"
+            assert await tried("2001:db8:0:1::1") == 200
+            assert await tried("127.0.0.1") == 200
 
 
 async def test_a_key_that_cannot_be_read_is_named(connection: Connection, publisher: Publisher) -> None:

@@ -1,12 +1,14 @@
 """Tokens over HTTP: who is let in, to which topics, for what; and how they change while the gateway runs."""
 
+import logging
 from typing import Any
 
 import anyio
 import pytest
 from aiohttp import ClientSession
 
-from penstock.gateway.tokens import BadToken, TokenWish, create_token, list_tokens, revoke_token, rotate_token
+from actors.logs import FACTS
+from penstock.gateway.tokens import VERBS, BadToken, TokenWish, create_token, list_tokens, revoke_token, rotate_token
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -224,6 +226,26 @@ async def test_only_the_hash_is_stored(connection: Connection, publisher: Publis
         secret = text.split("_", 2)[2]
         assert len(secret) == 43, "256 bits"
         assert secret.encode() not in entry.value
+
+
+async def test_who_deletes_kicks_and_changes_is_in_the_log(
+    connection: Connection, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running_gateway(connection, publisher) as gateway:
+        text = await gateway.token("app", verbs=VERBS)
+        for number in range(2):
+            await call(gateway, text, "POST", "/v1/topics/t/jobs", {"id": str(number), "delay_ms": 60_000})
+        await call(gateway, text, "POST", "/v1/topics/t/jobs/0/kick")
+        await call(gateway, text, "DELETE", "/v1/topics/t/jobs/1")
+        await call(gateway, text, "POST", "/queue", {"command": "delete", "id": "none"})
+        await call(gateway, text, "PATCH", "/v1/topics/t", {"is_paused": True})
+    facts = {record.getMessage(): record.__dict__[FACTS] for record in caplog.records if FACTS in record.__dict__}
+    assert facts["job.kicked"] == {"by": "app", "address": "127.0.0.1", "topic": "t", "id": "0", "is_done": True}
+    assert facts["topic.changed"]["settings"] == {"is_paused": True}
+    deleted = [record.__dict__[FACTS] for record in caplog.records if record.getMessage() == "job.deleted"]
+    assert [(one["by"], one["id"], one["is_done"]) for one in deleted] == [("app", "1", True), ("app", "none", False)]
+    assert text not in caplog.text
 
 
 async def _until(gateway: RunningGateway, token: str, expected: int) -> None:

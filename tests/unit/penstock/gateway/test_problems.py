@@ -39,7 +39,7 @@ def test_a_problem_is_json_by_rfc_9457() -> None:
         (TooLarge("large", subject="s"), 413),
         (Disconnected("gone"), 503),
         (NoStream("none", subject="s"), 503),
-        (OutcomeUnknown("silence", subject="jobs.ready.secret.id"), 503),
+        (OutcomeUnknown("silence", subject="jobs.ready.secret.id"), 504),
         (Refused("no", subject="s"), 503),
     ],
 )
