@@ -130,6 +130,15 @@ class Tasks:
                 return
         await self._bucket.put(record.task, msgspec.json.encode(record))
 
+    async def limit(self, task: str, limits: TaskLimits) -> TaskRecord:
+        """Set a task's limits. Raises UnknownTask, MalformedMessage, RevisionConflict."""
+        entry = await self._bucket.get(task)
+        if entry is None:
+            raise UnknownTask(task)
+        record = msgspec.structs.replace(decode_task(entry.raw), limits=limits)
+        await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
+        return record
+
     def _take(self, task: str, raw: bytes) -> None:
         try:
             self._known[task] = decode_task(raw)

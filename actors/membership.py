@@ -59,6 +59,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     platforms: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     handing: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     started_ms: int = 0
     load: float = 0.0
     version: str = ""
@@ -75,6 +76,8 @@ class Status(msgspec.Struct, frozen=True):
     """Topics whose jobs are handed out on this node, which share each topic's rate."""
     handing: tuple[str, ...] = ()
     """Topics whose jobs this node's desk hands out: it has a part of their rate too, and fetches none ahead."""
+    tasks: tuple[str, ...] = ()
+    """Tasks whose items run on this node, which share each task's rate."""
     actors: tuple[ActorState, ...] = ()
 
 
@@ -291,6 +294,7 @@ class Members:
             platforms=now.platforms,
             topics=now.topics,
             handing=now.handing,
+            tasks=now.tasks,
             actors=now.actors,
             is_leaving=is_leaving,
         )
@@ -316,4 +320,4 @@ def decode_node(key: str, value: bytes) -> NodeRecord:
 
 def _place(record: NodeRecord) -> tuple[object, ...]:
     """Return what others place work by."""
-    return record.zone, record.labels, record.roles, record.topics, record.handing, record.run
+    return record.zone, record.labels, record.roles, record.topics, record.handing, record.tasks, record.run

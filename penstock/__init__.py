@@ -14,13 +14,19 @@ __all__ = [
     "Client",
     "Credentials",
     "HeldJob",
+    "ItemContext",
+    "ItemResult",
     "Job",
     "JobLost",
     "NotAccepted",
     "Order",
     "OrderRefused",
     "PenstockError",
+    "ReduceContext",
+    "Reject",
     "Retry",
+    "Skip",
+    "SplitContext",
     "Stale",
     "StartFailed",
     "StoreDown",
@@ -28,10 +34,12 @@ __all__ = [
     "Unavailable",
     "UsageError",
     "__version__",
+    "batch",
     "connect",
     "job",
     "new_job",
     "sink",
+    "write_sheet",
 ]
 
 _LATER = {
@@ -40,6 +48,14 @@ _LATER = {
     "Credentials": "streams.credentials",
     "HeldJob": "penstock.held_jobs",
     "new_job": "penstock.client_jobs",
+    "batch": "penstock.batches",
+    "Reject": "actors.batch_worker.handler",
+    "Skip": "actors.batch_worker.handler",
+    "ItemContext": "actors.batch_worker.contexts",
+    "ItemResult": "actors.batch_worker.contexts",
+    "ReduceContext": "actors.batch_worker.contexts",
+    "SplitContext": "actors.batch_worker.contexts",
+    "write_sheet": "penstock.batch_sheets",
     "sink": "penstock.sinks",
     "job": "penstock.jobs",
     "Job": "actors.job_worker.job",
@@ -78,8 +94,12 @@ _check_packages()
 
 
 if TYPE_CHECKING:
+    from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
+    from actors.batch_worker.handler import Reject, Skip
     from actors.job_worker.job import Bury, Job, JobLost, Retry
     from actors.stores.store import OrderRefused, StoreDown
+    from penstock.batch_sheets import write_sheet
+    from penstock.batches import batch
     from penstock.client import Client, connect
     from penstock.client_jobs import new_job
     from penstock.held_jobs import HeldJob

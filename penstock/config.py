@@ -27,7 +27,7 @@ from streams.subjects import TOKEN
 __all__ = ["ROLES", "Config", "is_loopback", "load_config", "node_name", "origin_of"]
 
 PREFIX = "PENSTOCK_"
-ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway")
+ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
 """What a node can do; it does all of it unless told otherwise."""
 SCHEMES = ("nats", "tls", "ws", "wss")
 LISTS = ("roles", "labels")

@@ -13,6 +13,7 @@ __all__ = ["open_engines"]
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.batch_engine import open_batch_engine
     from penstock.fetch_engine import open_fetch_engine
     from penstock.jobs_engine import open_jobs_engine
     from penstock.metrics import serve_metrics
@@ -27,9 +28,16 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         clock=node.clock,
         stop=node.stop,
     )
-    async with opened as fetch, open_jobs_engine(node, fetch.measures) as jobs:
+    async with (
+        opened as fetch,
+        open_jobs_engine(node, fetch.measures) as jobs,
+        open_batch_engine(node) as batches,
+    ):
         node.status = lambda: Status(
-            platforms=fetch.fetcher.platforms, topics=jobs.handlers.topics, handing=jobs.desk.handing()
+            platforms=fetch.fetcher.platforms,
+            topics=jobs.handlers.topics,
+            handing=jobs.desk.handing(),
+            tasks=batches.served,
         )
         with serve_metrics(node.config.metrics, fetch.measures.registry):
-            yield (*await open_sink_actors(node), *fetch.actors(), *jobs.actors())
+            yield (*await open_sink_actors(node), *fetch.actors(), *jobs.actors(), *batches.actors())

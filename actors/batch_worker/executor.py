@@ -88,6 +88,11 @@ class Executor:
         """The keys of the tasks that are served."""
         return tuple(self._handlers)
 
+    @property
+    def handlers(self) -> tuple[TaskHandler, ...]:
+        """What this process serves."""
+        return tuple(self._handlers.values())
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node is asked to stop, and then finish what is in hand."""
         async with anyio.create_task_group() as tasks:

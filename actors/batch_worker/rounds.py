@@ -78,7 +78,7 @@ async def _run_list(handler: TaskHandler, turn: Round, items: Sequence[tuple[int
     if decoded:
         contexts = [ItemContext(turn.instance_id, index, turn.attempt) for index, _ in decoded]
         try:
-            with anyio.fail_after(handler.record.item_timeout_ms / 1000):
+            with anyio.fail_after(len(decoded) * handler.record.item_timeout_ms / 1000):
                 answers = await handler.run_many([value for _, value in decoded], contexts)
             answers = _one_each(answers, len(decoded))
         except Exception as error:  # the border to the user's code

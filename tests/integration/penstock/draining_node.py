@@ -24,7 +24,7 @@ IN_HAND = 2
 
 async def _hold(node: Node, *, takes_for_ever: bool, task_status: TaskStatus[None]) -> None:
     """Take two messages, wait for the stop, finish them (or never); the puller gives back what it only prefetched."""
-    stream = node.connection.namespace.stream("WORK")
+    stream = node.connection.namespace.stream("CHORES")
     async with Puller(node.connection, stream, "drain", capacity=10) as puller:
         taken: list[Delivery] = [await puller.receive() for _ in range(IN_HAND)]
         task_status.started()

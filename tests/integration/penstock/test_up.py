@@ -101,11 +101,11 @@ async def test_the_embedded_server_says_what_it_promises_and_a_second_node_is_to
 async def test_a_stop_finishes_or_gives_back_and_loses_nothing(
     server: EmbeddedServer, connection: Connection, ready: Namespace, finishes: bool
 ) -> None:
-    stream = await add_stream(connection, "WORK", "work", ">", retention="workqueue")
+    stream = await add_stream(connection, "CHORES", "chores", ">", retention="workqueue")
     await add_consumer(connection, stream, "drain", ack_wait=60_000_000_000)
     async with Publisher(connection) as publisher:
         for number in range(6):
-            await publisher.publish(ready.subject("work", str(number)), b"")
+            await publisher.publish(ready.subject("chores", str(number)), b"")
     drain_s = 30 if finishes else 1
     environment = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": ready.name, "PENSTOCK_DRAIN_S": str(drain_s)}
     command = ("-m", "tests.integration.penstock.draining_node", *(() if finishes else ("for-ever",)))

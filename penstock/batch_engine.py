@@ -1,0 +1,115 @@
+"""Wires the batches of one node: what its parts share, and the actors with their roles."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from anyio.abc import TaskStatus
+
+from actors.batch_conductor import Conductor
+from actors.batch_instances import Instances
+from actors.batch_items import BatchItems
+from actors.batch_tasks import Tasks, UnknownTask
+from actors.batch_worker.executor import Executor
+from actors.membership import Members
+from actors.release import ReleaseRates
+from actors.supervisor import ActorSpec
+from penstock.batch_desk import BatchDesk
+from penstock.batches import task_handlers
+from penstock.node import AT_ONCE, Node
+from streams.files import Files
+
+__all__ = ["BatchEngine", "open_batch_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEngine:
+    """One node's batches."""
+
+    tasks: Tasks
+    instances: Instances
+    desk: BatchDesk
+    conductor: Conductor
+    executor: Executor | None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The tasks that this node serves; for its record."""
+        return self.executor.tasks if self.executor is not None else ()
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the engine's actors in start order."""
+        return (
+            ActorSpec(name="tasks", role="", run=self.tasks.run, policy=AT_ONCE),
+            ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
+            *self._executors(),
+            ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+        )
+
+    def _executors(self) -> tuple[ActorSpec, ...]:
+        executor = self.executor
+        if executor is None:
+            return ()
+
+        async def run(*, task_status: TaskStatus[None]) -> None:
+            for handler in executor.handlers:
+                await self.tasks.declare(handler.record)
+            await executor.run(task_status=task_status)
+
+        return (ActorSpec(name="executor", role="executor", run=run, drains=True),)
+
+
+@asynccontextmanager
+async def open_batch_engine(node: Node) -> AsyncIterator[BatchEngine]:
+    """Open what the engine's parts share, one of each for the node."""
+    tasks, instances = Tasks(node.bucket("TASKS")), Instances(node.bucket("INSTANCES"))
+    items = BatchItems(node.connection, node.publisher)
+    files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
+    handlers = tuple(task_handlers().values())
+    conductor = Conductor(
+        connection=node.connection,
+        publisher=node.publisher,
+        members=node.members,
+        instances=instances,
+        tasks=tasks,
+        items=items,
+        beats=node.bucket("BEATS"),
+        clock=node.clock,
+        chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+    )
+    executor = None
+    if handlers and node.config.has_role("executor"):
+        executor = Executor(
+            handlers,
+            node=node.members.name,
+            connection=node.connection,
+            instances=instances,
+            items=items,
+            files=files,
+            beats=node.bucket("BEATS"),
+            rates=ReleaseRates(_rate(tasks), _servers(node.members)),
+            clock=node.clock,
+            stop=node.stop,
+        )
+    desk = BatchDesk(
+        tasks=tasks, instances=instances, items=items, files=files, beats=node.bucket("BEATS"), clock=node.clock
+    )
+    yield BatchEngine(tasks=tasks, instances=instances, desk=desk, conductor=conductor, executor=executor)
+
+
+def _rate(tasks: Tasks) -> Callable[[str], float]:
+    def rate(task: str) -> float:
+        try:
+            return tasks.current(task).limits.item_rate
+        except UnknownTask:
+            return 0.0
+
+    return rate
+
+
+def _servers(members: Members) -> Callable[[str], int]:
+    """Return how many live nodes serve a task, as a function of the task."""
+    return lambda task: max(1, sum(task in node.tasks for node in members.live().values()))

@@ -1,0 +1,147 @@
+"""What a task does unless it says otherwise: its items are the rows of the uploaded sheet, its result is a sheet with
+each row, how it ended, and why. And what its own code may use for sheets of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from actors.batch_worker.contexts import ItemResult, ReduceContext, SplitContext
+from penstock.sheets.kinds import SheetKind
+from penstock.sheets.limits import BadSheet
+from penstock.sheets.parsing import parse_sheet
+from penstock.sheets.rows import Row
+from penstock.sheets.writing import SheetWriter, open_sheet
+from streams.files import FileInfo, Files
+
+__all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
+
+PAGE = 1_000
+STATUS, REASON, ROW = "status", "reason", "row"
+RESULT = "result.xlsx"
+_WORDS = {"ok": "succeeded", "again": "failed"}
+
+
+class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance is submitted with when a file comes along. `file`: its name in the object store; `name`: what
+    its sender called it; `params`: whatever else was given."""
+
+    file: str
+    name: str = ""
+    sheet: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class SheetRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row as an item: its number as people see it, and its cells by column."""
+
+    row: int
+    cells: dict[str, str | int | float | bool]
+
+
+async def split_sheet(context: SplitContext) -> None:
+    """Commit each row of the uploaded sheet."""
+    given = context.read_input(SheetInput)
+    async for rows in read_sheet(context.files, given.file, name=given.name, sheet=given.sheet):
+        await context.commit(*(SheetRow(number, cells) for number, cells in rows))
+        context.progress(rows[-1][0])
+
+
+async def read_sheet(files: Files, file: str, *, name: str = "", sheet: str = "") -> AsyncIterator[list[Row]]:
+    """Yield the rows of a file in the object store, some hundred at a time. Raises BadSheet."""
+    info = await files.info(file)
+    if info is None:
+        raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        path = Path(folder) / "upload"
+        async with await anyio.open_file(path, "wb") as copy:
+            async for part in files.read(info):
+                await copy.write(part)
+        async for rows in parse_sheet(path, name=name or file, sheet=sheet):
+            yield rows
+
+
+async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[str, Any]:
+    """Write each item, how it ended and why into `result.xlsx`, and return its name and the counts."""
+    columns: list[str] | None = None
+    async with Sheet.collecting(context) as sheets:
+        async for page in context.read(PAGE):
+            rows = [_result_row(result, is_rows=is_rows) for result in page]
+            if columns is None:
+                columns = list(rows[0])
+                sheets.open(RESULT, columns)
+            await sheets.write(rows)
+        if columns is None:
+            sheets.open(RESULT, [ROW, STATUS, REASON])
+    return {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
+
+
+def _result_row(result: ItemResult, *, is_rows: bool) -> dict[str, object]:
+    if is_rows:
+        number, cells = result.item
+    else:
+        number, cells = result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
+    return {ROW: number, **cells, STATUS: _WORDS.get(result.status, result.status), REASON: result.info}
+
+
+class Sheet:
+    """Sheets that a reduce writes: in a folder of their own while they grow, in the object store at the end."""
+
+    def __init__(self, context: ReduceContext, folder: Path) -> None:
+        self.names: list[str] = []
+        self._context = context
+        self._folder = folder
+        self._writer: SheetWriter | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def collecting(cls, context: ReduceContext) -> AsyncIterator[Sheet]:
+        with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+            sheet = cls(context, Path(folder))
+            yield sheet
+            await sheet.store()
+
+    def open(self, name: str, columns: Sequence[str]) -> None:
+        """Begin a sheet; its kind is that of its name (xlsx, csv, jsonl)."""
+        kind = msgspec.convert(name.rpartition(".")[2].lower(), SheetKind)
+        self._writer = open_sheet(self._folder / name, kind, columns)
+        self.names.append(name)
+
+    async def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Add rows to it."""
+        assert self._writer is not None
+        await anyio.to_thread.run_sync(self._writer.write, rows)
+
+    async def store(self) -> None:
+        """End the sheet, and put it into the object store."""
+        if self._writer is not None:
+            await anyio.to_thread.run_sync(self._writer.__exit__, None, None, None)
+            for name in self.names:
+                await store_file(self._context.files, f"{self._context.instance_id}/{name}", self._folder / name)
+
+
+@asynccontextmanager
+async def write_sheet(context: ReduceContext, name: str, columns: Sequence[str]) -> AsyncIterator[Sheet]:
+    """Write a sheet of the task's own: `async with write_sheet(ctx, "failed.csv", ["sku", "why"]) as sheet:
+    await sheet.write(rows)`. At the end it is in the object store, under the instance's id and its name."""
+    async with Sheet.collecting(context) as sheet:
+        sheet.open(name, columns)
+        yield sheet
+
+
+async def store_file(files: Files, name: str, path: Path, *, most_bytes: int | None = None) -> FileInfo:
+    """Put a file of this machine into the object store. Raises FileTooLarge."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        async with await anyio.open_file(path, "rb") as file:
+            while part := await file.read(1 << 20):
+                yield part
+
+    return await files.put(name, parts(), most_bytes=most_bytes)

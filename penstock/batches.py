@@ -1,0 +1,223 @@
+"""Batches: a class of the user's own that says what to do with each row of an upload, and with all of them at the end.
+
+    @penstock.batch("register-products", item_rate=200)
+    class RegisterProducts:
+        async def map(self, product: Product) -> str | None: ...
+
+`map` (or `map_many`, which takes a list) is all that has to be there. `split(self, ctx)` commits the items: without it
+the items are the rows of the uploaded sheet. `reduce(self, ctx)` sums up: without it the result is a sheet with each
+row, how it ended and why. Everything else is Penstock's: storing, spreading, pacing, trying again, counting, progress.
+
+An item has succeeded when `map` returns; what it returns is kept with it (any JSON value up to 2 KiB). Whatever it
+raises lets it go round again after a while, and after the last attempt it has failed, for that reason. `raise
+penstock.Reject(reason)` fails it at once, `raise penstock.Skip(reason)` says that nothing was to be done.
+
+An item may run twice: its process may die before its end is stored. With `is_idempotent=False` it never begins twice;
+one whose end nobody knows ends as `unknown`, or as `check(self, item)` says.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, get_args
+
+import anyio.to_thread
+import msgspec
+
+from actors.batch_tasks import TaskLimits, TaskRecord
+from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
+from actors.batch_worker.handler import Reject, Skip, TaskHandler
+from penstock.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
+from penstock.errors import UsageError
+from streams.batch_messages import Status
+from streams.subjects import TOKEN
+
+__all__ = [
+    "ItemContext",
+    "ItemResult",
+    "ReduceContext",
+    "Reject",
+    "Skip",
+    "SplitContext",
+    "batch",
+    "task_handlers",
+]
+
+ClassT = TypeVar("ClassT", bound=type)
+_handlers: dict[str, tuple[TaskHandler, type]] = {}
+
+
+def batch(
+    task: str,
+    *,
+    item_rate: float = 0.0,
+    item_concurrency: int = 0,
+    main_concurrency: int = 10,
+    attempts: int = 3,
+    retry_base_s: float = 1.0,
+    retry_cap_s: float = 60.0,
+    most_failures: float = 1.0,
+    is_idempotent: bool = True,
+    chunk_items: int = 1_000,
+    item_timeout_s: float = 60.0,
+    keep_days: int = 14,
+    concurrency: int = 1,
+    version: str = "",
+) -> Callable[[ClassT], ClassT]:
+    """Have instances of the task run by the decorated class, which is made without arguments, once a process.
+
+    Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time, `main_concurrency`
+    instances at work (0: no limit). `most_failures`: share of the items that may fail before the rest is stopped.
+    `concurrency`: items of one chunk at the same time, for functions that wait for others. Raises UsageError.
+    """
+
+    def register(cls: ClassT) -> ClassT:
+        known = _handlers.get(task)
+        if known is not None and known[1] is not cls:
+            raise UsageError(f"task {task!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
+        record = TaskRecord(
+            task=_checked_key(task),
+            app=cls.__module__,
+            version=version,
+            limits=TaskLimits(
+                main_concurrency=main_concurrency, item_rate=item_rate, item_concurrency=item_concurrency
+            ),
+            attempts=attempts,
+            retry_base_ms=round(retry_base_s * 1000),
+            retry_cap_ms=round(retry_cap_s * 1000),
+            most_failures=most_failures,
+            is_idempotent=is_idempotent,
+            has_check=hasattr(cls, "check"),
+            chunk_items=chunk_items,
+            item_timeout_ms=round(item_timeout_s * 1000),
+            keep_days=keep_days,
+        )
+        try:
+            record = msgspec.convert(msgspec.to_builtins(record), TaskRecord)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"task {task!r}: {error}") from error
+        _handlers[task] = _handler(record, cls, concurrency), cls
+        return cls
+
+    return register
+
+
+def task_handlers() -> Mapping[str, TaskHandler]:
+    """Return the tasks that were registered, by key."""
+    return {task: handler for task, (handler, _) in _handlers.items()}
+
+
+def _checked_key(task: object) -> str:
+    if isinstance(task, str) and TOKEN.fullmatch(task):
+        return task
+    raise UsageError(f"task {task!r}: name it with 1 to 64 of A-Z a-z 0-9 _ -: @penstock.batch('register-products')")
+
+
+def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
+    own = cls.__qualname__
+    try:
+        user: Any = cls()
+    except TypeError as error:
+        raise UsageError(f"task {record.task}: {own} is made without arguments: {error}") from error
+    one, many = getattr(user, "map", None), getattr(user, "map_many", None)
+    if (one is None) == (many is None):
+        raise UsageError(f"task {record.task}: {own} needs either `map(self, item)` or `map_many(self, items)`")
+    split, reduce = getattr(user, "split", None), getattr(user, "reduce", None)
+    function: Callable[..., Any] = one if one is not None else many  # type: ignore[assignment] # one of them is there
+    item_type = _item_type(function, is_list=many is not None, own=own)
+    decode = _decoder(item_type, is_row=split is None)
+    return TaskHandler(
+        record=record,
+        split=_async(split) if split is not None else split_sheet,
+        reduce=_async(reduce) if reduce is not None else functools.partial(reduce_to_sheet, is_rows=split is None),
+        decode=decode,
+        run=_with_context(one) if one is not None and inspect.iscoroutinefunction(one) else None,
+        run_many=_looped(one) if one is not None and not inspect.iscoroutinefunction(one) else _many(many),
+        check=_check(user) if record.has_check else None,
+        concurrency=concurrency,
+    )
+
+
+def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
+    """Return how an item is decoded. A row's cells may be text where the type has numbers: sheets know no better."""
+    if not is_row:
+        return msgspec.json.Decoder(item_type).decode
+    rows = msgspec.json.Decoder(SheetRow)
+
+    def decode(raw: Any) -> Any:
+        cells = rows.decode(raw).cells
+        return cells if item_type is Any else msgspec.convert(cells, item_type, strict=False)
+
+    return decode
+
+
+def _item_type(function: Callable[..., Any], *, is_list: bool, own: str) -> Any:
+    """Return what the first parameter is annotated with, Any without."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise UsageError(f"{own}.{function.__name__}: it takes the item as its first argument")
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        try:
+            hints = typing.get_type_hints(function)
+        except NameError as error:
+            raise UsageError(f"{own}.{function.__name__}: {error}; import its types at run time") from error
+        annotation = hints.get(parameters[0].name, Any)
+    if annotation is inspect.Parameter.empty:
+        return Any
+    return (get_args(annotation) or (Any,))[0] if is_list else annotation
+
+
+def _many(function: Callable[..., Any] | None) -> Callable[[Any, Any], Awaitable[Any]] | None:
+    return None if function is None else _with_context(function)
+
+
+def _looped(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return a plain function of one item as one of many: a thread for each item would cost more than most items."""
+    takes_context = len(inspect.signature(function).parameters) > 1
+
+    def each(item: Any, context: ItemContext) -> object:
+        try:
+            return function(item, context) if takes_context else function(item)
+        except Exception as error:  # the border to the user's code: its item's answer, and nobody else's
+            return error
+
+    return _async(lambda items, contexts: [each(*pair) for pair in zip(items, contexts, strict=True)])
+
+
+def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the function as one of two arguments; a second parameter gets the context."""
+    takes_context = len(inspect.signature(function).parameters) > 1
+    run = _async(function)
+    if takes_context:
+        return run
+
+    def alone(item: Any, _context: Any) -> Awaitable[Any]:
+        return run(item)
+
+    return alone
+
+
+def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return the function itself if it is async; a plain one is run in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    async def in_thread(*arguments: Any) -> Any:
+        return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+
+    return in_thread
+
+
+def _check(user: Any) -> Callable[[Any, ItemContext], Awaitable[Status]]:
+    asked = _with_context(user.check)
+
+    async def check(item: Any, context: ItemContext) -> Status:
+        """True: it succeeded. False: it did not happen, and may run again. None: nobody knows."""
+        answer = await asked(item, context)
+        return "ok" if answer is True else "again" if answer is False else "unknown"
+
+    return check
