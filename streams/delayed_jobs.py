@@ -74,16 +74,18 @@ class DelayedJobs:
 
     # ---- the sweep
 
-    async def sweep(self, take: Callable[[int, bytes], object], *, after_seq: int = 0) -> int:
-        """Call `take(due_ms, name)` for each job that may be delayed, of those stored after `after_seq`; return the
-        last sequence that was read. What is stored meanwhile may be left out.
+    async def sweep(self, take: Callable[[list[tuple[int, bytes]]], object], *, after_seq: int = 0) -> int:
+        """Call `take`, page by page, with due time and name of each job that may be delayed, of those stored after
+        `after_seq`; return the last sequence that was read. What is stored meanwhile may be left out.
 
         Raises NoStream, Disconnected, Refused."""
         seq = after_seq
         asked = await self._what_to_ask()
         while True:
             seq_before = seq
-            seq, left = await self._page(take, {**asked, "seq": seq + 1})
+            payloads, end = await self._page({**asked, "seq": seq + 1})
+            take([job for payload in payloads if (job := _quick_due_of(payload))])
+            seq, left = _end_of_page(end, self._stream)
             if not left or seq <= seq_before:
                 return max(seq, seq_before)
 
@@ -97,34 +99,27 @@ class DelayedJobs:
             asked["next_by_subj"] = self._all
         return asked
 
-    async def _page(self, take: Callable[[int, bytes], object], request: dict[str, object]) -> tuple[int, int]:
-        """Read one page; return its last sequence and how many messages are left after it."""
+    async def _page(self, request: dict[str, object]) -> tuple[list[bytes], bytes]:
+        """Read one page; return its payloads and the status that ended it."""
         deadline_s = monotonic_s() + SWEEP_S
         while True:
             await self._connection.connected_by(deadline_s)
             try:
                 async with asyncio.timeout(PAGE_S):
-                    end = await self._page_once(take, request)
+                    return await self._page_once(request)
             except TimeoutError:
                 if monotonic_s() > deadline_s:
                     raise Disconnected(f"{self._stream}: a page was not read within {SWEEP_S:g} s") from None
-                continue
-            return _end_of_page(end, self._stream)
 
-    async def _page_once(self, take: Callable[[int, bytes], object], request: dict[str, object]) -> bytes:
+    async def _page_once(self, request: dict[str, object]) -> tuple[list[bytes], bytes]:
         ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        head = _HEAD.match
+        payloads: list[bytes] = []
 
         def deliver(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-            if status_of(block)[0]:
-                if not ended.done():
-                    ended.set_result(block or b"")
-                return
-            found = head(payload)
-            if found is not None:
-                take(int(found[3]), b"%b.%b" % (found[1], found[2]))
-            elif job := due_of(payload):
-                take(*job)
+            if block is None or not status_of(block)[0]:
+                payloads.append(payload)
+            elif not ended.done():
+                ended.set_result(block)
 
         inbox = self._connection.new_inbox()
         sid = self._connection.listen(inbox, deliver)
@@ -132,7 +127,7 @@ class DelayedJobs:
             await self._connection.publish_core(
                 f"$JS.API.DIRECT.GET.{self._stream}", msgspec.json.encode(request), reply=inbox
             )
-            return await ended
+            return payloads, await ended
         finally:
             self._connection.unlisten(sid)
 
@@ -201,6 +196,12 @@ def due_of(payload: bytes) -> tuple[int, bytes] | None:
     return (job.due_ms, name) if _NAME.fullmatch(name) else None
 
 
+def _quick_due_of(payload: bytes) -> tuple[int, bytes] | None:
+    """As `due_of`; without decoding where the job has an ordinary id."""
+    found = _HEAD.match(payload)
+    return due_of(payload) if found is None else (int(found[3]), b"%b.%b" % (found[1], found[2]))
+
+
 def encode_notice(jobs: Sequence[tuple[int, int, str]]) -> bytes:
     """Return a notice of jobs of one partition that were delayed: due time, sequence, `topic.key`."""
     return msgspec.msgpack.encode(jobs)
@@ -231,8 +232,7 @@ def _end_of_page(block: bytes, stream: str) -> tuple[int, int]:
 def _waiting_job(name: bytes, payload: bytes, block: bytes | None) -> WaitingJob | None:
     """Return a delayed job from a direct get's answer; None for what is none, or is not fired at one time."""
     headers = parse_headers(block)
-    found = _HEAD.match(payload)
-    due = (int(found[3]), name) if found is not None else due_of(payload)
+    due = _quick_due_of(payload)
     try:
         server_ms = server_time_s(headers.get("Nats-Schedule", "").removeprefix(_AT)) * 1000
     except MalformedMessage:

@@ -183,9 +183,8 @@ class DelayTimer:
         overdue_ms = self._clock.now_ms() - BACKSTOP_MS
         began_s, known_before = monotonic_s(), len(self._times)
 
-        def take(due_ms: int, name: bytes) -> None:
-            if due_ms > overdue_ms:
-                self._learn(due_ms, name, partitions)
+        def take(jobs: list[tuple[int, bytes]]) -> None:
+            self._learn([job for job in jobs if job[0] > overdue_ms], partitions)
 
         try:
             last_seq = await self._jobs.sweep(take, after_seq=after_seq)
@@ -202,13 +201,14 @@ class DelayTimer:
         return True
 
     def _told(self, jobs: list[tuple[int, int, bytes]]) -> None:
-        for due_ms, seq, name in jobs:
-            self._newest_seq = max(self._newest_seq, seq)
-            self._learn(due_ms, name)
+        self._newest_seq = max(self._newest_seq, max((seq for _, seq, _ in jobs), default=0))
+        self._learn([(due_ms, name) for due_ms, _, name in jobs])
 
-    def _learn(self, due_ms: int, name: bytes, only: Collection[int] | None = None) -> None:
-        if self._times.add(due_ms, name, only) and due_ms < self._awaited_ms:
-            self._awaited_ms = due_ms
+    def _learn(self, jobs: list[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
+        self._times.add(jobs, only)
+        next_ms = self._times.next_ms()
+        if next_ms is not None and next_ms < self._awaited_ms:
+            self._awaited_ms = next_ms
             self._load_alarm.ring()
         if self._times.horizon_ms is not None and not self._has_horizon:
             self._has_horizon = True
@@ -262,10 +262,9 @@ class DelayTimer:
             self._leave(len(in_time))
             await anyio.sleep(REST_S)
             return
+        self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # replaced by a later one
         for job in jobs:
-            if job.due_ms > until_ms:  # replaced by a later one
-                self._times.add(job.due_ms, job.name)
-            else:
+            if job.due_ms <= until_ms:
                 self._make_ready(job)
         self._adapt(monotonic_s() - began_s if in_time else 0.0)
         await anyio.lowlevel.checkpoint()

@@ -14,7 +14,7 @@ it: `may_fire`, by the recent round trips. All else is left to the server (ADR 1
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 from zlib import crc32
@@ -79,21 +79,22 @@ class DueTimes:
         """Keep it no longer."""
         self._bytes -= sum(map(_size, self._heaps.pop(partition, [])))
 
-    def add(self, due_ms: int, name: bytes, only: Collection[int] | None = None) -> bool:
-        """Take a job's due time; return False if its partition is not kept (or not one of `only`), or if it is beyond
-        the horizon. A repeat does no harm. An impossible time counts as the nearest possible."""
-        partition = crc32(name) % PARTITIONS
-        heap = self._heaps.get(partition)
-        if heap is None or (only is not None and partition not in only):
-            return False
-        if self.horizon_ms is not None and due_ms >= self.horizon_ms:
-            return False
-        entry = min(max(due_ms, 0), _LATEST_MS).to_bytes(_DUE_BYTES, "big") + name
-        heappush(heap, entry)
-        self._bytes += _size(entry)
+    def add(self, jobs: Iterable[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
+        """Take due times and names of jobs; of those whose partition is not kept (or not one of `only`), or that are
+        beyond the horizon, nothing is kept. A repeat does no harm. A time before 1970 counts as 1970, one beyond the
+        year 10,000 as never."""
+        heaps = {n: heap for n, heap in self._heaps.items() if only is None or n in only}
+        end_ms = _LATEST_MS if self.horizon_ms is None else self.horizon_ms - 1
+        size = 0
+        for due_ms, name in jobs:
+            heap = heaps.get(crc32(name) % PARTITIONS)
+            if heap is not None and due_ms <= end_ms:
+                entry = (due_ms if due_ms > 0 else 0).to_bytes(_DUE_BYTES, "big") + name
+                heappush(heap, entry)
+                size += len(entry) + _OVERHEAD
+        self._bytes += size
         if self._bytes > self._most_bytes:
             self._shed()
-        return True
 
     def next_ms(self) -> int | None:
         """Return the earliest due time, None if there is none."""

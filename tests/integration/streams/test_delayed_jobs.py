@@ -32,9 +32,7 @@ def stored(connection: Connection, state: str, job_id: str, due_ms: int) -> Outg
 
 async def swept(connection: Connection, after_seq: int = 0) -> tuple[set[tuple[int, bytes]], int]:
     found: set[tuple[int, bytes]] = set()
-    last = await DelayedJobs(connection, connection.namespace).sweep(
-        lambda due_ms, name: found.add((due_ms, name)), after_seq=after_seq
-    )
+    last = await DelayedJobs(connection, connection.namespace).sweep(found.update, after_seq=after_seq)
     return found, last
 
 
