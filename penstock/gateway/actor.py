@@ -91,7 +91,7 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.gateway.server")  # takes half a second
-            self.shared = Shared(self._desk, self._is_connected, now_ms)
+            self.shared = Shared(self._desk, self._is_connected)
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

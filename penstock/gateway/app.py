@@ -130,18 +130,12 @@ def _path(path: str) -> str:
 
 def _failed(_request: Any, error: Exception) -> Response[bytes]:
     """Answer for the router: there is no such path, no such method on it, or a fault that no operation had."""
-    problem = FAULT
+    problem, hint = FAULT, "GET /schema tells what is"
     match getattr(error, "status_code", 500):
         case 404:
-            problem = refused(
-                404, "not_found", "there is nothing at this path", hint="GET /schema tells what is"
-            ).problem
+            problem = refused(404, "not_found", "there is nothing at this path", hint=hint).problem
         case 405:
-            problem = _no_method().problem
+            problem = refused(405, "method", "this path has other methods", hint=hint).problem
         case _:
             log.error("gateway.failed", exc_info=error)
     return Response(problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode())
-
-
-def _no_method() -> RefusedRequest:
-    return refused(405, "method", "this path has other methods", hint="GET /schema tells which")

@@ -58,6 +58,10 @@ class Caller:
         """Return the topic or the receipt as the client knows it."""
         return inner.removeprefix(self._prefix)
 
+    def said(self, text: str) -> str:
+        """Return what the desk says, with the topics as the client knows them."""
+        return text.replace(self._prefix, "") if self._prefix else text
+
     def is_own(self, inner: str) -> bool:
         """True if a topic of the broker is the caller's."""
         return inner.startswith(self._prefix) and self._fits(inner.removeprefix(self._prefix))

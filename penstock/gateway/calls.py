@@ -45,10 +45,9 @@ class Answer(NamedTuple):
 class Shared:
     """What one gateway's operations work with. `polls` are the waits that end at once when the node stops."""
 
-    def __init__(self, desk: JobDesk, is_connected: Callable[[], bool], now_ms: Callable[[], int]) -> None:
+    def __init__(self, desk: JobDesk, is_connected: Callable[[], bool]) -> None:
         self.desk = desk
         self.is_connected = is_connected
-        self.now_ms = now_ms
         self.load = Load()
         self.quotas = Quotas(desk)
         self.polls: set[CancelScope] = set()

@@ -38,7 +38,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-PUBLIC = ("/health", "/ready", "/schema")
+PUBLIC = frozenset({"/health", "/ready", "/schema", "/schema/openapi.json"})
 """Tell nothing of anybody's, and are asked by those who have no token."""
 FAULT = refused(500, "internal", "this is a fault of ours; it is in the node's log").problem
 BURST_S = 2
@@ -80,7 +80,7 @@ class Door:
         head = check_head(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
         address, now_s = self._address(scope, head), monotonic_s()
         self._check_address(address, now_s)
-        caller = ANYBODY if scope["path"].startswith(PUBLIC) else self._caller(head, address, now_s)
+        caller = ANYBODY if scope["path"] in PUBLIC else self._caller(head, address, now_s)
         rate = self._token_rate(caller, now_s)
         body = b"" if head.length == 0 else await self._read(receive)
         if body is None:

@@ -88,7 +88,9 @@ def item_of(call: Call, told: Added | NotAdded) -> ItemAnswer:
     """Return what a client hears of one job. A first job of another body is a conflict, though it was to be kept."""
     if isinstance(told, NotAdded):
         status = 422 if told.code == "bad" else HTTP_CODES[told.code]
-        return ItemAnswer(status=status, code=told.code, detail=told.reason, what=told.field, id=told.id)
+        return ItemAnswer(
+            status=status, code=told.code, detail=call.caller.said(told.reason), what=told.field, id=told.id
+        )
     if not told.is_new and not told.is_same_body:
         detail = f"a job of this id, with another body, is {told.state}; it stands"
         return ItemAnswer(status=409, code="exists", detail=detail, what="id", id=told.id)

@@ -144,7 +144,7 @@ async def _finish(shared: Shared, call: Call, command: Finish) -> Reply:
         told = await shared.desk.finish_by_id(command.id, is_allowed=call.caller.is_own)
     if told.code == "ok":
         return Reply(success=True, id=command.id)
-    return Reply(success=False, error=_words(told.code, told.reason), id=command.id)
+    return Reply(success=False, error=_words(told.code, call.caller.said(told.reason)), id=command.id)
 
 
 async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:

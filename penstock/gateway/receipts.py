@@ -8,6 +8,9 @@ from actors.model.job_answers import Answer as Told
 from penstock.gateway.calls import Answer, Call, Shared, decoded
 from penstock.gateway.shapes import AllSettled, Settled, ToBury, ToFinish, ToRelease, ToTouch
 
+NOT_HELD = "this receipt holds nothing"
+ENDED = ("ok", "stale")
+
 _finish = msgspec.json.Decoder(ToFinish).decode
 _touch = msgspec.json.Decoder(ToTouch).decode
 _release = msgspec.json.Decoder(ToRelease).decode
@@ -63,7 +66,9 @@ async def _settled(
     with shared.load.work("settle", call.caller.key):
         told = iter(await settle([one for one in inner if one is not None]))
     answers = [
-        _answer(receipt, next(told)) if one is not None else Settled(receipt=receipt, code="stale", reason=NOT_HELD)
+        _answer(call, receipt, next(told))
+        if one is not None
+        else Settled(receipt=receipt, code="stale", reason=NOT_HELD)
         for receipt, one in zip(receipts, inner, strict=True)
     ]
     if is_over:
@@ -71,9 +76,5 @@ async def _settled(
     return Answer(AllSettled(ok=sum(answer.code == "ok" for answer in answers), answers=answers))
 
 
-NOT_HELD = "this receipt holds nothing"
-ENDED = ("ok", "stale")
-
-
-def _answer(receipt: str, told: Told) -> Settled:
-    return Settled(receipt=receipt, code=told.code, reason=told.reason, until_ms=told.until_ms)
+def _answer(call: Call, receipt: str, told: Told) -> Settled:
+    return Settled(receipt=receipt, code=told.code, reason=call.caller.said(told.reason), until_ms=told.until_ms)

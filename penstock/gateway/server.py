@@ -17,7 +17,7 @@ from penstock.gateway.app import build_app
 from penstock.gateway.calls import Shared
 from penstock.gateway.connections import BoundedConnection, connection_class
 from penstock.gateway.door import Door
-from penstock.gateway.limits import IDLE_S, MOST_CONNECTIONS, Census
+from penstock.gateway.limits import IDLE_S, MOST_CONNECTIONS, MOST_PER_ADDRESS, Census
 from penstock.gateway.live_tokens import LiveTokens
 
 __all__ = ["GatewayServer"]
@@ -92,7 +92,7 @@ def _uvicorn_config(config: Config, shared: Shared, tokens: LiveTokens, *, is_op
     door = Door(build_app(shared), shared, tokens, is_open=is_open, behind_proxy=config.behind_proxy)
     made = uvicorn.Config(
         door,
-        http=connection_class(Census(_most_connections())),
+        http=connection_class(_census(config)),
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -117,7 +117,9 @@ def _uvicorn_config(config: Config, shared: Shared, tokens: LiveTokens, *, is_op
     return made
 
 
-def _most_connections() -> int:
-    """Half of the files that this process may open; the other half is for everything else."""
+def _census(config: Config) -> Census:
+    """Return a count with room for half of the files that this process may open; the others are for everything else.
+    Behind a proxy all connections are of one address."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
+    most = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
+    return Census(most, most if config.behind_proxy else MOST_PER_ADDRESS)

@@ -62,6 +62,7 @@ def test_receipts_are_of_the_tenants_topics() -> None:
     assert tenant.inner_receipt("orders.k.7.abc") == "acme--orders.k.7.abc"
     assert tenant.outer("acme--orders.k.7.abc") == "orders.k.7.abc"
     assert tenant.inner_receipt("mail.k.7.abc") is None
+    assert tenant.said("topic acme--orders is full") == "topic orders is full"
 
 
 def test_verbs_are_needed() -> None:
