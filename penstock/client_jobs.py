@@ -40,6 +40,9 @@ __all__ = ["HeldJob", "Jobs", "Reservation", "new_job"]
 
 AT_ONCE = 4
 """Parts of a long list that are under way at a time."""
+PIECE_MS = 30_000
+"""A longer wait is asked for in pieces: the service ends one within a minute, and so does many a link on the way."""
+PAUSE_S = 0.02
 ROOM = 4096
 """Bytes of a message that are left for what stands beside the jobs."""
 
@@ -160,11 +163,20 @@ class Jobs:
         """Hold up to `most` jobs, at least one if one becomes ready within `wait`; settle each within its TTR. What was
         handed out and got lost on the way comes again when its TTR runs out."""
         wait_ms = millis("wait", wait)
-        ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": holder}
+        ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": min(wait_ms, PIECE_MS), "holder": holder}
         if ttr is not None:
             ask["ttr_ms"] = millis("ttr", ttr)
-        answered = await self._asker.ask("reserve", encode(ask), wait_s=max(0, wait_ms) / 1000)
-        return [HeldJob(self, reserved) for reserved in decode(answered.payload, ReservedJobs).jobs]
+        until_s = monotonic_s() + wait_ms / 1000
+        while True:
+            answered = await self._asker.ask("reserve", encode(ask), wait_s=max(0, wait_ms) / 1000)
+            held = [HeldJob(self, reserved) for reserved in decode(answered.payload, ReservedJobs).jobs]
+            left_s = until_s - monotonic_s()
+            if held or left_s <= 0:
+                return held
+            await anyio.sleep(
+                min(left_s, PAUSE_S)
+            )  # a node that stops ends its waits early; another one takes the next
+            ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
 
     async def finish(self, job: HeldJob | str) -> None:
         """Done, by the job or its receipt. Raises Stale."""

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 
 import penstock
 from actors.model.job_answers import Added, NotAdded
-from penstock import calls, held_jobs
+from penstock import calls, client_jobs, held_jobs
 from penstock.client import Client
 from penstock.client_forms import parts_of
 from penstock.held_jobs import HeldJob
@@ -150,6 +150,26 @@ async def test_who_waits_gets_it(client: Client) -> None:
         tasks.start_soon(work)
         await client.jobs.add(TOPIC, 1)
     assert [job.body for job in found] == [1]
+
+
+async def test_a_long_wait_is_asked_for_in_pieces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_jobs, "PIECE_MS", 50)
+    asked: list[str] = []
+    ask = client.jobs._asker.ask
+
+    async def count(endpoint: str, payload: bytes, **more: float) -> calls.Answered:
+        asked.append(endpoint)
+        if asked == ["reserve"] * 3:
+            await client.jobs.add(TOPIC, 1)
+        return await ask(endpoint, payload, **more)
+
+    monkeypatch.setattr(client.jobs._asker, "ask", count)
+    [job] = await client.jobs.reserve_many(TOPIC, wait=3600)
+    assert job.body == 1
+    assert asked.count("reserve") >= 3
+    began_s = anyio.current_time()
+    assert await client.jobs.reserve_many(TOPIC, wait=0.2) == []
+    assert anyio.current_time() - began_s >= 0.15
 
 
 async def test_an_exception_gives_it_back_with_the_reason(client: Client, office: Office) -> None:
