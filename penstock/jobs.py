@@ -28,6 +28,7 @@ import msgspec
 
 from actors.job_worker.handler import ALL_LANES, Handler, Taker, async_taker, plain_taker
 from actors.job_worker.job import BadBody, Bury, Duration, Job, JobLost, Retry, ttr_of
+from actors.model.topic_settings import DEFAULT
 from penstock.errors import UsageError
 from streams.job_messages import Priority
 
@@ -59,6 +60,8 @@ def job(
         own = _name_of(function)
         if not isinstance(topic, str):
             raise UsageError(f"job handler {own}: name its topic: @penstock.job('topic')")
+        if topic == DEFAULT:
+            raise UsageError(f"job handler {own}: {DEFAULT!r} is what holds for all topics; use another name")
         known = _handlers.get(topic)
         if known is not None and known[1] is not function:
             raise UsageError(f"topic {topic!r}: {own} and {known[0].name} both handle it; it can have one handler")

@@ -151,6 +151,11 @@ class Puller:
         self._ask()
 
     @property
+    def is_troubled(self) -> bool:
+        """Whether the consumer was last heard of by a refusal: it may be missing."""
+        return self._retry_s > 0
+
+    @property
     def capacity(self) -> int:
         return self._capacity
 

@@ -47,18 +47,16 @@ class Place:
         """It was told to end long ago, and runs on."""
 
     async def serve(self) -> None:
-        """Run calls until the topic ends and nothing waits any more. Raises FATAL errors."""
+        """Run calls until the topic ends. Raises FATAL errors."""
         topic, ready, most = self._topic, self._topic.ready, self._most
         self._task = asyncio.current_task()
         try:
             now_s = monotonic_s()
-            while True:
+            while not topic.is_ending:
                 if now_s > topic.slices.until_s:
                     await topic.breathe()
                 deliveries = ready.take(most)
                 if not deliveries:
-                    if topic.is_ending:
-                        return
                     await ready.turn()
                     now_s = monotonic_s()
                     continue

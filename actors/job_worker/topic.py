@@ -17,6 +17,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskStatus
 
+from actors.actor import FATAL
 from actors.job_worker.handler import Handler
 from actors.job_worker.job import Bury, Call, Job, Retry
 from actors.job_worker.place import Cut, Place
@@ -40,7 +41,7 @@ from actors.model.job_handling import (
 from actors.model.topic_settings import LANES, TopicSettings
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
-from streams.errors import ConnectionLost, Disconnected, MalformedMessage
+from streams.errors import ConnectionLost, Disconnected, MalformedMessage, StreamError
 from streams.job_messages import Job as JobRecord
 from streams.job_messages import Priority, decode_job
 from streams.puller import Puller
@@ -59,6 +60,8 @@ ALONE_S = 1.0
 CLEAN_UP_S = 1.0
 PATIENCE_S = 1.0
 """How long more may wait here than will soon be run, before it is given back."""
+MISSING_S = 2.0
+"""How often a consumer that does not answer is looked after: somebody may have deleted it."""
 MOST_NAMED = 10
 """Jobs that a log line names."""
 MOST_REASON = 1_000
@@ -89,6 +92,11 @@ class TopicWorker:
         self._least_ahead = 0
         self._tended_s = monotonic_s()
         self._excess_since_s = 0.0
+        self._excess: list[Delivery] = []
+        self._leaving: list[Delivery] = []
+        self._has_excess = anyio.Event()
+        self._is_missing = False
+        self._looked_s = 0.0
         self._suspicion: Suspicion = "none"
         self._suspect_until_s = 0.0
         self._alone: Delivery | None = None
@@ -103,6 +111,7 @@ class TopicWorker:
         Cancelled (the drain deadline has passed), all is given back. Raises FATAL errors."""
         async with anyio.create_task_group() as lanes:
             await lanes.start(self._keep_lanes)
+            lanes.start_soon(self._keep_giving_back)
             try:
                 async with anyio.create_task_group() as places:
                     for place in self._places:
@@ -136,6 +145,28 @@ class TopicWorker:
                 task_status = anyio.TASK_STATUS_IGNORED
                 await self._changed.wait()
                 self._changed = anyio.Event()
+                if self._is_missing:
+                    self._is_missing = False
+                    await self._remake_consumers()
+
+    async def _remake_consumers(self) -> None:
+        topics = self._shared.topics
+        topics.forget_consumer(self.topic)
+        try:
+            await topics.use(self.topic, *self._pullers)
+        except FATAL:
+            raise
+        except StreamError as error:  # it is looked for again soon
+            log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
+
+    async def _keep_giving_back(self) -> None:
+        """Give back what `tend` has found too much, beside it: without a link that takes a while."""
+        while True:
+            await self._has_excess.wait()
+            self._has_excess = anyio.Event()
+            self._leaving, self._excess = self._excess, []
+            await self._give_back(self._leaving)
+            self._leaving = []
 
     async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
         if priority in self._pullers:
@@ -193,7 +224,7 @@ class TopicWorker:
         for delivery in self.ready.remove(lambda delivery: delivery.subject.endswith(suffix)):
             delivery.forget()
 
-    async def tend(self) -> None:
+    def tend(self) -> None:
         """Look after what runs and what is held; several times a second."""
         now_s = monotonic_s()
         span_s, self._tended_s = now_s - self._tended_s, now_s
@@ -210,7 +241,11 @@ class TopicWorker:
             excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._suspicion)
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
             if excess and (self._suspicion != "none" or now_s - self._excess_since_s > PATIENCE_S):
-                await self._give_back(self.ready.remove_last(excess))
+                self._excess += self.ready.remove_last(excess)
+                self._has_excess.set()
+            if any(puller.is_troubled for puller in self._pullers.values()) and now_s - self._looked_s > MISSING_S:
+                self._looked_s, self._is_missing = now_s, True
+                self._changed.set()
 
     def _tend_place(self, place: Place, now_s: float) -> None:
         call = place.call
@@ -435,7 +470,13 @@ class TopicWorker:
 
     async def _give_back_all(self) -> None:
         running = [job.delivery for place in self._places for job in place.jobs]
-        waiting = [*self.ready.remove_all(), *running, *(one.delivery for one in self.unfit)]
+        waiting = [
+            *self.ready.remove_all(),
+            *self._excess,
+            *self._leaving,
+            *running,
+            *(one.delivery for one in self.unfit),
+        ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
 
     # ---- what is told

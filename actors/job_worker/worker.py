@@ -156,7 +156,7 @@ class JobWorker:
         while True:
             watchdog.beat()
             for topic in self._topics.values():
-                await topic.tend()
+                topic.tend()
             await anyio.sleep(TEND_S)
 
     # ---- jobs that were deleted while they waited here

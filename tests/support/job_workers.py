@@ -38,9 +38,10 @@ class Log:
         return sum(line.startswith(start) for line in self.lines)
 
     async def until(self, is_enough: Callable[["Log"], object], within_s: float = WITHIN_S) -> None:
-        with anyio.fail_after(within_s):
+        with anyio.move_on_after(within_s):
             while not is_enough(self):
                 await self._changed.wait()
+        assert is_enough(self), f"after {within_s} s: {self.lines}"
 
     async def has(self, line: str, within_s: float = WITHIN_S) -> None:
         """Wait for a line."""

@@ -27,12 +27,12 @@ def log() -> Log:
 
 @asynccontextmanager
 async def working_behind_a_proxy(server: EmbeddedServer, jobs: Jobs, log: Log) -> AsyncIterator[Proxy]:
-    """Run a worker whose only link can be cut; its handler ends with its second attempt."""
+    """Run a worker whose only link can be cut; handlers end once two of them were cancelled."""
 
     async def handle(job: Job) -> None:
         log("begun", job.id)
         try:
-            if job.attempt == 1:
+            if log.count("cancelled") < 2:
                 await anyio.sleep_forever()
         except asyncio.CancelledError:
             log("cancelled", job.is_lost)
@@ -146,3 +146,15 @@ async def test_job_that_may_have_killed_its_holders_begins_alone(jobs: Jobs, log
         await log.has("begun 0 1")
         assert begun_s["0"] - begun_s["suspect"] > 0.95
         assert topic.held <= 4  # the suspect and what runs, and the next one: not twenty that it could take with it
+
+
+async def test_consumer_that_somebody_deleted_is_made_again(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log(job.id)
+
+    async with working(jobs, handler(handle)):
+        await jobs.add("1")
+        await log.has("1")
+        await jobs.connection.api(f"CONSUMER.DELETE.{jobs.namespace.stream('JOBS')}.jobs_{TOPIC}")
+        await jobs.add("2")
+        await log.has("2")

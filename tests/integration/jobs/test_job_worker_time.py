@@ -153,7 +153,7 @@ async def test_job_that_the_node_cannot_hold_is_lost_and_its_handler_cancelled(
             assert (await jobs.store.count(TOPIC)).ready == 2  # neither was settled
     assert log.lines[:4] == ["begun 1 1", "begun 2 1", "slept", "cancelled 1 True"]
     assert {"job_worker.loop_blocked", "job_worker.lost_hold"} <= set(events(caplog))
-    (blocked,) = [record for record in caplog.records if record.message == "job_worker.loop_blocked"]
+    blocked, *_ = [record for record in caplog.records if record.message == "job_worker.loop_blocked"]
     assert any("test_job_worker_time.py" in line and "handle" in line for line in blocked.__dict__["fields"]["at"])
 
 
