@@ -29,14 +29,14 @@ async def run() -> Result:
         used_s, began_s = _cpu_s(node.pid), monotonic_s()
         await anyio.sleep(WINDOW_S)
         share = (_cpu_s(node.pid) - used_s) / (monotonic_s() - began_s)
-        memory_mb = _memory_mb(node.pid)
+        megabytes = memory_mb(node.pid)
     return Result(
         what="an idle node with a thousand quiet sources",
         ours=round(100 * share, 2),
         target=f"<= {100 * MOST_SHARE:g} % of a core and <= {MOST_MB} MB",
-        ok=share <= MOST_SHARE and memory_mb <= MOST_MB,
+        ok=share <= MOST_SHARE and megabytes <= MOST_MB,
         unit=" % of a core",
-        more={"memory_mb": round(memory_mb), "sources": SOURCES, "slice": "60s"},
+        more={"memory_mb": round(megabytes), "sources": SOURCES, "slice": "60s"},
     )
 
 
@@ -46,6 +46,7 @@ def _cpu_s(pid: int) -> float:
     return (int(parts[11]) + int(parts[12])) / TICKS
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb(pid: int) -> float:
+    """Return the memory that a process holds (Linux)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
