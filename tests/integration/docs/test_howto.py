@@ -1,123 +1,68 @@
-"""What docs/howto/fetch.md tells the reader to type works when it is typed."""
+"""What the pages of docs/howto tell the reader to type works when it is typed."""
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio.abc import Process
 
-from streams.clock import monotonic_s
-from tests.support.command import plain_environment
-from tests.support.docs import DOCS, LONG_RUNNING, Block, Page
+from tests.support.docs import DOCS, ROOT, Page
 from tests.support.processes import free_ports
+from tests.support.reader import Reader
 
-ELSEWHERE = ("just ", "export ", "nats ")
-"""Lines that set up the reader's own shell, or need the `nats` command."""
-
-
-class Reader:
-    """Types commands in a folder, as the page tells, with other ports."""
-
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self._folder = folder
-        self._ports = dict(zip(("8100", "4222"), map(str, ports), strict=True))
-        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-        self._environment = plain_environment(PATH=path, PENSTOCK_DATA=str(folder / "data"))
-
-    def own(self, text: str) -> str:
-        for port, free in self._ports.items():
-            text = text.replace(port, free)
-        return text
-
-    async def type(self, text: str) -> tuple[int, str]:
-        """Run commands up to the first that fails; return its exit code and all that was printed."""
-        command = ["sh", "-e", "-c", self.own(text)]
-        done = await anyio.run_process(
-            command, check=False, cwd=self._folder, env=self._environment, stderr=subprocess.STDOUT
-        )
-        return done.returncode, done.stdout.decode()
-
-    async def type_until(self, text: str, *, within_s: float = 30.0) -> str:
-        """Run commands again until they succeed: the reader waits where the page says that something takes a while."""
-        give_up_s = monotonic_s() + within_s
-        while True:
-            code, out = await self.type(text)
-            if code == 0:
-                return out
-            assert monotonic_s() < give_up_s, f"{text}\n{out}"
-
-    async def see(self, text: str) -> str:
-        code, out = await self.type(text)
-        assert code == 0, f"{text}\n{out}"
-        return out
-
-    def write(self, block: Block) -> None:
-        (self._folder / block.file).write_text(block.text, encoding="utf-8")
-
-    @asynccontextmanager
-    async def running(self, text: str) -> AsyncIterator[Process]:
-        """Run a command until the block ends, or somebody stops it."""
-        command = ["sh", "-c", f"exec {self.own(text)}"]
-        with (self._folder / "log").open("ab") as log:
-            process = await anyio.open_process(
-                command, cwd=self._folder, env=self._environment, stdin=None, stdout=log, stderr=log
-            )
-            async with process:
-                try:
-                    yield process
-                finally:
-                    await stop(process)
+pytestmark = [
+    pytest.mark.timeout(180),  # some twenty processes, one after the other
+    pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl"),
+]
 
 
-async def stop(process: Process) -> None:
-    """Stop it as Ctrl-C does."""
-    if process.returncode is None:
-        process.send_signal(signal.SIGINT)
-    with anyio.fail_after(20):
-        await process.wait()
+def howto(name: str) -> Page:
+    return Page(DOCS, (DOCS / "howto" / name).read_text(encoding="utf-8"))
 
 
-def typed(block: Block) -> str:
-    lines = [line for line in block.text.splitlines() if line.strip() and not line.startswith("#")]
-    return "\n".join(lines)
+def replies(page: Page) -> list[str]:
+    """Return what the page says that the original protocol answers."""
+    lines = [line for block in page.blocks if block.language == "text" for line in block.text.splitlines()]
+    return [line for line in lines if line.startswith('{"success"')]
 
 
-def is_ours(block: Block) -> bool:
-    return block.language == "sh" and not any(line.startswith(ELSEWHERE) for line in typed(block).splitlines())
-
-
-@pytest.mark.timeout(180)  # some twenty processes, one after the other
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the page uses curl")
 async def test_the_page_works_as_it_is_typed(tmp_path: Path) -> None:
-    page = Page(DOCS, (DOCS / "howto" / "fetch.md").read_text(encoding="utf-8")).section("PostgreSQL")
-    reader = Reader(tmp_path, free_ports(2))
-    node: Process | None = None
-    typed_so_far = 0
-    async with AsyncExitStack() as until_the_end:
-        for block in page.blocks:
-            if block.file:
-                reader.write(block)
-            if not is_ours(block):
-                continue
-            text, typed_so_far = typed(block), typed_so_far + 1
-            if LONG_RUNNING not in block.text:
-                await reader.type_until(text)
-                continue
-            if "--port 4222" in text and node is not None:
-                await stop(node)
-            process = await until_the_end.enter_async_context(reader.running(text))
-            if "--port 4222" in text:
-                node = process
-                await reader.type_until("penstock sources list")
+    page = howto("fetch.md").section("PostgreSQL")
+    async with Reader(tmp_path, dict(zip(("8100", "4222"), free_ports(2), strict=True))) as reader:
+        typed = await reader.follow(page)
         nodes = json.loads(await reader.see("penstock nodes --json"))
         assert "second" in [each["node"] for each in nodes]
         assert json.loads(await reader.see("penstock holes list --json")) == []
-        assert typed_so_far > 10
-    assert "s1 s1-" in (tmp_path / "log").read_text(encoding="utf-8"), "the page's own sink printed no order"
+        assert typed > 10
+    assert "s1 s1-" in reader.log.read_text(encoding="utf-8"), "the page's own sink printed no order"
+
+
+async def test_the_page_about_jobs_works_as_it_is_typed(tmp_path: Path) -> None:
+    for program in ("php", "node"):
+        if shutil.which(program) is None:
+            pytest.skip(f"the page uses {program}")
+    shutil.copytree(ROOT / "examples" / "order_closing", tmp_path, dirs_exist_ok=True)
+    nats, gateway = free_ports(2)
+    address = f"127.0.0.1:{gateway}"
+    async with Reader(
+        tmp_path, {"4222": nats, "7070": gateway}, PENSTOCK_HTTP=address, QUEUE=f"http://{address}"
+    ) as reader:
+        typed = await reader.follow(howto("jobs.md"))
+        assert typed > 10
+        for reply in replies(howto("jobs.md")):
+            assert reply in reader.printed
+        await reader.type_until('penstock jobs count close-order --json | grep \'"delayed":0,"ready":0,"reserved":0\'')
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        states = [state for (state,) in shop.execute("SELECT state FROM orders ORDER BY id")]
+    assert states == ["closed", "paid", "closed", "paid", "closed", "paid", "closed"]
+    log = reader.log.read_text(encoding="utf-8")
+    for shop_name in ("py", "php", "node"):
+        assert log.count(f"closed {shop_name}-") == 3
+
+
+def test_the_page_about_jobs_shows_the_examples_as_they_are() -> None:
+    shown = {block.file: block.text for block in howto("jobs.md").blocks if block.file}
+    for name in ("close_orders.py", "shop.py", "shop.php"):
+        assert shown[name] == (ROOT / "examples" / "order_closing" / name).read_text(encoding="utf-8"), name
