@@ -116,8 +116,7 @@ class JobDesk:
 
     def _made(self, new: NewJob, now_ms: int) -> Job | NotAdded:
         try:
-            check_topic(new.topic)
-            settings = self._topics.current(new.topic)
+            settings = self._topics.current(str(new.topic))
             job = make_job(new, settings, now_ms=now_ms, fresh_id="" if new.id else self._fresh_id())
             check_depth(job.body)
         except BadJob as error:
