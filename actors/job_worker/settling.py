@@ -67,7 +67,7 @@ class Settling:
     async def bury(self, tried: Sequence[Tried]) -> None:
         """Make each a dead letter."""
         moves = [(one.delivery, one.used_up, one.reason) for one in tried]
-        await self._say([one.delivery for one in tried], self._store.bury_deliveries(moves))
+        await self._say([one.delivery for one in tried], self._store.bury_deliveries(moves, node=self._node))
 
     async def set_aside(self, unfit: Sequence[Unfit]) -> None:
         """End what must not be run."""
