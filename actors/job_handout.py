@@ -194,14 +194,14 @@ class Handout:
         except BaseException:
             await _give_back(found)
             raise
-        return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, most, wait_s)
+        return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, wait_s)
 
-    async def _wait_at_all(self, wish: "_Wish", lanes: Sequence[Priority], most: int, wait_s: float) -> list[Delivery]:
-        """Wait for the first job of any lane. What comes at the same moment and is too much goes back."""
+    async def _wait_at_all(self, wish: "_Wish", lanes: Sequence[Priority], wait_s: float) -> list[Delivery]:
+        """Wait for the first job of any lane. What another lane brings in the same moment goes back."""
         brought: dict[Priority, list[Delivery]] = {}
 
         async def wait(lane: Priority) -> None:
-            deliveries = await self._pull_lane(wish.topic, lane, most, wait_s, wish.most_bytes // len(lanes))
+            deliveries = await self._pull_lane(wish.topic, lane, 1, wait_s, wish.most_bytes)
             if deliveries:
                 brought[lane] = deliveries
                 tasks.cancel_scope.cancel()
@@ -215,8 +215,8 @@ class Handout:
             await _give_back([delivery for deliveries in brought.values() for delivery in deliveries])
             raise
         found = [delivery for lane in lanes for delivery in brought.get(lane, ())]
-        await _give_back(found[most:])
-        return found[:most]
+        await _give_back(found[1:])
+        return found[:1]
 
     async def _pull_lane(self, topic: str, lane: Priority, most: int, wait_s: float, most_bytes: int) -> list[Delivery]:
         consumer = job_consumer(self._namespace, topic, lane).name

@@ -5,6 +5,7 @@ import re
 from msgspec import Raw
 
 from actors.model.job_rules import BadJob
+from actors.model.topic_settings import DEFAULT
 from streams.job_messages import LONGEST_ID
 from streams.subjects import TOKEN
 
@@ -12,7 +13,6 @@ __all__ = ["DEEPEST", "check_depth", "check_id", "check_range", "check_topic", "
 
 DEEPEST = 128
 """Levels of a body: less than any reader of JSON gives up at (PHP at 512, Python's own at about 1,000)."""
-DEFAULT = "default"
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
 
 

@@ -310,6 +310,17 @@ async def test_who_waits_waits_at_every_lane(office: Office) -> None:
     assert (await office.reserve()).id == "b"
 
 
+async def test_a_batch_of_several_lanes_is_bounded_in_number_and_bytes(office: Office) -> None:
+    for lane in ("high", "low"):
+        await office.try_add(*[f"{lane}{n}" for n in range(6)], priority=lane, body="x" * 100_000)
+    while len(office.topics.current(TOPIC).lanes) < 3:
+        await anyio.lowlevel.checkpoint()
+    sizes = [len(await office.desk.reserve(TOPIC, most=8, most_bytes=450_000, wait_ms=10_000)) for _ in range(3)]
+    assert sizes == [4, 4, 4]
+    await office.try_add(*[f"{n}" for n in range(6)], priority="low")
+    assert len(await office.desk.reserve(TOPIC, most=5, wait_ms=10_000)) == 5
+
+
 # ---- settling
 
 
