@@ -41,6 +41,8 @@ class RunningGateway:
         self.tokens = tokens
         self.live = live
         self.stop = stop
+        self.ahead_ms = 0
+        """How far tokens' clock is set on."""
         self.has_ended = anyio.Event()
 
     @property
@@ -54,7 +56,7 @@ class RunningGateway:
     async def token(self, name: str, **wish: object) -> str:
         """Make a token and return it once the gateway knows it."""
         text, _ = await create_token(self.tokens, TokenWish(name=name, **wish), now_ms=now_ms())  # type: ignore[arg-type]
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             while self.live.find(text) is None:
                 await self.live.changed()
         return text
@@ -79,7 +81,7 @@ async def running_gateway(
     rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
     opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
     async with opened as desk, anyio.create_task_group() as tasks:
-        live = LiveTokens(bucket("TOKENS"), now_ms)
+        live = LiveTokens(bucket("TOKENS"), lambda: now_ms() + running.ahead_ms)
         gateway = Gateway(config or Config(http="127.0.0.1:0"), desk, live, lambda: connection.is_connected, stop)
         specs = [
             ActorSpec(name="clock", role="", run=clock.run),
@@ -98,7 +100,7 @@ async def running_gateway(
         try:
             yield running
             stop.set()
-            with anyio.fail_after(15):
+            with anyio.fail_after(30):
                 await running.has_ended.wait()
         finally:
             tasks.cancel_scope.cancel()

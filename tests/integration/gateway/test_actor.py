@@ -27,7 +27,7 @@ async def test_of_two_on_one_address_the_second_takes_over(
             told = [record for record in caplog.records if record.getMessage() == "gateway.address_taken"]
             assert [record.levelno for record in told] == [logging.WARNING]
             first.stop.set()
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 await second.gateway.is_up.wait()
             async with ClientSession(second.url) as client, client.get("/ready") as response:
                 assert response.status == 200
@@ -51,7 +51,7 @@ async def test_a_stop_ends_long_polls_and_pushes_at_once_and_takes_no_new_ones(
             async with client.get("/v1/topics/t/reservations") as response:
                 answers.append(await response.text())
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(poll)
                 tasks.start_soon(push)
@@ -69,7 +69,7 @@ async def test_a_job_that_was_handed_out_at_the_stop_is_not_lost(connection: Con
     async with running_gateway(connection, publisher) as gateway, ClientSession(gateway.url) as client:
         await add(client, "t", {"id": "1"})
         gateway.stop.set()
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             await gateway.has_ended.wait()
     async with running_gateway(connection, publisher) as gateway, ClientSession(gateway.url) as client:
         assert [job["id"] for job in await reserve(client, "t")] == ["1"]
@@ -84,7 +84,7 @@ async def test_beyond_this_machine_nothing_is_listened_on_before_there_is_a_toke
         (told,) = [record for record in caplog.records if record.getMessage() == "gateway.waits_for_a_token"]
         assert told.levelno == logging.ERROR
         token = await gateway.token("first")
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await gateway.gateway.is_up.wait()
         async with ClientSession(gateway.url) as client:
             await call(client, "GET", "/v1/topics", status=401)
@@ -95,7 +95,7 @@ async def test_beyond_this_machine_nothing_is_listened_on_before_there_is_a_toke
 async def test_a_node_that_waits_for_a_token_stops_like_any_other(connection: Connection, publisher: Publisher) -> None:
     async with running_gateway(connection, publisher, Config(http="0.0.0.0:0", behind_proxy=True)) as gateway:
         gateway.stop.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await gateway.has_ended.wait()
 
 

@@ -213,7 +213,7 @@ async def test_a_client_that_cuts_a_body_leaves_nothing_behind(connection: Conne
         for _ in range(20):
             async with connected_to(gateway.port) as opened:
                 await opened.send(POST + b"Content-Length: 500000\r\n\r\n" + b"x" * 100_000)
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             while shared.load.body_bytes:
                 await exchange(gateway.port, GET + CLOSE + b"\r\n")
         assert shared.load.working == 0
@@ -234,14 +234,15 @@ async def test_beyond_the_most_connections_the_next_one_is_refused_and_the_other
         await held[7].send(GET + b"\r\n")
         assert (await held[7].answer()).startswith(b"HTTP/1.1 200 ")
         await opened.aclose()
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             while not (await exchange(gateway.port, GET + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 "):
                 pass
 
 
 async def test_behind_a_proxy_clients_are_told_apart_by_what_it_says(
-    connection: Connection, publisher: Publisher
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(door, "FAILED_RATE", 0.001)
     async with running_gateway(connection, publisher, Config(http="127.0.0.1:0", behind_proxy=True)) as gateway:
         await gateway.token("first")
         await gateway.gateway.is_up.wait()

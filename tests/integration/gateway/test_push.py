@@ -21,7 +21,7 @@ class Events:
 
     async def next(self) -> dict[str, Any]:
         """Return the next reservation."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while True:
                 name, data = "", list[str]()
                 while (line := (await self._response.content.readline()).decode().rstrip("\n")) != "":

@@ -77,7 +77,7 @@ async def test_a_long_poll_answers_when_a_job_becomes_ready(client: ClientSessio
     async def wait() -> None:
         answers.append(await reserve(client, topic, most=5, wait_ms=30_000))
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await add(client, topic, {"id": "1", "delay_ms": 500})
@@ -156,7 +156,7 @@ async def test_a_topics_settings_are_shown_and_changed(client: ClientSession, to
 async def test_a_paused_topic_hands_out_nothing_until_it_goes_on(client: ClientSession, topic: str) -> None:
     await call(client, "PATCH", f"/v1/topics/{topic}", {"is_paused": True})
     await add(client, topic, {"id": "1"})
-    with anyio.fail_after(20):
+    with anyio.fail_after(30):
         while await reserve(client, topic, wait_ms=0):  # the pause is heard of within a moment
             pass
     answers: list[list[dict[str, Any]]] = []
@@ -164,7 +164,7 @@ async def test_a_paused_topic_hands_out_nothing_until_it_goes_on(client: ClientS
     async def wait() -> None:
         answers.append(await reserve(client, topic, wait_ms=30_000))
 
-    with anyio.fail_after(25):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await call(client, "PATCH", f"/v1/topics/{topic}", {"is_paused": False})
