@@ -198,7 +198,10 @@ async def test_no_such_consumer_is_told(stream: str, pulls: PullOnce, monkeypatc
         assert pulls.waiting == 0
 
 
-async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothing(own_server: EmbeddedServer) -> None:
+async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothing(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.pull_once.LINK_S", 0.3)
     with fail_after(30):
         async with connect(own_server.url, name="test") as connection:
             stream = await add_stream(connection, "WORK", retention="workqueue")
@@ -208,6 +211,7 @@ async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothin
                 with pytest.raises(Disconnected):
                     await pulls.pull(stream, CONSUMER, most=1)
                 thaw(own_server)
+                monkeypatch.setattr("streams.pull_once.LINK_S", 10.0)
                 assert await pulls.pull(stream, CONSUMER, most=1) == []
 
 
