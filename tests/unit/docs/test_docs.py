@@ -26,8 +26,8 @@ TOPOLOGY = wanted(Namespace())
 BUCKETS = {bucket.name for bucket in TOPOLOGY.buckets}
 STREAMS = {stream.name for stream in TOPOLOGY.streams} | {f"KV_{name}" for name in BUCKETS}
 EVENTS = {str(event.__struct_config__.tag) for event in FetchEvent.__args__}
-ROWS = {f"FETCH-{number:02}" for number in range(1, 51)}
-"""The fetch part of the plan."""
+ROWS = {f"FETCH-{number:02}" for number in range(1, 51)} | {f"DELAY-{number:02}" for number in range(1, 55)}
+"""The fetch and the delay part of the plan."""
 FORMS = {"slices": (4,), "orders": (2, 3), "dead": (3,)}
 """How many tokens follow the first one of a subject (streams/subjects.py)."""
 
@@ -68,7 +68,7 @@ def test_every_named_test_exists(page: Page) -> None:
 @each_page
 def test_every_named_file_exists(page: Page) -> None:
     for span in page.spans:
-        if re.fullmatch(r"(?:actors|streams|platforms|penstock|nats|tests|docs|bench)/[\w./-]*", span):
+        if re.fullmatch(r"(?:actors|streams|platforms|penstock|nats|tests|docs|bench|examples)/[\w./-]*", span):
             assert (ROOT / span).exists(), span
 
 
@@ -101,7 +101,9 @@ def test_every_event_says_what_to_do() -> None:
 
 
 def test_every_row_of_the_plan_is_shown_by_something() -> None:
-    rows = dict(re.findall(r"^\| (FETCH-\d\d) \| [^|]+ \| (.+) \|$", page_named("docs/guarantees.md").text, re.M))
+    rows = dict(
+        re.findall(r"^\| ((?:FETCH|DELAY)-\d\d) \| [^|]+ \| (.+) \|$", page_named("docs/guarantees.md").text, re.M)
+    )
     assert set(rows) == ROWS
     for row, shown in rows.items():
         assert re.search(r"::test_|tests/|\]\(|promise \d|`penstock ", shown), f"{row}: {shown}"
