@@ -13,7 +13,7 @@ from streams.credentials import Credentials
 from streams.server import EmbeddedServer, embedded_server
 from tests.support.processes import include_line, quoted
 
-ROLES = ("admin", "node", "fetcher", "console", "sys")
+ROLES = ("admin", "node", "fetcher", "console", "app", "sys")
 
 
 class Users:

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from anyio import create_task_group, fail_after
+from anyio import Event, create_task_group, fail_after
 
 from streams.bucket import Bucket, Change, Synced
 from streams.connection import Connection, connect
 from streams.errors import PermissionDenied, StreamError
+from streams.frames import Message
 from streams.lease import acquire
+from streams.micro import Endpoint, Service
 from streams.publisher import Publisher
 from streams.puller import Puller
 from streams.server import EmbeddedServer
@@ -31,7 +33,10 @@ PUBLISH = {
     "bury": ("penstock.dead.fetch.mall.1", NODES),
     "tell an event": ("penstock.events.fetch.x", NODES),
     "add a job": ("penstock.jobs.ready.mail.1", NODE),
-    "hand in a job": ("penstock.submit.job", NODE),
+    "hand in a job": ("penstock.submit.job.mail", "admin node app"),
+    "hand in what is no job": ("penstock.submit.batch.x", NODE),
+    "ask the desk": ("penstock.api.jobs.add", "admin node app"),
+    "find services": ("$SRV.PING", "admin app"),
     "tell the timers": ("penstock.due.3", NODE),
     "pull jobs": (f"{API}CONSUMER.MSG.NEXT.PENSTOCK_JOBS.jobs_mail", NODE),
     "make a topic's consumer": (f"{API}CONSUMER.CREATE.PENSTOCK_JOBS.jobs_mail", NODE),
@@ -74,7 +79,8 @@ PUBLISH = {
     "answer another user": ("_INBOX_node.forged", ADMIN),
 }
 SUBSCRIBE = {
-    "hear its own answers": ("_INBOX_{role}.x", EVERYBODY),
+    "hear its own answers": ("_INBOX_{role}.x", f"{EVERYBODY} app"),
+    "be asked": ("penstock.api.jobs.add", NODE),
     "hear a node's answers": ("_INBOX_node.>", NODE),
     "hear everybody's answers": ("_INBOX.>", ADMIN),
     "hear orders pass": ("penstock.orders.>", ADMIN),
@@ -117,7 +123,7 @@ async def denied(connection: Connection, subject: str, *, subscribe: bool) -> li
     return heard
 
 
-@pytest.mark.parametrize("role", ["admin", "node", "fetcher", "console"])
+@pytest.mark.parametrize("role", ["admin", "node", "fetcher", "console", "app"])
 async def test_each_role_may_do_what_it_needs_and_nothing_else(
     secured: EmbeddedServer, users: Users, role: str
 ) -> None:
@@ -152,6 +158,29 @@ async def test_a_node_works_within_its_list(secured: EmbeddedServer, users: User
             await publisher.publish(NS.order("mall", "shop", "1"), b"{}")
             await _pull(connection, sink_consumer(NS, "db").stream, "sink_db")
             await connection.flush()
+
+
+async def test_a_node_answers_whoever_asks_its_services(secured: EmbeddedServer, users: Users) -> None:
+    """A refused answer would end the node."""
+
+    async def echo(request: Message) -> bytes:
+        return request.payload
+
+    endpoint = Endpoint("echo", NS.api("jobs", "echo"), echo)
+    with fail_after(20):
+        async with logged_in(secured, users, "node") as node, logged_in(secured, users, "app") as app:
+            refused: list[StreamError] = []
+            node.on_failure(refused.append)
+            service = Service(node, name="svc", version="1.0.0", about="for tests", endpoints=[endpoint])
+            async with create_task_group() as tasks:
+                stop = Event()
+                await tasks.start(service.serve, stop)
+                for number in range(20):
+                    answer = await app.request(endpoint.subject, b"%d" % number)
+                    assert answer.payload == b"%d" % number
+                assert b"ping_response" in (await app.request("$SRV.PING.svc")).payload
+                stop.set()
+            assert refused == []
 
 
 async def test_a_fetcher_works_within_its_list(secured: EmbeddedServer, users: Users) -> None:
