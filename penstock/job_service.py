@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from actors.job_desk import JobDesk
-from actors.model.job_answers import HTTP_CODES, Added, Answer, Code, NotAdded
-from actors.model.job_rules import BadJob
+from actors.model.job_answers import HTTP_CODES, Added, Answer, NotAdded
+from penstock.answering import encode, guarded, refused
 from penstock.job_forms import (
     BuryAsk,
     CountAsk,
@@ -35,8 +34,6 @@ from penstock.job_forms import (
     read_jobs,
 )
 from streams.connection import Connection
-from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFull
-from streams.frames import Message
 from streams.job_messages import MOST_JOBS
 from streams.micro import Endpoint, RequestRefused, Service
 
@@ -52,7 +49,6 @@ ROOM_EACH = 400
 """Bytes by which a job handed out may be longer than the job as it is stored: its receipt, above all."""
 
 _Settle = Callable[[Sequence[str]], Awaitable[Sequence[Answer]]]
-encode = msgspec.json.Encoder().encode
 
 
 class JobService:
@@ -101,7 +97,7 @@ class JobService:
         subject = self._connection.namespace.api
         most = {"reserve": MOST_WAITING}
         return [
-            Endpoint(name, subject("jobs", name), _guarded(answer), most=most.get(name, MOST_SHORT))
+            Endpoint(name, subject("jobs", name), guarded(answer), most=most.get(name, MOST_SHORT))
             for name, answer in answers.items()
         ]
 
@@ -187,30 +183,6 @@ class JobService:
 
 class _Nothing(Struct, forbid_unknown_fields=True):
     """A request without fields."""
-
-
-def refused(code: Code, reason: str, field: str = "") -> RequestRefused:
-    """Return the error that answers a request."""
-    told = {"code": code, "reason": reason, **({"field": field} if field else {})}
-    return RequestRefused(HTTP_CODES[code], reason, encode({"error": told}))
-
-
-def _guarded(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
-    """Turn what is wrong with a request, and what the broker does not take, into answers."""
-
-    async def guarded(request: Message) -> bytes:
-        try:
-            return await answer(request.payload)
-        except Malformed as error:
-            raise refused("bad", str(error)) from error
-        except BadJob as error:
-            raise refused("bad", str(error), error.field) from error
-        except OutcomeUnknown as error:
-            raise refused("unknown", f"{error}; ask again") from error
-        except (Disconnected, NoStream, StoreFull) as error:
-            raise refused("unavailable", f"{error}; not done, ask again later") from error
-
-    return guarded
 
 
 async def _settled(ask: FinishAsk | TouchAsk | ReleaseAsk | BuryAsk, settle: _Settle) -> bytes:
