@@ -130,12 +130,13 @@ class Tasks:
                 return
         await self._bucket.put(record.task, msgspec.json.encode(record))
 
-    async def limit(self, task: str, limits: TaskLimits) -> TaskRecord:
-        """Set a task's limits. Raises UnknownTask, MalformedMessage, RevisionConflict."""
+    async def limit(self, task: str, change: Callable[[TaskLimits], TaskLimits]) -> TaskRecord:
+        """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
         entry = await self._bucket.get(task)
         if entry is None:
             raise UnknownTask(task)
-        record = msgspec.structs.replace(decode_task(entry.raw), limits=limits)
+        record = decode_task(entry.raw)
+        record = msgspec.structs.replace(record, limits=change(record.limits))
         await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
         return record
 

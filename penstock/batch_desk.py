@@ -3,84 +3,44 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from actors.batch_instances import Instances
+from actors.batch_instances import InstanceExists, Instances
 from actors.batch_items import BatchItems
-from actors.batch_tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
+from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, shown_state
+from actors.model.batch_record import Instance, shown_state
 from penstock.batch_sheets import SheetInput
-from penstock.errors import UsageError
-from streams.batch_messages import Counts, Status, last_outcomes
+from penstock.batch_views import UPLOAD_BYTES, Beat, ItemPage, ItemView, View, Wanted, result_file, upload_name
+from penstock.errors import NotAccepted, UsageError
+from streams.batch_messages import last_outcomes
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
 from streams.subjects import check_token
 
-__all__ = ["BatchDesk", "Beat", "ItemPage", "ItemView", "View"]
+__all__ = ["BatchDesk"]
 
-UPLOAD_BYTES = 200 * 1024 * 1024
+INPUT_BYTES = 64 * 1024
+"""Of an input that is given as JSON: it stands in the instance's record, which is written at every step."""
+LONGEST_NAME = 255
 MOST_ITEMS = 1_000
+MOST_REDONE = 1_000
+MOST_SHOWN = 1_000
 SCANNED = 16
 """Chunks that one page of items looks through at most, so that a page of rare failures stays quick."""
-Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
-
-
-class Beat(Struct, frozen=True):
-    """How far a split or a reduce is."""
-
-    by: str = ""
-    done: int = 0
-    total: int | None = None
-
-
-class View(Struct, frozen=True, kw_only=True):
-    """An instance as people see it. `items`: how many there are, None before the split has ended."""
-
-    instance_id: str
-    task: str
-    state: str
-    items: int | None
-    counts: Counts
-    created_ms: int
-    started_ms: int
-    ended_ms: int
-    tenant: str = ""
-    priority: int = 0
-    passes: int = 1
-    reason: str = ""
-    reasons: tuple[str, ...] = ()
-    step: Beat | None = None
-    result: Any = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in FINAL
-
-
-class ItemView(Struct, frozen=True):
-    """An item and how it stands; None: it has not ended."""
-
-    index: int
-    item: Any
-    status: Status | None
-    info: Any = None
-
-
-class ItemPage(Struct, frozen=True):
-    """Some items, and where the next page begins; empty: there is none."""
-
-    items: list[ItemView]
-    cursor: str = ""
+PAGE_BYTES = 512 * 1024
+"""Of a page of items: it fits into one message, with room for what JSON needs beside them."""
+ROOM_EACH = 100
 
 
 class BatchDesk:
-    """One desk. Raises UnknownTask, UnknownInstance, InstanceExists, UsageError, and the broker's errors."""
+    """One desk. Raises UnknownTask, UnknownInstance, InstanceExists, NotAccepted (with `code`: `state`, `not_found`),
+    UsageError, MalformedSubject, FileTooLarge, and the broker's errors."""
 
     def __init__(
         self,
@@ -106,32 +66,61 @@ class BatchDesk:
         *,
         instance_id: str = "",
         upload: AsyncIterable[bytes] | None = None,
+        file: str = "",
         name: str = "",
         sheet: str = "",
         tenant: str = "",
         priority: int = 0,
         weight: int = 1,
     ) -> View:
-        """Make an instance of a task, of `given` (any JSON value) or of an uploaded file with `given` as its params.
-        The same again under an id of the caller's own is one instance."""
+        """Make an instance of a task, of `given` (any JSON value) or of a file with `given` as its params: `upload`, or
+        `file`, which somebody put into the object store under a name that `upload_name` made. `name`: what its sender
+        calls it. The same again under an id of the caller's own is one instance."""
         self._tasks.current(task)
         chosen = check_token("instance", instance_id or secrets.token_hex(8))
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
             raise UsageError(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
+        asked = _input_of(given)
+        _check_name("name", name)
+        _check_name("sheet", sheet)
         if upload is not None:
-            file = f"{chosen}/upload"
-            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=name[:200])
-            given = SheetInput(file=file, name=name, sheet=sheet, params=Raw(msgspec.json.encode(given)))
+            file = upload_name(chosen)
+            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=name)
+        if file:
+            asked = await self._sheet_input(chosen, file, name=name, sheet=sheet, params=asked)
         record = Instance(
             instance_id=chosen,
             task=task,
             created_ms=self._clock.now_ms(),
-            input=Raw(msgspec.json.encode(given)),
+            input=asked,
             tenant=tenant,
             priority=priority,
             weight=weight,
         )
-        return self._view(await self._instances.create(record))
+        return self._view(await self._create(record))
+
+    async def _sheet_input(self, instance_id: str, file: str, *, name: str, sheet: str, params: Raw) -> Raw:
+        info = await self._files.info(file) if file.startswith(f"{instance_id}/upload-") else None
+        if info is None:
+            raise UsageError(
+                f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
+            )
+        given = SheetInput(file=file, name=name, sheet=sheet, params=params, digest=info.digest)
+        return Raw(msgspec.json.encode(given))
+
+    async def _create(self, record: Instance) -> Instance:
+        """Store the record. Of two that say the same, with the same bytes in their files, the first stands; the other
+        one's file goes."""
+        try:
+            return await self._instances.create(record)
+        except InstanceExists as taken:
+            first, ours = _sheet_of(taken.first), _sheet_of(record)
+            if ours is not None and (first is None or first.file != ours.file):
+                await self._files.delete(ours.file)
+            is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
+            if not is_same_task or first is None or ours is None or not _is_same(first, ours):
+                raise
+            return taken.first
 
     async def show(self, instance_id: str) -> View:
         """Return an instance as it is now."""
@@ -140,25 +129,40 @@ class BatchDesk:
 
     async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
         """Return instances, the newest first."""
+        _check_most(most, MOST_SHOWN)
         found = sorted(self._instances.known(), key=lambda record: -record.created_ms)
         views = (self._view(record) for record in found if not task or record.task == task)
         wanted = (view for view in views if (not state or view.state == state) and tenant in (None, view.tenant))
         return [view for view, _ in zip(wanted, range(most), strict=False)]
 
-    async def items(self, instance_id: str, *, status: Wanted = "all", cursor: str = "", most: int = 100) -> ItemPage:
-        """Return a page of an instance's items in their order, those that stand as wanted."""
+    async def items(
+        self,
+        instance_id: str,
+        *,
+        status: Wanted = "all",
+        cursor: str = "",
+        most: int = 100,
+        most_bytes: int = PAGE_BYTES,
+    ) -> ItemPage:
+        """Return a page of an instance's items in their order, those that stand as wanted. A page may hold less than
+        `most`, none even, and still not be the last."""
+        _check_most(most, MOST_ITEMS)
         record = await self._instances.get(check_token("instance", instance_id))
-        chunk, skip = _read_cursor(cursor)
+        first, skip = _read_cursor(cursor)
         found: list[ItemView] = []
         fence, chunks = (record.seal.fence, record.seal.chunks) if record.seal else (record.step_fence, record.staged)
-        for number in range(chunk, min(chunk + SCANNED, chunks)):
-            for at, view in enumerate(await self._of_chunk(record, fence, number)):
-                if (number, at) < (chunk, skip) or (status != "all" and view.status != status):
+        size = 0
+        for number in range(first, min(first + SCANNED, chunks)):
+            for at, (view, own) in enumerate(await self._of_chunk(record, fence, number)):
+                if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
+                if found and size + own > most_bytes:
+                    return ItemPage(found, f"{number}.{at}")
                 found.append(view)
-                if len(found) >= min(most, MOST_ITEMS):
+                size += own
+                if len(found) == most:
                     return ItemPage(found, f"{number}.{at + 1}")
-        after = chunk + SCANNED
+        after = first + SCANNED
         return ItemPage(found, f"{after}.0" if after < chunks else "")
 
     async def pause(self, instance_id: str) -> View:
@@ -181,32 +185,33 @@ class BatchDesk:
         """Run what failed or was cancelled again, or only these items, and make the result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
         if before.state not in ("done", "failed"):
-            raise UsageError(f"{instance_id} is {shown_state(before)}; only what is done or failed can be retried")
+            reason = f"{instance_id} is {shown_state(before)}; only what is done or failed can be retried"
+            raise NotAccepted(reason, code="state")
+        _check_items(before, items)
         after = await self._instances.move(instance_id, lambda record: moves.retry(record, items))
         if after.state == before.state:
-            raise UsageError(f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so")
+            reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
+            raise NotAccepted(reason, code="state")
         return self._view(after)
 
     async def result(self, instance_id: str, name: str = "") -> tuple[FileInfo, AsyncIterator[bytes]]:
         """Return a file of the result, its first one without a name, and its bytes."""
         view = await self.show(instance_id)
-        names = view.result.get("files", []) if isinstance(view.result, dict) else []
-        if not name and not names:
-            raise UsageError(f"{instance_id} is {view.state} and has no file")
-        info = await self._files.info(f"{instance_id}/{name or names[0]}")
+        chosen = result_file(view, name)
+        info = await self._files.info(f"{instance_id}/{chosen}")
         if info is None:
-            raise UsageError(f"{instance_id} has no file {name[:80]!a}; it has {', '.join(names) or 'none'}")
+            raise NotAccepted(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
         return info, self._files.read(info)
 
     def tasks(self) -> list[TaskRecord]:
         """Return all tasks."""
         return [self._tasks.current(task) for task in self._tasks.known()]
 
-    async def limit(self, task: str, limits: TaskLimits) -> TaskRecord:
-        """Set a task's limits; they outlive a restart of the application."""
-        if task not in self._tasks.known():
-            raise UnknownTask(task)
-        return await self._tasks.limit(task, limits)
+    async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
+        """Change some of a task's limits, None takes one back to its default. They outlive a restart of the
+        application."""
+        self._tasks.current(task)
+        return await self._tasks.limit(task, lambda limits: _changed(limits, changes))
 
     # ---- views
 
@@ -235,7 +240,8 @@ class BatchDesk:
         entry = await self._beats.get(f"{record.instance_id}.{record.step_fence}")
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
-    async def _of_chunk(self, record: Instance, fence: int, number: int) -> list[ItemView]:
+    async def _of_chunk(self, record: Instance, fence: int, number: int) -> list[tuple[ItemView, int]]:
+        """Return a chunk's items, each with its size in bytes."""
         chunk = await self._items.chunk(record.instance_id, fence, number)
         if chunk is None:
             return []
@@ -243,17 +249,71 @@ class BatchDesk:
         decode = msgspec.json.decode
         views = []
         for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
+            size = len(bytes(item)) + ROOM_EACH
             if end is None or end.status == "again":
-                views.append(ItemView(chunk.first + at, decode(item), None))
+                views.append((ItemView(chunk.first + at, decode(item), None), size))
             else:
-                views.append(ItemView(chunk.first + at, decode(item), end.status, decode(end.info)))
+                view = ItemView(chunk.first + at, decode(item), end.status, decode(end.info))
+                views.append((view, size + len(bytes(end.info))))
         return views
+
+
+def _input_of(given: Any) -> Raw:
+    try:
+        asked = given if isinstance(given, Raw) else Raw(msgspec.json.encode(given))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"input: cannot be written as JSON: {error}") from error
+    if len(bytes(asked)) > INPUT_BYTES:
+        raise UsageError(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
+    return Raw(bytes(asked) or b"null")
+
+
+def _sheet_of(record: Instance) -> SheetInput | None:
+    try:
+        return msgspec.json.decode(record.input, type=SheetInput)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _is_same(one: SheetInput, other: SheetInput) -> bool:
+    """Whether two ask for the same, of files with the same bytes."""
+    is_same_file = (one.digest, one.name, one.sheet) == (other.digest, other.name, other.sheet)
+    return is_same_file and bytes(one.params) == bytes(other.params)
+
+
+def _check_name(field: str, name: str) -> None:
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"{field} {name[:80]!a}: use up to {LONGEST_NAME} printable characters")
+
+
+def _check_most(most: int, largest: int) -> None:
+    if not 1 <= most <= largest:
+        raise UsageError(f"most {most}: use 1 to {largest}")
+
+
+def _check_items(record: Instance, items: Sequence[int]) -> None:
+    count = record.seal.items if record.seal is not None else 0
+    if len(items) > MOST_REDONE:
+        raise UsageError(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")
+    for index in items:
+        if not 0 <= index < count:
+            raise UsageError(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
+
+
+def _changed(limits: TaskLimits, changes: Mapping[str, object]) -> TaskLimits:
+    merged = {**msgspec.to_builtins(limits), **changes}
+    try:
+        return msgspec.convert({key: value for key, value in merged.items() if value is not None}, TaskLimits)
+    except msgspec.ValidationError as error:
+        known = ", ".join(TaskLimits.__struct_fields__)
+        raise UsageError(f"limits: {error}; there are {known}") from error
 
 
 def _read_cursor(cursor: str) -> tuple[int, int]:
     first, dot, second = cursor.partition(".")
     if not cursor:
         return 0, 0
-    if not dot or not first.isdecimal() or not second.isdecimal() or len(cursor) > 20:
+    digits = first + second
+    if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
         raise UsageError(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
     return int(first), int(second)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,10 +14,12 @@ from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import Tasks, UnknownTask
 from actors.batch_worker.executor import Executor
+from actors.batch_worker.handler import TaskHandler
 from actors.membership import Members
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from penstock.batch_desk import BatchDesk
+from penstock.batch_service import BatchService
 from penstock.batches import task_handlers
 from penstock.node import AT_ONCE, Node
 from streams.files import Files
@@ -34,6 +36,7 @@ class BatchEngine:
     desk: BatchDesk
     conductor: Conductor
     executor: Executor | None
+    service: BatchService
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -47,6 +50,7 @@ class BatchEngine:
             ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+            ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
         )
 
     def _executors(self) -> tuple[ActorSpec, ...]:
@@ -63,12 +67,12 @@ class BatchEngine:
 
 
 @asynccontextmanager
-async def open_batch_engine(node: Node) -> AsyncIterator[BatchEngine]:
-    """Open what the engine's parts share, one of each for the node."""
+async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None = None) -> AsyncIterator[BatchEngine]:
+    """Open what the engine's parts share, one of each for the node. `handlers`: else all that were registered."""
     tasks, instances = Tasks(node.bucket("TASKS")), Instances(node.bucket("INSTANCES"))
     items = BatchItems(node.connection, node.publisher)
     files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
-    handlers = tuple(task_handlers().values())
+    handlers = tuple(task_handlers().values()) if handlers is None else handlers
     conductor = Conductor(
         connection=node.connection,
         publisher=node.publisher,
@@ -97,7 +101,14 @@ async def open_batch_engine(node: Node) -> AsyncIterator[BatchEngine]:
     desk = BatchDesk(
         tasks=tasks, instances=instances, items=items, files=files, beats=node.bucket("BEATS"), clock=node.clock
     )
-    yield BatchEngine(tasks=tasks, instances=instances, desk=desk, conductor=conductor, executor=executor)
+    yield BatchEngine(
+        tasks=tasks,
+        instances=instances,
+        desk=desk,
+        conductor=conductor,
+        executor=executor,
+        service=BatchService(desk, node.connection, node.stop),
+    )
 
 
 def _rate(tasks: Tasks) -> Callable[[str], float]:

@@ -37,6 +37,8 @@ class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     sheet: str = ""
     params: msgspec.Raw = msgspec.Raw(b"null")
+    digest: str = ""
+    """Of the file's bytes, so that the same file sent twice is known as the same."""
 
 
 class SheetRow(msgspec.Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.calls import Asker, told
+from penstock.client_batches import Batches
 from penstock.client_jobs import Jobs
 from penstock.errors import NotAccepted
 from streams.connection import Connection
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         self.jobs = Jobs(Asker(connection, "jobs", timeout_s))
+        self.batches = Batches(Asker(connection, "batch", timeout_s), connection)
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write the seed ove
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     command(app, "up")(_up)
+    command(app, "work")(_work)
     command(app, "init")(_init)
     command(app, "nodes")(_nodes)
     command(app, "config")(_config)
@@ -92,6 +93,29 @@ async def _up(
         yield
 
     await run_node(config, before=seeded)
+
+
+async def _work(
+    call: Call,
+    app: Annotated[str, typer.Argument(metavar="MODULE", help="Python module with your own tasks and handlers.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its own in the cluster.")] = None,
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where it stands.")] = None,
+    drain: Annotated[
+        float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+) -> None:
+    """Run your own code in a process of its own, until it is stopped: batches' tasks and jobs' handlers, nothing else.
+    Without --nats it works for the node that runs in the data folder."""
+    from penstock.app import run_node
+    from penstock.session import server_url
+    from penstock.sinks import load_app
+
+    config = call.config(name=name, zone=zone, drain_s=drain, log_level=log_level, app=app, roles="worker,executor")
+    config = msgspec.structs.replace(config, nats=server_url(config))
+    load_app(app)
+    set_up_logs(config.log_level, config.log_form)
+    await run_node(config)
 
 
 async def _init(

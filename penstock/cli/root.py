@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import dead, demo, doctor, holes, jobs, node, outbox, settings, sources, tokens, verify
+from penstock.cli import batch, dead, demo, doctor, holes, jobs, node, outbox, settings, sources, tokens, verify
 from penstock.logs import guard_descriptors
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ sources.add_to(app)
 holes.add_to(app)
 dead.add_to(app)
 jobs.add_to(app)
+batch.add_to(app)
 outbox.add_to(app)
 tokens.add_to(app)
 verify.add_to(app)

@@ -1,0 +1,78 @@
+"""An instance, its items and its files as people and programs are told of them, at every door. Pure but for names."""
+
+import secrets
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from actors.model.batch_record import FINAL
+from penstock.errors import NotAccepted
+from streams.batch_messages import Counts, Status
+
+__all__ = ["UPLOAD_BYTES", "Beat", "ItemPage", "ItemView", "View", "Wanted", "result_file", "upload_name"]
+
+UPLOAD_BYTES = 200 * 1024 * 1024
+Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
+
+
+class Beat(Struct, frozen=True):
+    """How far a split or a reduce is."""
+
+    by: str = ""
+    done: int = 0
+    total: int | None = None
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """An instance as people see it. `items`: how many there are, None before the split has ended."""
+
+    instance_id: str
+    task: str
+    state: str
+    items: int | None
+    counts: Counts
+    created_ms: int
+    started_ms: int
+    ended_ms: int
+    tenant: str = ""
+    priority: int = 0
+    passes: int = 1
+    reason: str = ""
+    reasons: tuple[str, ...] = ()
+    step: Beat | None = None
+    result: Any = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in FINAL
+
+
+class ItemView(Struct, frozen=True):
+    """An item and how it stands; None: it has not ended."""
+
+    index: int
+    item: Any
+    status: Status | None
+    info: Any = None
+
+
+class ItemPage(Struct, frozen=True):
+    """Some items, and where the next page begins; empty: there is none."""
+
+    items: list[ItemView]
+    cursor: str = ""
+
+
+def upload_name(instance_id: str) -> str:
+    """Return a fresh name for an upload in the object store: one that is sent again does not touch the first one."""
+    return f"{instance_id}/upload-{secrets.token_hex(4)}"
+
+
+def result_file(view: View, name: str = "") -> str:
+    """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
+    told = view.result.get("files") if isinstance(view.result, dict) else None
+    names = [each for each in told if isinstance(each, str) and each] if isinstance(told, list) else []
+    if name in names or (names and not name):
+        return name or names[0]
+    has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"
+    raise NotAccepted(f"{view.instance_id}: no file {name[:80]!a}; {has}", code="not_found", field="name")

@@ -1,0 +1,349 @@
+"""`penstock batch`: a sheet handed in, followed row by row, steered, and its result fetched."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.batch_views import Wanted
+from penstock.cli.call import Call, command
+from penstock.cli.output import moment
+from penstock.cli.person import progress
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from actors.batch_tasks import TaskRecord
+    from penstock.batch_views import ItemView, View
+    from penstock.client_batches import Batches
+
+__all__ = ["add_to"]
+
+ASK_S = 10.0
+LONGEST_CELL = 200
+Id = Annotated[str, typer.Argument(metavar="ID", help="As `batch submit` gave it.", show_default=False)]
+Items = Annotated[
+    list[int] | None,
+    typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.", show_default=False),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(help="Batches: a sheet's rows, each run by your own code. A node with the role `desk` answers.")
+    app.add_typer(group, name="batch")
+    command(group, "submit")(_submit)
+    command(group, "list")(_list)
+    command(group, "show")(_show)
+    command(group, "items")(_items)
+    command(group, "pause")(_pause)
+    command(group, "resume")(_resume)
+    command(group, "cancel")(_cancel)
+    command(group, "retry")(_retry)
+    command(group, "result")(_result)
+    command(group, "tasks")(_tasks)
+    command(group, "task")(_task)
+
+
+@asynccontextmanager
+async def open_batches(call: Call) -> "AsyncIterator[Batches]":
+    """Connect, and give the client's way to batches."""
+    from penstock.calls import Asker
+    from penstock.client_batches import Batches
+
+    async with call.session() as session:
+        yield Batches(Asker(session.connection, "batch", ASK_S), session.connection)
+
+
+async def _submit(
+    call: Call,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv or jsonl.")] = "",
+    task: Annotated[str, typer.Option("--task", metavar="KEY", help="Which task is to run.")] = "",
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.", show_default=False)
+    ] = None,
+    input_: Annotated[
+        str, typer.Option("--input", metavar="JSON", help="In place of a file, or as its params.", show_default=False)
+    ] = "",
+    sheet: Annotated[str, typer.Option(metavar="NAME", help="Of a workbook; else its first.", show_default=False)] = "",
+    id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", show_default=False)] = "",
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
+    waits: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if that is not done.")
+    ] = False,
+) -> None:
+    """Hand in a file, or an input alone, for a task. The same again under the same --id is one instance."""
+    if not task:
+        raise UsageError("--task: which task is to run? `penstock batch tasks` lists them")
+    _check_file(file)
+    given = _input_of(param or [], input_)
+    if not file and given is None:
+        raise UsageError("give a FILE, or --input")
+    async with open_batches(call) as batches:
+        with progress("sending") as sent:
+            view = await batches.submit(
+                task,
+                given,
+                file=file or None,
+                id=id_,
+                sheet=sheet,
+                tenant=tenant,
+                priority=priority,
+                on_sent=sent,
+            )
+        call.out.say(f"{view.instance_id}: {view.state}")
+        if not waits:
+            call.out.result(view)
+            return
+        await _follow(call, batches, view.instance_id)
+
+
+async def _list(
+    call: Call,
+    task: Annotated[str, typer.Option(metavar="KEY", help="Of this task.", show_default=False)] = "",
+    state: Annotated[str, typer.Option(metavar="STATE", help="In this state.", show_default=False)] = "",
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant.", show_default=False)] = None,
+    most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+) -> None:
+    """List instances, the newest first."""
+    async with open_batches(call) as batches:
+        views = await batches.list(task=task, state=state, tenant=tenant, most=most)
+    columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
+    call.out.table(columns, [_row(view) for view in views], empty="no batches; `penstock batch submit FILE` makes one")
+    call.out.result(views)
+
+
+async def _show(
+    call: Call,
+    id_: Id,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+) -> None:
+    """Show how an instance stands."""
+    async with open_batches(call) as batches:
+        if watch:
+            await _follow(call, batches, id_)
+            return
+        view = await batches.show(id_)
+    _say(call, view)
+    call.out.result(view)
+
+
+async def _items(
+    call: Call,
+    id_: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
+    status: Annotated[Wanted, typer.Option(help="Only those that ended so.")] = "all",
+    most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    cursor: Annotated[
+        str, typer.Option(metavar="CURSOR", help="Where the page before ended.", show_default=False)
+    ] = "",
+) -> None:
+    """List an instance's items: what was to be done, how it ended, and why."""
+    wanted: Wanted = "failed" if failed else status
+    found: list[ItemView] = []
+    async with open_batches(call) as batches:
+        while True:
+            page = await batches.page(id_, status=wanted, cursor=cursor, most=most - len(found))
+            found += page.items
+            cursor = page.cursor
+            if not cursor or len(found) >= most:
+                break
+    rows = [[item.index, item.status or "-", _short(item.item), _short(item.info)] for item in found]
+    call.out.table(["item", "ended", "what", "told"], rows, empty="no such items")
+    if cursor:
+        call.out.say(f"more: --cursor {cursor}")
+    call.out.result({"items": found, "cursor": cursor})
+
+
+async def _pause(call: Call, id_: Id) -> None:
+    """Start nothing more of it; what runs, ends."""
+    await _steer(call, lambda batches: batches.pause(id_))
+
+
+async def _resume(call: Call, id_: Id) -> None:
+    """Go on with what was paused."""
+    await _steer(call, lambda batches: batches.resume(id_))
+
+
+async def _cancel(call: Call, id_: Id) -> None:
+    """End it: what runs ends, the rest is cancelled."""
+    await _steer(call, lambda batches: batches.cancel(id_))
+
+
+async def _retry(
+    call: Call,
+    id_: Id,
+    item: Items = None,
+    waits: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
+) -> None:
+    """Run what failed or was cancelled again, or only some items, and make the result anew."""
+    async with open_batches(call) as batches:
+        view = await batches.retry(id_, item or [])
+        if waits:
+            await _follow(call, batches, id_)
+            return
+    call.out.say(f"{view.instance_id}: {view.state}, pass {view.passes}")
+    call.out.result(view)
+
+
+async def _result(
+    call: Call,
+    id_: Id,
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", metavar="FILE", help="Where to; its own name if not given.", show_default=False),
+    ] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Which of several.", show_default=False)] = "",
+) -> None:
+    """Fetch a file of the result."""
+    from penstock.batch_views import result_file
+
+    async with open_batches(call) as batches:
+        told = result_file(await batches.show(id_), name)
+        path = await batches.result(id_, out or Path(told).name, name=told)
+    size = path.stat().st_size  # the command's last line
+    call.out.say(f"{path}: {size} bytes")
+    call.out.result({"path": str(path), "name": told, "bytes": size})
+
+
+async def _tasks(call: Call) -> None:
+    """List the tasks that applications have declared, and their limits."""
+    async with open_batches(call) as batches:
+        tasks = await batches.tasks()
+    columns = ["task", "application", "version", "instances at once", "items per s", "items at once", "attempts"]
+    call.out.table(
+        columns, [_task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
+    )
+    call.out.result(tasks)
+
+
+async def _task(
+    call: Call,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The task.", show_default=False)],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the default.")
+    ] = None,
+) -> None:
+    """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency; 0 is none."""
+    from actors.batch_tasks import UnknownTask
+
+    limits = {name: _number(name, value) for name, value in map(_pair, changes or [])}
+    async with open_batches(call) as batches:
+        if limits:
+            task = await batches.limit(key, **limits)
+        else:
+            found = [each for each in await batches.tasks() if each.task == key]
+            if not found:
+                raise UsageError(str(UnknownTask(key)))
+            [task] = found
+    for name in task.limits.__struct_fields__:
+        value = getattr(task.limits, name)
+        call.out.say(f"{name} = {value:g}" if value else f"{name} = 0 (no limit)")
+    call.out.result(task)
+
+
+async def _steer(call: Call, act: "Callable[[Batches], Awaitable[View]]") -> None:
+    async with open_batches(call) as batches:
+        view = await act(batches)
+    call.out.say(f"{view.instance_id}: {view.state}")
+    call.out.result(view)
+
+
+async def _follow(call: Call, batches: "Batches", id_: str) -> None:
+    """Show an instance's progress until it is over; exit code 1 if it is not done then."""
+    from penstock.cli.batch_bar import following
+
+    with following() as look:
+        view = await batches.wait(id_, on_look=look)
+    _say(call, view)
+    call.out.result(view)
+    if view.state != "done":
+        raise typer.Exit(1)
+
+
+def _say(call: Call, view: "View") -> None:
+    from penstock.cli.batch_bar import said
+
+    call.out.say(f"{view.instance_id}: {said(view)}")
+    if view.reason:
+        call.out.say(f"  {view.reason}")
+    for reason in view.reasons:
+        call.out.say(f"  {reason}")
+    for name in _files(view):
+        call.out.say(f"  result: {name}; penstock batch result {view.instance_id}")
+
+
+def _files(view: "View") -> list[Any]:
+    told = view.result.get("files") if isinstance(view.result, dict) else None
+    return told if isinstance(told, list) else []
+
+
+def _row(view: "View") -> list[object]:
+    items = "-" if view.items is None else view.items
+    counts = view.counts
+    return [
+        view.instance_id,
+        view.task,
+        view.state,
+        items,
+        counts.succeeded,
+        counts.failed + counts.unknown,
+        moment(view.created_ms),
+    ]
+
+
+def _task_row(task: "TaskRecord") -> list[object]:
+    limits = task.limits
+    numbers = (limits.main_concurrency, limits.item_rate, limits.item_concurrency)
+    return [
+        task.task,
+        task.app or "-",
+        task.version or "-",
+        *(f"{each:g}" if each else "-" for each in numbers),
+        task.attempts,
+    ]
+
+
+def _short(value: object) -> str:
+    import msgspec
+
+    text = value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+
+def _check_file(file: str) -> None:
+    if file and not Path(file).is_file():
+        raise UsageError(f"{file}: no such file")
+
+
+def _input_of(params: list[str], text: str) -> object:
+    """Return what stands in --input, or the --param pairs as an object, or None."""
+    import msgspec
+
+    if text and params:
+        raise UsageError("--input and --param: give one of them")
+    if not text:
+        return dict(map(_pair, params)) or None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"--input: {error}") from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{text[:80]!a}: write NAME=VALUE")
+    return name, value
+
+
+def _number(name: str, value: str) -> float | int | None:
+    if not value:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        raise UsageError(f"{name}={value[:80]}: a number is needed") from None
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,100 @@
+"""How far an instance is, for eyes: one line, and a bar that follows it on a terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from streams.clock import monotonic_s
+
+if TYPE_CHECKING:
+    from penstock.batch_views import View
+
+__all__ = ["Speed", "following", "said"]
+
+WINDOW_S = 5.0
+
+
+class Speed:
+    """Items a second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def of(self, count: int, now_s: float) -> float:
+        """Return the rate at which `count` grew."""
+        if self._seen and count < self._seen[-1][1]:
+            self._seen.clear()  # another step counts, or another pass
+        self._seen = [(at_s, before) for at_s, before in self._seen if now_s - at_s <= WINDOW_S] + [(now_s, count)]
+        first_s, first = self._seen[0]
+        return (count - first) / (now_s - first_s) if now_s > first_s else 0.0
+
+
+def said(view: "View") -> str:
+    """Return how an instance stands, in one line."""
+    counts, parts = view.counts, [view.state]
+    if view.items is not None:
+        parts.append(f"{counts.ended} of {view.items} items")
+    elif view.step is not None and view.step.done:
+        parts.append(f"{view.step.done} rows read")
+    for name in ("succeeded", "failed", "unknown", "skipped", "cancelled"):
+        if getattr(counts, name):
+            parts.append(f"{getattr(counts, name)} {name}")
+    if view.passes > 1:
+        parts.append(f"pass {view.passes}")
+    return ", ".join(parts)
+
+
+def far(view: "View") -> tuple[int, int | None]:
+    """Return how many of how many the present step has behind it."""
+    if view.state in ("splitting", "reducing"):
+        done, total = (view.step.done, view.step.total) if view.step is not None else (0, None)
+        return done, total if total is not None or view.state == "splitting" else view.items
+    return view.counts.ended, view.items
+
+
+@contextmanager
+def following() -> "Iterator[Callable[[View], None]]":
+    """Give what is told of each look at an instance: on a terminal it moves a bar, elsewhere it prints what changed."""
+    if not sys.stderr.isatty():
+        yield _changes()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(),
+        TextColumn("{task.fields[far]}"),
+        TextColumn("[red]{task.fields[failed]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task, speed = bar.add_task("pending", total=None, far="", failed=""), Speed()
+
+        def look(view: "View") -> None:
+            done, total = far(view)
+            rate = speed.of(done, monotonic_s())
+            failed = view.counts.failed + view.counts.unknown
+            bar.update(
+                task,
+                description=view.state,
+                completed=done,
+                total=total,
+                far=f"{done:,}{f' of {total:,}' if total is not None else ''}{f', {rate:,.0f}/s' if rate else ''}",
+                failed=f"{failed:,} failed" if failed else "",
+            )
+
+        yield look
+
+
+def _changes() -> "Callable[[View], None]":
+    before = ""
+
+    def look(view: "View") -> None:
+        nonlocal before
+        if view.state != before:
+            before = view.state
+            print(said(view), file=sys.stderr, flush=True)
+
+    return look
