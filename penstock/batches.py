@@ -13,7 +13,7 @@ raises lets it go round again after a while, and after the last attempt it has f
 penstock.Reject(reason)` fails it at once, `raise penstock.Skip(reason)` says that nothing was to be done.
 
 An item may run twice: its process may die before its end is stored. With `is_idempotent=False` it never begins twice;
-one whose end nobody knows ends as `unknown`, or as `check(self, item)` says.
+one whose end nobody knows ends as `unknown`, unless `check(self, item)` knows whether it happened (True, False, None).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext,
 from actors.batch_worker.handler import Reject, Skip, TaskHandler
 from penstock.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
 from penstock.errors import UsageError
-from streams.batch_messages import Status
 from streams.subjects import TOKEN
 
 __all__ = [
@@ -136,7 +135,7 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
         decode=decode,
         run=_with_context(one) if one is not None and inspect.iscoroutinefunction(one) else None,
         run_many=_looped(one) if one is not None and not inspect.iscoroutinefunction(one) else _many(many),
-        check=_check(user) if record.has_check else None,
+        check=_with_context(user.check) if record.has_check else None,
         concurrency=concurrency,
     )
 
@@ -210,14 +209,3 @@ def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
 
     return in_thread
-
-
-def _check(user: Any) -> Callable[[Any, ItemContext], Awaitable[Status]]:
-    asked = _with_context(user.check)
-
-    async def check(item: Any, context: ItemContext) -> Status:
-        """True: it succeeded. False: it did not happen, and may run again. None: nobody knows."""
-        answer = await asked(item, context)
-        return "ok" if answer is True else "again" if answer is False else "unknown"
-
-    return check

@@ -6,7 +6,6 @@ from typing import Any
 
 from actors.batch_tasks import TaskRecord
 from actors.batch_worker.contexts import ItemContext, ReduceContext, SplitContext
-from streams.batch_messages import Status
 
 __all__ = ["Reject", "Skip", "TaskHandler"]
 
@@ -23,7 +22,7 @@ class Reject(Exception):
 class TaskHandler:
     """One task as this process serves it. `run` takes one item and its context, `run_many` a list of both and returns
     an answer for each; one of the two is there. An answer is any JSON value, or an exception in its place. `check` says
-    what became of an item whose end nobody knows."""
+    of an item whose end nobody knows whether it happened; None: it does not know either."""
 
     record: TaskRecord
     split: Callable[[SplitContext], Awaitable[None]]
@@ -31,7 +30,7 @@ class TaskHandler:
     decode: Callable[[Any], Any]
     run: Callable[[Any, ItemContext], Awaitable[object]] | None = None
     run_many: Callable[[Sequence[Any], Sequence[ItemContext]], Awaitable[Sequence[object]]] | None = None
-    check: Callable[[Any, ItemContext], Awaitable[Status]] | None = None
+    check: Callable[[Any, ItemContext], Awaitable[bool | None]] | None = None
     concurrency: int = 1
     """Items of one chunk that run at the same time."""
     chunks: int = 2

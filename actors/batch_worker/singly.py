@@ -32,24 +32,28 @@ async def run_marked(
     """Run the items that nobody has begun, and say of the others what can be known; in the order of the items.
     Raises RevisionConflict when another holds the round too."""
     begun, seq = await log.begun(pointer.instance_id, pointer.chunk, pointer.round)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: list[Outcome] = []
     for index, item in items:
-        if index in begun:
-            outcomes[index] = await _asked(handler, turn, index, item)
+        known = await _asked(handler, turn, index, item) if index in begun else None
+        if known is not None:
+            outcomes.append(known)
             continue
-        if not is_cancelled():
+        if index not in begun and not is_cancelled():
             begun = [*begun, index]
             seq = await log.begin(pointer.instance_id, pointer.chunk, pointer.round, begun, expected_seq=seq)
-        outcomes[index] = (await run_items(handler, turn, [(index, item)], is_cancelled=is_cancelled))[0]
-    return [outcomes[index] for index, _ in items]
+        outcomes += await run_items(handler, turn, [(index, item)], is_cancelled=is_cancelled)
+    return outcomes
 
 
-async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome:
+async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
+    """Return how an item that was begun has ended; None if it certainly did not happen, and may run."""
     said = "it was begun, and nobody knows how it ended"
     if handler.check is not None:
         try:
             value = handler.decode(item)
-            return Outcome(index, await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt)))
+            happened = await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt))
+            if happened is not None:
+                return Outcome(index, "ok") if happened else None
         except Exception as error:  # the border to the user's code
             said = f"{said}; asking failed: {type(error).__name__}: {error}"
     return Outcome(index, "unknown", as_json(said[:1_000], ""))

@@ -1,0 +1,300 @@
+"""Batches from the split to the one result: every item's end is counted once, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+import penstock
+from actors.batch_instances import InstanceExists, UnknownInstance
+from actors.batch_tasks import UnknownTask
+from actors.model import batch_moves as moves
+from penstock.errors import NotAccepted, UsageError
+from streams.batch_messages import Chunk, ChunkResult, Counts
+from streams.connection import Connection
+from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
+
+QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
+
+
+class Log:
+    """What the tasks of one test did: the tasks are made once a process, tests come one after the other."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[int] = Counter()
+        self.splits = 0
+        self.reduces = 0
+        self.gate = anyio.Event()
+        self.began = anyio.Event()
+
+
+log = Log()
+
+
+@pytest.fixture(autouse=True)
+def fresh_log() -> None:
+    log.__init__()  # type: ignore[misc] # the tasks hold the object
+
+
+async def count(ctx: penstock.ReduceContext) -> dict[str, int]:
+    """Reduce to how many items ended how."""
+    ends: Counter[str] = Counter()
+    async for page in ctx.read(3):
+        ends.update(result.status for result in page)
+    return dict(ends)
+
+
+@penstock.batch("plain", attempts=3, chunk_items=4, **QUICK)
+class Plain:
+    """Items say what shall become of them."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.splits += 1
+        for item in ctx.input:
+            await ctx.commit(item)
+
+    async def map(self, item: Any, ctx: penstock.ItemContext) -> Any:
+        log.ran[ctx.index] += 1
+        match item:
+            case "reject":
+                raise penstock.Reject("no such shop")
+            case "skip":
+                raise penstock.Skip("was there")
+            case "always":
+                raise OSError("busy")
+            case "once" if ctx.attempt == 1:
+                raise OSError("busy")
+            case "gate":
+                log.began.set()
+                await log.gate.wait()
+            case "odd":
+                return object()
+        return {"ran": ctx.attempt} if item == "tell" else None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
+        log.reduces += 1
+        return await count(ctx)
+
+
+@penstock.batch("breaking", attempts=2, chunk_items=2, **QUICK)
+class Breaking:
+    """Its split and its reduce break the first time, each after it did half of its work."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.splits += 1
+        await ctx.commit(*range(40))
+        if log.splits < ctx.input["splits"]:
+            raise OSError("the file went away")
+        await ctx.commit(*range(40, 50))
+
+    async def map_many(self, items: list[int]) -> None:
+        log.ran.update(items)
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        log.reduces += 1
+        async with penstock.write_sheet(ctx, "out.jsonl", ["n"]) as sheet:
+            await sheet.write([{"n": log.reduces}])
+        if log.reduces == 1:
+            raise OSError("the disk is full")
+        return {"files": sheet.names, **await count(ctx)}
+
+
+@penstock.batch("once-only", is_idempotent=False, chunk_items=3, attempts=2, **QUICK)
+class OnceOnly:
+    """Items that may not begin twice; one that was begun is known to have happened if its number is even."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(6))
+
+    async def map(self, item: int, ctx: penstock.ItemContext) -> None:
+        log.ran[item] += 1
+        if item == 5 and ctx.attempt == 1:
+            raise OSError("busy")
+
+    async def check(self, item: int) -> bool | None:
+        return True if item % 2 == 0 else None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
+        return await count(ctx)
+
+
+@penstock.batch("fragile", most_failures=0.25, chunk_items=1, attempts=1)
+class Fragile:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*ctx.input)
+
+    async def map(self, item: str) -> None:
+        if item == "bad":
+            raise ValueError("bad")
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
+        return await count(ctx)
+
+
+TASKS = ("plain", "breaking", "once-only", "fragile")
+
+
+@pytest.fixture
+async def node(connection: Connection) -> AsyncIterator[Plant]:
+    async with plant_in_its_own_task(connection, TASKS) as running:
+        yield running
+
+
+async def test_every_item_ends_as_its_code_says(node: Plant) -> None:
+    items = ["ok", "tell", "reject", "skip", "always", "once", "odd", "ok", "ok"]
+    view = await node.run("plain", items)
+    assert (view.state, view.items) == ("done", 9)
+    assert view.counts == Counts(succeeded=6, failed=2, skipped=1)
+    assert view.result == {"ok": 6, "failed": 2, "skipped": 1}
+    assert (log.ran[4], log.ran[5], log.ran[2]) == (3, 2, 1)
+    page = await node.desk.items(view.instance_id)
+    told = [(each.index, each.item, each.status, each.info) for each in page.items]
+    assert told[1] == (1, "tell", "ok", {"ran": 1})
+    assert told[2] == (2, "reject", "failed", "no such shop")
+    assert told[4] == (4, "always", "failed", "OSError: busy")
+    assert "cannot be written as JSON" in told[6][3]["not_told"]
+    assert sorted(view.reasons) == ['item 2: "no such shop"', 'item 4: "OSError: busy"']
+
+
+async def test_an_instance_without_items_is_done(node: Plant) -> None:
+    view = await node.run("plain", [])
+    assert (view.state, view.items, view.result) == ("done", 0, {})
+
+
+async def test_what_failed_is_run_again_alone_and_the_result_is_made_anew(node: Plant) -> None:
+    view = await node.run("plain", ["ok"] * 5 + ["always"] * 2)
+    assert view.counts == Counts(succeeded=5, failed=2)
+    before = log.ran.copy()
+    await node.desk.retry(view.instance_id, [6])
+    view = await node.until(view.instance_id, "done")
+    assert (log.ran - before, log.reduces, view.passes) == (Counter({6: 3}), 2, 2)
+    assert view.counts == Counts(succeeded=5, failed=2)
+    await node.desk.retry(view.instance_id)
+    await node.until(view.instance_id, "done")
+    assert log.ran - before == Counter({6: 6, 5: 3})
+    with pytest.raises(NotAccepted, match="nothing failed"):
+        await node.desk.retry((await node.run("plain", ["ok"])).instance_id)
+
+
+async def test_a_split_that_broke_half_way_leaves_no_item_behind(node: Plant) -> None:
+    view = await node.run("breaking", {"splits": 2})
+    assert (view.state, view.items, view.counts.succeeded) == ("done", 50, 50)
+    assert log.ran == Counter(range(50))
+    assert (log.splits, log.reduces) == (2, 2)
+    info, data = await node.desk.result(view.instance_id, "out.jsonl")
+    assert b"".join([part async for part in data]) == b'{"n":2}\n'
+    assert info.name == f"{view.instance_id}/out.jsonl"
+
+
+async def test_a_split_that_always_breaks_fails_the_instance_and_says_why(node: Plant) -> None:
+    view = await node.run("breaking", {"splits": 9})
+    assert (view.state, view.reason) == ("failed", "splitting: OSError: the file went away")
+    assert log.ran == Counter()
+    log.splits = 9
+    await node.desk.retry(view.instance_id)
+    assert (await node.until(view.instance_id, "done")).counts.succeeded == 50
+
+
+async def test_a_silent_splitters_chunks_are_never_read(node: Plant) -> None:
+    view = await node.desk.submit("plain", ["gate"])
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+    record = await node.record(view.instance_id)
+    assert record.seal is not None
+    stale = record.seal.fence - 1 or 99
+    await node.items.stage(view.instance_id, stale, 0, [Chunk(first=0, items=(msgspec.Raw(b'"reject"'),) * 9)])
+    late = msgspec.structs.replace(record.seal, fence=stale, items=9)
+    after = await node.engine.instances.move(view.instance_id, lambda before: moves.seal_split(before, late, 0))
+    assert after.seal == record.seal
+    log.gate.set()
+    assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=1)
+
+
+async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
+    view = await node.run("plain", ["ok", "reject"])
+    first = await node.results(view.instance_id)
+    second = ChunkResult(chunk=0, round=1, by="late", ran=((0, 2),), counts=Counts(succeeded=2))
+    assert not await node.items.add_result(view.instance_id, second)
+    assert await node.results(view.instance_id) == first
+    assert (await node.desk.show(view.instance_id)).counts == Counts(succeeded=1, failed=1)
+
+
+async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(node: Plant) -> None:
+    await node.items.begin("chosen", 0, 1, [1, 2], expected_seq=0)
+    view = await node.run("once-only", instance_id="chosen")
+    assert view.counts == Counts(succeeded=5, unknown=1)
+    assert log.ran == Counter({0: 1, 3: 1, 4: 1, 5: 2})
+    page = await node.desk.items("chosen", status="unknown")
+    assert [(each.index, each.info) for each in page.items] == [(1, "it was begun, and nobody knows how it ended")]
+
+
+async def test_too_many_failures_stop_the_rest(node: Plant) -> None:
+    view = await node.run("fragile", ["bad"] * 80 + ["good"] * 120)
+    assert view.state == "failed"
+    assert 50 < view.counts.failed <= 80
+    assert view.counts.ended == view.items == 200
+    assert "items failed" in view.reason
+
+
+async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -> None:
+    view = await node.desk.submit("plain", ["gate"] + ["ok"] * 999)
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+    assert (await node.desk.cancel(view.instance_id)).state == "cancelling"
+    log.gate.set()
+    view = await node.until(view.instance_id, "cancelled")
+    assert view.counts.ended == 1000
+    assert view.counts.succeeded >= 1
+    assert (await node.desk.cancel(view.instance_id)).state == "cancelled"
+    assert log.reduces == 0
+
+
+async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:
+    view = await node.desk.submit("plain", ["gate", "ok"])
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+    assert (await node.desk.pause(view.instance_id)).state == "paused"
+    log.gate.set()
+    with anyio.fail_after(LONG_S):
+        while (await node.desk.show(view.instance_id)).counts.succeeded < 2:
+            await anyio.lowlevel.checkpoint()
+    assert (await node.desk.show(view.instance_id)).state == "paused"
+    await node.desk.resume(view.instance_id)
+    assert (await node.until(view.instance_id, "done")).counts.succeeded == 2
+
+
+async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant) -> None:
+    await node.desk.limit("plain", {"main_concurrency": 1})
+    first = await node.desk.submit("plain", ["gate"], tenant="a")
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+    late = await node.desk.submit("plain", ["ok"], tenant="a")
+    urgent = await node.desk.submit("plain", ["ok"], tenant="b", priority=5)
+    assert {(await node.desk.show(view.instance_id)).state for view in (late, urgent)} == {"pending"}
+    log.gate.set()
+    await node.until(late.instance_id, "done")
+    ended = {view.instance_id: view.ended_ms for view in await node.desk.all(task="plain")}
+    assert ended[first.instance_id] <= ended[urgent.instance_id] <= ended[late.instance_id]
+
+
+async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refused(node: Plant) -> None:
+    first = await node.run("plain", ["ok"], instance_id="mine")
+    again = await node.desk.submit("plain", ["ok"], instance_id="mine")
+    assert (again.state, again.created_ms) == ("done", first.created_ms)
+    with pytest.raises(InstanceExists, match="with another input"):
+        await node.desk.submit("plain", ["other"], instance_id="mine")
+
+
+async def test_what_there_is_not_is_told(node: Plant) -> None:
+    with pytest.raises(UnknownTask, match="no task 'nothing'"):
+        await node.desk.submit("nothing")
+    with pytest.raises(UnknownInstance, match="no instance 'nothing'"):
+        await node.desk.show("nothing")
+    with pytest.raises(UsageError, match="cursor 'x'"):
+        await node.desk.items((await node.run("plain", [])).instance_id, cursor="x")

@@ -1,0 +1,113 @@
+"""A node's batches in the test's own process, and conditions to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from actors.batch_items import BatchItems
+from actors.membership import NodeRecord, Status
+from actors.model.batch_record import Instance
+from actors.supervisor import Supervisor
+from penstock.batch_desk import BatchDesk
+from penstock.batch_engine import BatchEngine, open_batch_engine
+from penstock.batch_views import View
+from penstock.batches import task_handlers
+from penstock.config import Config
+from penstock.node import open_node
+from streams.batch_messages import ChunkResult
+from streams.connection import Connection
+from streams.specs import wanted
+from streams.topology import apply
+
+LONG_S = 30.0
+
+
+class Plant:
+    """A running node with batches, its desk, and what it says of its instances."""
+
+    def __init__(self, engine: BatchEngine, items: BatchItems, supervisor: Supervisor) -> None:
+        self.engine = engine
+        self.items = items
+        self.desk: BatchDesk = engine.desk
+        self._supervisor = supervisor
+
+    def failures(self) -> dict[str, str]:
+        return {state.name: state.last_error for state in self._supervisor.states() if state.failures}
+
+    async def record(self, instance_id: str) -> Instance:
+        return await self.engine.instances.get(instance_id)
+
+    async def until(self, instance_id: str, *states: str, within_s: float = LONG_S) -> View:
+        """Wait until an instance is in one of the states, and return it."""
+        changed = anyio.Event()
+
+        def tell(_changed: str) -> None:
+            changed.set()
+
+        self.engine.instances.on_change(tell)
+        with anyio.fail_after(within_s):
+            while (view := await self.desk.show(instance_id)).state not in states:
+                await changed.wait()
+                changed = anyio.Event()
+        return view
+
+    async def run(self, task: str, given: Any = None, **named: Any) -> View:
+        """Submit an instance and wait for its end."""
+        view = await self.desk.submit(task, given, **named)
+        return await self.until(view.instance_id, "done", "failed", "cancelled")
+
+    async def results(self, instance_id: str) -> list[ChunkResult]:
+        """Return all results of an instance, as they stand in the log."""
+        return [result async for _, result in self.items.results_after(instance_id, 0)]
+
+
+@asynccontextmanager
+async def plant(
+    connection: Connection, tasks: Sequence[str], *, name: str = "n1", roles: tuple[str, ...] = ()
+) -> AsyncIterator[Plant]:
+    """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then."""
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    config = Config(nats="nats://given", roles=roles, namespace=connection.namespace.name)
+    stop = anyio.Event()
+    record = NodeRecord(node=name, run=name, roles=roles)
+    async with open_node(config, connection, record, stop) as node:
+        async with open_batch_engine(node, [task_handlers()[task] for task in tasks]) as engine:
+            node.status = lambda: Status(tasks=engine.served)
+            specs = [*node.actors(), *engine.actors()]
+            supervisor = Supervisor(
+                [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=10, chance=lambda: 0.0
+            )
+            async with anyio.create_task_group() as running:
+                await running.start(supervisor.run)
+                made = Plant(engine, BatchItems(connection, node.publisher), supervisor)
+                yield made
+                stop.set()
+            assert made.failures() == {}
+
+
+@asynccontextmanager
+async def plant_in_its_own_task(connection: Connection, tasks: Sequence[str]) -> AsyncIterator[Plant]:
+    """The same for a fixture, whose two halves run in two tasks, which no task group bears."""
+    found: asyncio.Future[Plant] = asyncio.get_running_loop().create_future()
+    is_over = asyncio.Event()
+
+    async def live() -> None:
+        async with plant(connection, tasks) as made:
+            found.set_result(made)
+            await is_over.wait()
+
+    living = asyncio.create_task(live())
+
+    def tell(ended: asyncio.Task[None]) -> None:
+        if not found.done():
+            found.set_exception(ended.exception() or AssertionError("the node ended before it began"))
+
+    living.add_done_callback(tell)
+    yield await found
+    is_over.set()
+    await living
