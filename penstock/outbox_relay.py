@@ -11,8 +11,9 @@ Several relays at once share the work: on PostgreSQL each holds the rows of its 
 SQLite rows are read without a lock, since holding one would stop the application: two relays there add the same jobs,
 which is harmless and no use.
 
-A job that is refused keeps its row, with the reason, and blocks no other; see the table in penstock/outbox.py. One that
-finds its topic full is tried again later. While the database or all nodes are away, everything waits.
+A job that is refused keeps its row, with the reason, and blocks no other; see the table in penstock/outbox.py. So does
+one that expired before it could be handed over. One that finds its topic full is tried again later. While the database
+or all nodes are away, everything waits.
 """
 
 import logging
@@ -33,7 +34,7 @@ from actors.model.job_answers import Added, NotAdded
 from actors.supervisor import one_error
 from penstock.errors import Timeout, Unavailable, UsageError
 from penstock.outbox import Outbox, job_of
-from streams.clock import SYSTEM, Clock, monotonic_s
+from streams.clock import SYSTEM, monotonic_s
 from streams.job_messages import LARGEST_BODY, NewJob, is_json
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ async def relay(
     work, report, pause_s = _Relay(engine, jobs, outbox or Outbox(), batch), _Report(), 0.0
     while True:
         try:
-            moved = await work.step()
+            moved = await work.step(SYSTEM.now_ms())
         except (SQLAlchemyError, OSError, Unavailable, Timeout) as error:
             if not pause_s:
                 log.warning("outbox.waits", extra=fields(error=_said(error)))
@@ -106,7 +107,8 @@ async def relay_once(
     """Hand over what is committed by now, and return what became of it. Raises as `relay`, and also what the database
     and the client raise when they are away; what was handed over by then stays so."""
     work, total = _Relay(engine, jobs, outbox or Outbox(), batch), Moved()
-    while sum(moved := await work.step()):
+    began_ms = SYSTEM.now_ms()  # what is put off is not tried again
+    while sum(moved := await work.step(began_ms)):
         total = total.plus(moved)
     return total
 
@@ -119,24 +121,23 @@ class _Relay:
         self._jobs = jobs
         self._table = outbox.rows
         self._batch = batch
-        self._clock: Clock = SYSTEM
         self._is_sure = False
 
-    async def step(self) -> Moved:
-        """Hand one batch over; return what became of its rows."""
+    async def step(self, now_ms: int) -> Moved:
+        """Hand over one batch of what is to be tried by now; return what became of its rows."""
         async with _connected(self._engine) as run:
-            rows = await run(self._take)
+            rows = await run(self._take, now_ms)
             if not rows:
                 return Moved()
             answers = await self._add(rows)
             reach("outbox.handed_over")
             return await run(self._settle, rows, answers)
 
-    def _take(self, connection: Connection) -> Sequence[Row[Any]]:
+    def _take(self, connection: Connection, now_ms: int) -> Sequence[Row[Any]]:
         """Return the next rows. On PostgreSQL they are ours until the transaction ends; on SQLite nothing is locked."""
         self._check_table(connection)
         of = self._table.c
-        due = select(self._table).where(of.next_ms <= self._clock.now_ms()).order_by(of.next_ms, of.seq)
+        due = select(self._table).where(of.next_ms <= now_ms).order_by(of.next_ms, of.seq)
         rows = connection.execute(due.limit(self._batch).with_for_update(skip_locked=True)).all()
         if connection.dialect.name == "sqlite":
             connection.rollback()
@@ -162,22 +163,19 @@ class _Relay:
     def _settle(self, connection: Connection, rows: Sequence[Row[Any]], answers: Sequence[Added | NotAdded]) -> Moved:
         """Remove the rows of jobs that are there, write the reason to the others, and commit."""
         there = [row.seq for row, answer in zip(rows, answers, strict=True) if isinstance(answer, Added)]
-        kept = [(row, answer) for row, answer in zip(rows, answers, strict=True) if isinstance(answer, NotAdded)]
-        now_ms = self._clock.now_ms()
+        kept = [(row.seq, answer) for row, answer in zip(rows, answers, strict=True) if isinstance(answer, NotAdded)]
+        now_ms = SYSTEM.now_ms()
         changes = [
-            {"of_seq": row.seq, "next_ms": _next_ms(answer, now_ms), "reason": answer.reason[:MOST_REASON]}
-            for row, answer in kept
+            {"of_seq": seq, "next_ms": _next_ms(answer, now_ms), "reason": answer.reason[:MOST_REASON]}
+            for seq, answer in kept
         ]
         if there:
             connection.execute(delete(self._table).where(self._table.c.seq.in_(there)))
         if changes:
             connection.execute(update(self._table).where(self._table.c.seq == bindparam("of_seq")), changes)
         connection.commit()
-        for row, answer in kept:
-            log.warning(
-                "outbox.refused" if _is_final(answer) else "outbox.later",
-                extra=fields(topic=row.topic, job_id=row.job_id, code=answer.code, reason=answer.reason),
-            )
+        for row, answer in zip(rows, answers, strict=True):
+            _tell(row, answer)
         refused = sum(_is_final(answer) for _, answer in kept)
         return Moved(len(there), refused, len(kept) - refused)
 
@@ -197,8 +195,19 @@ def _next_ms(answer: NotAdded, now_ms: int) -> int | None:
 
 def _can_travel(row: Row[Any]) -> bool:
     """False for a body that would spoil the message in which it goes beside others."""
+    if not isinstance(row.body, str):  # SQLite stores what it is given
+        return False
     body = row.body.encode("utf-8", "surrogatepass")
     return len(body) <= LARGEST_BODY and is_json(body)
+
+
+def _tell(row: Row[Any], answer: Added | NotAdded) -> None:
+    job = {"topic": row.topic, "job_id": row.job_id}
+    if isinstance(answer, NotAdded):
+        event = "outbox.refused" if _is_final(answer) else "outbox.later"
+        log.warning(event, extra=fields(**job, code=answer.code, reason=answer.reason))
+    elif not answer.is_same_body:
+        log.warning("outbox.first_stands", extra=fields(**job, reason="a job of this id with another body was there"))
 
 
 def _said(error: Exception) -> str:

@@ -149,13 +149,12 @@ async def test_a_relay_killed_before_it_removes_the_rows_makes_no_second_job(
 ) -> None:
     ids = [f"{number:03}" for number in range(300)]
     await add(engine, outbox, topic, *ids)
-    command = ["outbox", "relay", "--db", database, "--table", outbox.rows.name, "--nats", desk, "--json"]
+    command = ["outbox", "relay", "--db", database, "--table", outbox.rows.name, "--nats", desk]
     killed = await penstock(*command, PENSTOCK_CRASH_AT="outbox.handed_over:2")
     assert killed.code == -signal.SIGKILL
     assert len(await jobs(client, topic)) == 300
     assert [row.job_id for row in await rows(engine, outbox)] == ids[200:]
-    again = await penstock(*command, "--once")
-    assert (again.code, again.json()) == (0, {"handed_over": 100, "refused": 0, "later": 0})
+    assert await relay_once(engine, client.jobs, outbox=outbox) == Moved(handed_over=100)
     assert sorted(await jobs(client, topic)) == ids
     assert await rows(engine, outbox) == []
 
@@ -163,24 +162,43 @@ async def test_a_relay_killed_before_it_removes_the_rows_makes_no_second_job(
 async def test_what_is_refused_stays_with_its_reason_and_blocks_nothing(
     engine: AsyncEngine, outbox: Outbox, topic: str, client: Client
 ) -> None:
-    await add(engine, outbox, topic, "first", "bad topic", "bad body", "last")
+    spoilt: dict[str, dict[str, Any]] = {
+        "topic": {"topic": "no.topic"},
+        "body": {"body": "{"},
+        "expiry": {"due_ms": 1, "expires_ms": 2},
+    }
+    await add(engine, outbox, topic, "first", *spoilt, "last")
     of = outbox.rows.c
     async with engine.begin() as connection:
-        await connection.execute(update(outbox.rows).where(of.job_id == "bad topic").values(topic="no.topic"))
-        await connection.execute(update(outbox.rows).where(of.job_id == "bad body").values(body="{"))
+        for id_, values in spoilt.items():
+            await connection.execute(update(outbox.rows).where(of.job_id == id_).values(**values))
     async with logging_of("penstock") as logged:
         moved = await relay_once(engine, client.jobs, outbox=outbox, batch=2)
-    assert moved == Moved(handed_over=2, refused=2)
+    assert moved == Moved(handed_over=2, refused=3)
     assert sorted(await jobs(client, topic)) == ["first", "last"]
-    kept = await rows(engine, outbox)
-    assert [(row.job_id, row.next_ms) for row in kept] == [("bad topic", None), ("bad body", None)]
-    assert "topic" in kept[0].reason
-    assert "JSON" in kept[1].reason
-    assert [facts["job_id"] for facts in logged.of("outbox.refused")] == ["bad topic", "bad body"]
+    kept = {row.job_id: row for row in await rows(engine, outbox)}
+    assert {id_: row.next_ms for id_, row in kept.items()} == dict.fromkeys(spoilt)
+    assert "topic" in kept["topic"].reason
+    assert "not JSON" in kept["body"].reason
+    assert "expires_ms" in kept["expiry"].reason
+    assert [facts["job_id"] for facts in logged.of("outbox.refused")] == list(spoilt)
     async with engine.begin() as connection:
-        await connection.execute(update(outbox.rows).where(of.body == "{").values(body="{}", next_ms=0))
+        await connection.execute(update(outbox.rows).where(of.job_id == "body").values(body="{}", next_ms=0))
     assert await relay_once(engine, client.jobs, outbox=outbox) == Moved(handed_over=1)
-    assert [row.job_id for row in await rows(engine, outbox)] == ["bad topic"]
+    assert sorted(await jobs(client, topic)) == ["body", "first", "last"]
+
+
+async def test_another_body_under_an_id_that_is_taken_is_told(
+    engine: AsyncEngine, outbox: Outbox, topic: str, client: Client
+) -> None:
+    await client.jobs.add(topic, {"id": "other"}, id="a", delay=FAR_S)
+    await add(engine, outbox, topic, "a")
+    async with logging_of("penstock") as logged:
+        assert await relay_once(engine, client.jobs, outbox=outbox) == Moved(handed_over=1)
+    assert [facts["job_id"] for facts in logged.of("outbox.first_stands")] == ["a"]
+    held = await client.jobs.peek(topic, "a")
+    assert held is not None
+    assert bytes(held.body) == b'{"id":"other"}'
 
 
 async def test_a_full_topic_is_tried_again_later(
@@ -253,13 +271,18 @@ async def test_a_database_that_goes_is_waited_for(postgres: PostgresServer, topi
     await engine.dispose()
 
 
-async def test_an_engine_without_asyncio_will_do(tmp_path: Path, topic: str, client: Client) -> None:
-    engine, outbox = create_engine(f"sqlite:///{tmp_path / 'shop.db'}"), Outbox()
+async def test_an_engine_without_asyncio_will_do(tmp_path: Path, topic: str, client: Client, desk: str) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    engine, outbox = create_engine(url), Outbox()
     with pytest.raises(UsageError, match=r"no table penstock_outbox in sqlite://.*; make it by Outbox\(\).create"):
         await relay_once(engine, client.jobs)
     outbox.create(engine)
     with engine.begin() as connection:
-        outbox.add(connection, topic, id="a", delay=FAR_S)
+        outbox.add(connection, topic, id="by the function", delay=FAR_S)
     assert await relay_once(engine, client.jobs) == Moved(handed_over=1)
-    assert list(await jobs(client, topic)) == ["a"]
+    with engine.begin() as connection:
+        outbox.add(connection, topic, id="by the command", delay=FAR_S)
+    ended = await penstock("outbox", "relay", "--db", url, "--nats", desk, "--once", "--json")
+    assert (ended.code, ended.json()) == (0, {"handed_over": 1, "refused": 0, "later": 0})
+    assert sorted(await jobs(client, topic)) == ["by the command", "by the function"]
     engine.dispose()
