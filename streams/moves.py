@@ -5,6 +5,10 @@ that the mover has seen (0: there is no such thing). So of two who move the same
 want, and nothing is made twice. The condition names the pattern of all the thing's subjects, and each mover names it
 the same way: a cluster compares writes under way by that very text (tried on 2.15.1, one server and three).
 
+In a cluster a move is also refused while another is under way (10164), which may yet be dropped with its leader. So it
+is tried again until the other is made or gone: that a thing has moved on is told only when it has, for who hears it
+lets the thing go.
+
 The message that is left behind goes in the same step if it is a schedule (`leaves`). If it is a delivery of a consumer,
 the mover acks it afterwards; should it not come to that, it is delivered again, and its next mover is refused, for the
 thing has moved on.
@@ -18,8 +22,10 @@ finds the thing as it is now.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import anyio
+
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import OutcomeUnknown, Refused, RevisionConflict, StreamError
 from streams.log import last_entry
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
@@ -27,6 +33,9 @@ from streams.timetable import at_line
 
 __all__ = ["Move", "Mover"]
 
+PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""While another's move is under way."""
+_UNDER_WAY = 10164
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
 
@@ -60,10 +69,27 @@ class Mover:
         """Make the moves, sent without waiting for one another; return for each the sequence of its message, else why
         it was not made: RevisionConflict if the thing was not at `expected`, OutcomeUnknown if nobody knows."""
         outcomes = await self._publisher.try_many([_outgoing(move) for move in moves])
+        doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}
+        doubtful |= await self._wait_for_others(moves, outcomes)
         return [
-            outcome.seq if isinstance(outcome, Receipt) else await self._resolved(move, outcome)
-            for move, outcome in zip(moves, outcomes, strict=True)
+            outcome.seq if isinstance(outcome, Receipt) else await self._resolved(move, outcome, at in doubtful)
+            for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
         ]
+
+    async def _wait_for_others(self, moves: Sequence[Move], outcomes: list[Receipt | StreamError]) -> set[int]:
+        """Make those moves again that were refused because another is under way, until that one is made or dropped;
+        return which of them may have met a first try of their own."""
+        doubtful: set[int] = set()
+        for pause_s in PAUSES_S:
+            waiting = [at for at, outcome in enumerate(outcomes) if _is_under_way(outcome)]
+            if not waiting:
+                break
+            await anyio.sleep(pause_s)
+            again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting])
+            for at, outcome in zip(waiting, again, strict=True):
+                outcomes[at] = outcome
+                doubtful |= {at} if _may_be_ours(outcome) else set()
+        return doubtful
 
     async def move(self, move: Move) -> int:
         """Make one move and return its sequence; raise what keeps it from being made."""
@@ -72,10 +98,11 @@ class Mover:
             raise outcome
         return outcome
 
-    async def _resolved(self, move: Move, end: StreamError) -> int | StreamError:
+    async def _resolved(self, move: Move, end: StreamError, is_doubtful: bool) -> int | StreamError:
         """Return the sequence of a move that was made though it ended as `end`, else what is known by now."""
-        is_unknown = isinstance(end, OutcomeUnknown)
-        if not is_unknown and not (isinstance(end, RevisionConflict) and end.is_after_retry):
+        if _is_under_way(end):  # a conflict would say that the thing has moved on, and it may yet not
+            return Refused(f"others kept moving it: {end}", subject=move.subject, err_code=_UNDER_WAY)
+        if not is_doubtful or not isinstance(end, OutcomeUnknown | RevisionConflict):
             return end
         try:
             last = await last_entry(self._connection, self._stream, move.thing)
@@ -84,9 +111,18 @@ class Mover:
         at = last.seq if last else 0
         if last is not None and last.subject == move.subject and last.payload == move.payload:
             return at
-        if is_unknown and at != move.expected:
+        if isinstance(end, OutcomeUnknown) and at != move.expected:
             return RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
         return end  # if it is not there yet, it may still be on its way
+
+
+def _is_under_way(outcome: Receipt | StreamError) -> bool:
+    return isinstance(outcome, RevisionConflict) and outcome.err_code == _UNDER_WAY
+
+
+def _may_be_ours(outcome: Receipt | StreamError) -> bool:
+    """Whether a try of the move may have been stored though it is told otherwise."""
+    return isinstance(outcome, OutcomeUnknown) or (isinstance(outcome, RevisionConflict) and outcome.is_after_retry)
 
 
 def _outgoing(move: Move) -> Outgoing:
