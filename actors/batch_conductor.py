@@ -29,12 +29,14 @@ from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import FINAL, Instance
+from actors.model.batch_rounds import cancelled, items_to_run, result_of
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult, Pointer, encode_message
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import Refused, RevisionConflict, StreamError
+from streams.files import Files
 from streams.publisher import Outgoing, Publisher
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ AT_ONCE = 32
 COUNTED = 256
 """Results that are counted by one change of the record."""
 TRY_AGAIN_MS = 1_000
+DAY_MS = 86_400_000
 
 
 class Conductor:
@@ -69,6 +72,7 @@ class Conductor:
         instances: Instances,
         tasks: Tasks,
         items: BatchItems,
+        files: Files,
         beats: Bucket[bytes],
         clock: Clock,
         chance: Callable[[], float],
@@ -79,12 +83,14 @@ class Conductor:
         self._instances = instances
         self._tasks = tasks
         self._items = items
+        self._files = files
         self._beats = beats
         self._clock = clock
         self._chance = chance
         self._agenda: Agenda[str] = Agenda(clock)
         self._offered: dict[str, dict[str, int]] = {}
         self._failures: dict[str, str] = {}
+        self._cancelled: dict[str, int] = {}
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())
         members.on_change(self._look_at_all)
@@ -157,10 +163,13 @@ class Conductor:
     async def _tend(self, instance_id: str) -> int | None:
         """Do what the instance's state asks for; return when to look again."""
         record = self._instances.seen(instance_id)
-        if record is None or record.state in FINAL:
+        if record is None:
             self._offered.pop(instance_id, None)
             return None
         task = self._tasks.current(record.task)
+        if record.state in FINAL:
+            self._offered.pop(instance_id, None)
+            return await self._keep_or_drop(record, task)
         if record.state == "pending" and not record.is_cancelling:
             await self._admit(task)
             return self._clock.now_ms() + LOOK_MS
@@ -168,8 +177,10 @@ class Conductor:
         record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
         if record.state in FINAL:
             log.info("instance.ended", extra=fields(instance=instance_id, task=record.task, state=record.state))
-            return None
-        if record.state in ("splitting", "reducing"):
+            return self._clock.now_ms()
+        if record.is_cancelling:
+            await self._answer_for_nobody(record)
+        elif record.state in ("splitting", "reducing"):
             record = await self._keep_step(record)
         await self._offer(record)
         is_more = len(results) == COUNTED
@@ -211,6 +222,37 @@ class Conductor:
         return await self._instances.move(
             record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
         )
+
+    async def _answer_for_nobody(self, record: Instance) -> None:
+        """End the chunks of a cancelled instance that no executor has answered for: nobody may serve its task any more.
+        Whoever still runs one finds that its result comes second."""
+        fence = record.seal.fence if record.seal is not None else record.step_fence
+        for each in record.open:
+            if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
+                return
+            chunk = await self._items.chunk(record.instance_id, fence, each.chunk)
+            if chunk is not None:
+                earlier = (await self._items.results(record.instance_id, [each.chunk]))[each.chunk]
+                indexes = items_to_run(chunk, earlier, each.round, record.redo)
+                result = result_of(chunk, each.chunk, each.round, cancelled(indexes), earlier, self._members.name)
+                await self._items.add_result(record.instance_id, result)
+
+    def _cancelled_since(self, record: Instance) -> int:
+        """Return since when this node has known that the instance is cancelled."""
+        return self._cancelled.setdefault(record.instance_id, self._clock.now_ms())
+
+    async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
+        """Remove everything of an instance whose time is over; return when that is."""
+        self._cancelled.pop(record.instance_id, None)
+        until_ms = record.ended_ms + task.keep_days * DAY_MS
+        if self._clock.now_ms() >= until_ms:
+            await self._items.drop(record.instance_id)
+            async for info in self._files.all():
+                if info.name.startswith(f"{record.instance_id}/"):
+                    await self._files.delete(info.name)
+            await self._instances.remove(record.instance_id)
+            log.info("instance.dropped", extra=fields(instance=record.instance_id, task=record.task))
+        return until_ms
 
     async def _offer(self, record: Instance) -> None:
         """Offer what is due and was not offered lately."""

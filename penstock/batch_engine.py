@@ -80,6 +80,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         instances=instances,
         tasks=tasks,
         items=items,
+        files=files,
         beats=node.bucket("BEATS"),
         clock=node.clock,
         chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),

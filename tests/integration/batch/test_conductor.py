@@ -1,0 +1,84 @@
+"""The conductor without anybody to work: what it does alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from msgspec import Raw
+
+from actors.batch_items import BatchItems
+from actors.batch_tasks import TaskRecord
+from actors.model.batch_record import Instance, Seal
+from streams.batch_messages import Chunk, Counts
+from streams.connection import Connection
+from streams.files import Files
+from streams.publisher import Publisher
+from tests.support.batches import LONG_S, plant
+
+TASK = TaskRecord(task="nobody", keep_days=1)
+ITEMS = 12
+
+
+async def staged(items: BatchItems, instance_id: str, **facts: Any) -> Instance:
+    """Store the items of an instance that is running, and return its record."""
+    chunks = [Chunk(first=first, items=(Raw(b"1"),) * 3) for first in range(0, ITEMS, 3)]
+    await items.stage(instance_id, 1, 0, chunks)
+    return Instance(
+        instance_id=instance_id,
+        task="nobody",
+        created_ms=0,
+        step_fence=1,
+        seal=Seal(fence=1, chunks=len(chunks), items=ITEMS, digest="d"),
+        **{"state": "running", **facts},
+    )
+
+
+async def test_a_cancelled_instance_that_nobody_works_on_ends(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    items = BatchItems(connection, publisher)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(await staged(items, "alone"))
+        with anyio.fail_after(LONG_S):
+            while not (await node.record("alone")).open:
+                await anyio.lowlevel.checkpoint()
+        await node.desk.cancel("alone")
+        view = await node.until("alone", "cancelled")
+    assert view.counts == Counts(cancelled=ITEMS)
+
+
+async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_files(
+    connection: Connection, publisher: Publisher
+) -> None:
+    items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
+
+    async def data() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        for instance_id in ("old", "young"):
+            await files.put(f"{instance_id}/result.xlsx", data())
+            ended_ms = 1 if instance_id == "old" else 10**14
+            record = await staged(items, instance_id, state="done", counts=Counts(succeeded=ITEMS), ended_ms=ended_ms)
+            await node.engine.instances.create(record)
+        with anyio.fail_after(LONG_S):
+            while {record.instance_id for record in node.engine.instances.known()} != {"young"}:
+                await anyio.lowlevel.checkpoint()
+        assert [info.name async for info in files.all()] == ["young/result.xlsx"]
+        assert await items.chunk("old", 1, 0) is None
+        assert await items.chunk("young", 1, 0) is not None
+
+
+async def test_an_instance_of_a_task_that_nobody_declared_waits_for_it(connection: Connection) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.instances.create(Instance(instance_id="early", task="nobody", created_ms=0))
+        await node.engine.tasks.declare(TASK)
+        view = await node.until("early", "splitting")
+        assert view.task == "nobody"
