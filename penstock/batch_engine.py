@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 from actors.batch_conductor import Conductor
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
-from actors.batch_tasks import Tasks, UnknownTask
+from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
 from actors.membership import Members
@@ -95,7 +95,8 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
             items=items,
             files=files,
             beats=node.bucket("BEATS"),
-            rates=ReleaseRates(_rate(tasks), _servers(node.members)),
+            rates=ReleaseRates(lambda task: _limits(tasks, task).item_rate, _servers(node.members)),
+            at_once=_at_once(tasks, _servers(node.members)),
             clock=node.clock,
             stop=node.stop,
         )
@@ -112,14 +113,21 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     )
 
 
-def _rate(tasks: Tasks) -> Callable[[str], float]:
-    def rate(task: str) -> float:
-        try:
-            return tasks.current(task).limits.item_rate
-        except UnknownTask:
-            return 0.0
+def _limits(tasks: Tasks, task: str) -> TaskLimits:
+    try:
+        return tasks.current(task).limits
+    except UnknownTask:
+        return TaskLimits()
 
-    return rate
+
+def _at_once(tasks: Tasks, servers: Callable[[str], int]) -> Callable[[str], int]:
+    """Return this process's part of how many of a task's items may be at work, as a function of the task."""
+
+    def at_once(task: str) -> int:
+        most = _limits(tasks, task).item_concurrency
+        return max(1, most // servers(task)) if most else 0
+
+    return at_once
 
 
 def _servers(members: Members) -> Callable[[str], int]:

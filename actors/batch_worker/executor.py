@@ -13,7 +13,7 @@ anew under another fence.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import anyio
@@ -56,7 +56,8 @@ STEPS_AT_ONCE = 2
 
 
 class Executor:
-    """Serves tasks in one process. `node` names it in results and beats."""
+    """Serves tasks in one process. `node` names it in results and beats. `at_once(task)`: items of a task that may
+    be at work here at the same time, 0: any number."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Executor:
         files: Files,
         beats: Bucket[bytes],
         rates: ReleaseRates,
+        at_once: Callable[[str], int],
         clock: Clock,
         stop: anyio.Event,
     ) -> None:
@@ -80,6 +82,8 @@ class Executor:
         self._files = files
         self._beats = beats
         self._rates = rates
+        self._at_once = at_once
+        self._turns: dict[str, anyio.Lock] = {}
         self._clock = clock
         self._stop = stop
 
@@ -248,21 +252,31 @@ class Executor:
         is_cancelled = partial(self._is_cancelled, record.instance_id)
         if not handler.record.is_idempotent:
             return await run_marked(handler, turn, pointer, items, self._items, is_cancelled=is_cancelled)
-        outcomes: list[Outcome] = []
-        async for part in self._paced(handler.record.task, items):
-            outcomes += await run_items(handler, turn, part, is_cancelled=is_cancelled)
-        return outcomes
+        return await self._run_paced(handler, turn, items, is_cancelled)
 
-    async def _paced(self, task: str, items: Sequence[tuple[int, Raw]]) -> AsyncIterator[Sequence[tuple[int, Raw]]]:
-        """Yield the items as the task's rate lets them go: all at once if it has none."""
-        at = 0
-        while at < len(items):
-            granted, wait_ms = self._rates.take(task, len(items) - at)
-            if granted:
-                yield items[at : at + granted]
-                at += granted
-            else:
+    async def _run_paced(
+        self,
+        handler: TaskHandler,
+        turn: Round,
+        items: Sequence[tuple[int, Raw]],
+        is_cancelled: Callable[[], bool],
+    ) -> list[Outcome]:
+        """Run the items as the task's limits let them go: all at once if it has none. Of a task whose items are limited
+        in number no others are at work in this process meanwhile."""
+        task, outcomes = handler.record.task, list[Outcome]()
+        most = self._at_once(task)
+        turns = self._turns.setdefault(task, anyio.Lock())
+        while len(outcomes) < len(items):
+            left = items[len(outcomes) :]
+            granted, wait_ms = self._rates.take(task, min(most, len(left)) if most else len(left))
+            if not granted:
                 await anyio.sleep(wait_ms / 1000)
+            elif most:
+                async with turns:
+                    outcomes += await run_items(handler, turn, left[:granted], is_cancelled=is_cancelled)
+            else:
+                outcomes += await run_items(handler, turn, left[:granted], is_cancelled=is_cancelled)
+        return outcomes
 
     def _is_cancelled(self, instance_id: str) -> bool:
         latest = self._instances.seen(instance_id)

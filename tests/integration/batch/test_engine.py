@@ -137,7 +137,37 @@ class Fragile:
         return await count(ctx)
 
 
-TASKS = ("plain", "breaking", "once-only", "fragile")
+@penstock.batch("narrow", item_concurrency=2, concurrency=8, chunk_items=5)
+class Narrow:
+    """Notes how many of its items are at work at the same time."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(30))
+
+    async def map(self, item: int) -> None:
+        log.ran[0] += 1
+        log.ran[1] = max(log.ran[0], log.ran[1])
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        log.ran[0] -= 1
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
+        return await count(ctx)
+
+
+@penstock.batch("slow", item_rate=100, chunk_items=10)
+class Slow:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(60))
+
+    async def map_many(self, items: list[int]) -> None:
+        log.ran.update(items)
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
+        return await count(ctx)
+
+
+TASKS = ("plain", "breaking", "once-only", "fragile", "narrow", "slow")
 
 
 @pytest.fixture
@@ -298,3 +328,14 @@ async def test_what_there_is_not_is_told(node: Plant) -> None:
         await node.desk.show("nothing")
     with pytest.raises(UsageError, match="cursor 'x'"):
         await node.desk.items((await node.run("plain", [])).instance_id, cursor="x")
+
+
+async def test_no_more_items_are_at_work_than_the_task_allows(node: Plant) -> None:
+    assert (await node.run("narrow")).result == {"ok": 30}
+    assert log.ran[1] == 2
+
+
+async def test_items_go_at_the_tasks_rate(node: Plant) -> None:
+    began_s = anyio.current_time()
+    assert (await node.run("slow")).result == {"ok": 60}
+    assert anyio.current_time() - began_s >= (60 - 10) / 100  # ten may go at once: a tenth of a second's worth
