@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Self
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.delayed_jobs import WaitingJob
-from streams.errors import RevisionConflict, StreamError, no_responders
+from streams.errors import Disconnected, RevisionConflict, StreamError, no_responders
 from streams.frames import check_size, publish_frame, status_of
 from streams.outcomes import Receipt, outcome_of
 from streams.subjects import Namespace
@@ -93,7 +93,11 @@ class Firing:
         return len(self._sent)
 
     def fire(self, shot: Shot) -> None:
-        """Send it now. Raises Disconnected or ConnectionLost if it was certainly not sent."""
+        """Send it now. Raises Disconnected or ConnectionLost if it was certainly not sent.
+
+        While the link is down the client would keep it for the reconnect, long after the server's own firing."""
+        if not self._connection.client.is_connected:
+            raise Disconnected("the link is down, and a shot must not wait for it")
         self._number = number = self._number + 1
         frame = publish_frame(shot.subject, f"{self._inbox}{number}", shot.block, shot.payload)
         self._connection.client.send(frame)

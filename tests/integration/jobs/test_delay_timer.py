@@ -231,3 +231,30 @@ async def test_after_a_restart_of_the_server_jobs_are_fired_as_before(own_server
             assert all(job.stored_ms >= job.due_ms for job in ready)
             assert all(job.stored_ms < job.due_ms + SERVER_LATER_MS for job in ready)
             assert len(await ready_jobs(connection)) == 2
+
+
+async def test_what_falls_due_while_the_link_is_down_is_left_to_the_server(own_server: EmbeddedServer) -> None:
+    """A shot that waited for the reconnect would come long after the server's own, and make the job ready twice."""
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            connect(own_server.url, name="test", namespace=fresh_namespace()) as connection,
+            Publisher(connection) as publisher,
+            running_timer(connection, publisher) as firer,
+        ):
+            await until_complete(firer.timer)
+            cut = anyio.Event()
+            connection.on_disconnect(cut.set)
+            due_ms = now_ms() + 1_000
+            await delay(connection, publisher, "job", due_ms)
+            while not firer.timer._loaded:
+                await anyio.lowlevel.checkpoint()
+            await own_server.kill()
+            await cut.wait()
+            assert now_ms() < due_ms
+            while not firer.heard.left:
+                await anyio.lowlevel.checkpoint()
+            assert now_ms() >= due_ms
+            await own_server.start()
+            await connection.api("INFO", timeout_s=20)  # goes the way that a shot would have gone
+            assert await waiting_ids(connection) == {"job"}
+            assert await ready_jobs(connection) == []
