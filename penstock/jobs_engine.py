@@ -12,7 +12,6 @@ from actors.recurring import RecurringJobs
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
-from penstock.gateway.actor import gateway_spec
 from penstock.job_doors import job_door_actors, open_job_desk, sharing_nodes
 from penstock.job_handlers import JobHandlers, open_job_workers
 from penstock.node import AT_ONCE, Node
@@ -43,7 +42,6 @@ class JobsEngine:
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
             *job_door_actors(self.node, self.desk),
-            gateway_spec(self.node, self.desk),
         )
 
 

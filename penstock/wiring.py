@@ -15,6 +15,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
     from penstock.batch_engine import open_batch_engine
     from penstock.fetch_engine import open_fetch_engine
+    from penstock.gateway.actor import gateway_spec
     from penstock.jobs_engine import open_jobs_engine
     from penstock.metrics import serve_metrics
     from penstock.sinks import open_sink_actors
@@ -40,4 +41,10 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             tasks=batches.served,
         )
         with serve_metrics(node.config.metrics, fetch.measures.registry):
-            yield (*await open_sink_actors(node), *fetch.actors(), *jobs.actors(), *batches.actors())
+            yield (
+                *await open_sink_actors(node),
+                *fetch.actors(),
+                *jobs.actors(),
+                *batches.actors(),
+                gateway_spec(node, jobs.desk, batches.desk),
+            )

@@ -25,6 +25,7 @@ from anyio.abc import TaskStatus
 from actors.job_desk import JobDesk
 from actors.logs import fields
 from actors.supervisor import ActorSpec
+from penstock.batch_desk import BatchDesk
 from penstock.config import Config, is_loopback
 from penstock.gateway.calls import Shared
 from penstock.gateway.live_tokens import LiveTokens
@@ -40,10 +41,15 @@ BACKLOG = 2048
 Address = tuple[str, int]
 
 
-def gateway_spec(node: Node, desk: JobDesk) -> ActorSpec:
+def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Where no address is set it does nothing."""
     gateway = Gateway(
-        node.config, desk, LiveTokens(node.bucket("TOKENS"), now_ms), lambda: node.connection.is_connected, node.stop
+        node.config,
+        desk,
+        batches,
+        LiveTokens(node.bucket("TOKENS"), now_ms),
+        lambda: node.connection.is_connected,
+        node.stop,
     )
     return ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True)
 
@@ -55,6 +61,7 @@ class Gateway:
         self,
         config: Config,
         desk: JobDesk,
+        batches: BatchDesk,
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
         stop: anyio.Event,
@@ -65,6 +72,7 @@ class Gateway:
         self.shared: Shared | None = None
         self._config = config
         self._desk = desk
+        self._batches = batches
         self._tokens = tokens
         self._is_connected = is_connected
         self._stop = stop
@@ -91,7 +99,7 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.gateway.server")  # takes half a second
-            self.shared = Shared(self._desk, self._is_connected)
+            self.shared = Shared(self._desk, self._batches, self._is_connected)
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

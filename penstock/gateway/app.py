@@ -4,7 +4,10 @@ Litestar's own reading of bodies and parameters is not used: `door.py` has read 
 the bytes what an operation wants. So a request costs one handler and no middleware.
 """
 
+import itertools
 import logging
+import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -42,15 +45,20 @@ def build_app(shared: Shared) -> Litestar:
 
 
 def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
+    names = re.findall(r"\{(\w+)\}", operation.path)
+
     async def handle(scope: Scope) -> ASGIResponse:
         problem = FAULT
         try:
-            answer = await _carry_out(shared, operation, cast(Any, scope))
+            answer = await _carry_out(shared, operation, names, cast(Any, scope))
             if answer.stream is not None:
                 return _Streamed(answer.stream)
             return _Sent(_encode(answer.value), answer.status)
         except RefusedRequest as told:
             problem = told.problem
+            upload = cast(Call, cast(Any, scope)["state"]["call"]).upload
+            if told.closes or (upload is not None and not upload.is_read):
+                return _problem(problem, (b"connection", b"close"))  # what still comes is not read
         except Exception as error:  # the gateway's own end of an operation
             log.error("gateway.failed", exc_info=error, extra=fields(operation=operation.name))
         return _problem(problem)
@@ -60,9 +68,9 @@ def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
     )
 
 
-async def _carry_out(shared: Shared, operation: Operation, scope: Any) -> Answer:
+async def _carry_out(shared: Shared, operation: Operation, names: Sequence[str], scope: Any) -> Answer:
     call: Call = scope["state"]["call"]
-    call.values = scope["path_params"]
+    call.values = {name: scope["path_params"][f"p{at}"] for at, name in enumerate(names)}
     if operation.verb is not None:
         call.caller.check(operation.verb)
     if not operation.is_public and not shared.is_connected():
@@ -95,8 +103,8 @@ class _Sent(ASGIResponse):
         await send(cast(Any, self._body))
 
 
-def _problem(problem: Problem) -> _Sent:
-    return _Sent(problem_bytes(problem), problem.status, PROBLEM_TYPE, *problem_headers(problem))
+def _problem(problem: Problem, *more: Header) -> _Sent:
+    return _Sent(problem_bytes(problem), problem.status, PROBLEM_TYPE, *problem_headers(problem), *more)
 
 
 class _Streamed(ASGIResponse):
@@ -125,7 +133,9 @@ def _schema() -> HTTPRouteHandler:
 
 
 def _path(path: str) -> str:
-    return path.replace("{topic}", "{topic:str}").replace("{job_id}", "{job_id:str}")
+    """Return the path as the router has it: by place, since it wants one name for what stands at one place."""
+    places = itertools.count()
+    return re.sub(r"\{\w+\}", lambda _: f"{{p{next(places)}:str}}", path)
 
 
 def _failed(_request: Any, error: Exception) -> Response[bytes]:

@@ -20,7 +20,7 @@ DEFAULT = "default"
 class Caller:
     """What the holder of a token may do. Names and receipts are `inner` on the broker, `outer` for the client."""
 
-    __slots__ = ("_exact", "_is_whole", "_prefix", "_starts", "key", "most_waiting", "name", "rate", "verbs")
+    __slots__ = ("_exact", "_is_whole", "_prefix", "_starts", "key", "most_waiting", "name", "rate", "tenant", "verbs")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Caller:
         self.verbs = frozenset(verbs)
         self.rate = rate
         self.most_waiting = most_waiting
+        self.tenant = namespace
         self._prefix = f"{namespace}{PART}" if namespace else ""
         self._is_whole = is_whole
         self._exact = frozenset(one for one in topics if not one.endswith("*"))
@@ -61,6 +62,27 @@ class Caller:
     def said(self, text: str) -> str:
         """Return what the desk says, with the topics as the client knows them."""
         return text.replace(self._prefix, "") if self._prefix else text
+
+    def may_run(self, task: str) -> bool:
+        """True if a task is among the token's topics. Tasks are everybody's; their instances are each tenant's own."""
+        return self._is_whole or task in self._exact or task.startswith(self._starts)
+
+    def inner_id(self, instance_id: str) -> str:
+        """Return an instance's id as the broker knows it."""
+        return self._prefix + instance_id
+
+    def may_name(self, instance_id: str) -> bool:
+        """True if an id is no tenant's, or the caller's own tenant's."""
+        return self._is_whole or bool(self._prefix) or PART not in instance_id
+
+    @property
+    def shown_tenant(self) -> str | None:
+        """The tenant whose instances are the caller's; None: all of them."""
+        return None if self._is_whole else self.tenant
+
+    def is_of(self, tenant: str) -> bool:
+        """True if a tenant's instances are the caller's."""
+        return self.shown_tenant in (None, tenant)
 
     def is_own(self, inner: str) -> bool:
         """True if a topic of the broker is the caller's."""

@@ -11,10 +11,12 @@ from anyio import CancelScope
 
 from actors.job_desk import JobDesk
 from actors.supervisor import one_error
+from penstock.batch_desk import BatchDesk
 from penstock.gateway.callers import Caller
 from penstock.gateway.limits import Load, RateBucket
 from penstock.gateway.problems import RefusedRequest, refused, shown
 from penstock.gateway.quotas import Quotas
+from penstock.gateway.uploads import Upload
 from streams.subjects import TOKEN
 
 __all__ = ["Answer", "Call", "Shared", "Stream", "decoded", "query_of"]
@@ -45,8 +47,9 @@ class Answer(NamedTuple):
 class Shared:
     """What one gateway's operations work with. `polls` are the waits that end at once when the node stops."""
 
-    def __init__(self, desk: JobDesk, is_connected: Callable[[], bool]) -> None:
+    def __init__(self, desk: JobDesk, batches: BatchDesk, is_connected: Callable[[], bool]) -> None:
         self.desk = desk
+        self.batches = batches
         self.is_connected = is_connected
         self.load = Load()
         self.quotas = Quotas(desk)
@@ -80,7 +83,7 @@ class Shared:
 class Call:
     """One request that was let in: who calls, what was read, and whether the client is still there."""
 
-    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "query", "rate", "values")
+    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "query", "rate", "upload", "values")
 
     def __init__(
         self,
@@ -92,12 +95,14 @@ class Call:
         receive: Receive,
         cycle: Any,
         rate: RateBucket | None,
+        upload: Upload | None = None,
     ) -> None:
         self.caller = caller
         self.address = address
         self.query = query
         self.body = body
         self.rate = rate
+        self.upload = upload
         self.values: dict[str, str] = {}
         self._receive = receive
         self._cycle = cycle

@@ -26,10 +26,12 @@ from penstock.gateway.limits import (
     MOST_HEADERS,
     MOST_PIPELINED,
     READ_S,
+    UPLOAD_STEP,
     WRITE_S,
     Census,
 )
 from penstock.gateway.problems import PROBLEM_TYPE, problem_bytes, refused
+from penstock.gateway.uploads import is_upload_path
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_in_head = False
         self._is_fresh = False
         self._is_reading = False
+        self._is_upload = False
+        self._step_bytes = 0
         self._head_bytes = 0
         self._loose_bytes = 0
         self._timer: TimerHandle | None = None
@@ -138,6 +142,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.scope["path"], self.scope["raw_path"] = raw_path.decode("ascii"), raw_path
         self.scope["query_string"] = query
         self.scope["query_string"] = query
+        self._is_upload, self._step_bytes = is_upload_path(method, raw_path), 0
         self._time(READ_S, self._too_slow)
         before = self.cycle
         self.cycle = RequestResponseCycle(
@@ -159,6 +164,14 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body. A file may take long, as long as it comes."""
+        self._step_bytes += len(body)
+        if self._is_upload and self._step_bytes >= UPLOAD_STEP:
+            self._step_bytes = 0
+            self._time(READ_S, self._too_slow)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_reading = False
@@ -198,6 +211,9 @@ class BoundedConnection(HttpToolsProtocol):
     # ---- ends
 
     def _too_slow(self) -> None:
+        if self._is_upload and self.flow.read_paused:
+            self._time(READ_S, self._too_slow)  # it is we who do not read: the object store is slow
+            return
         self._end(408, f"the request took longer than {READ_S:.0f} s to arrive")
 
     def _end(self, status: int, detail: str, *, retry_after_s: int = 0) -> None:

@@ -27,6 +27,7 @@ from penstock.gateway.limits import (
 )
 from penstock.gateway.live_tokens import LiveTokens
 from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused
+from penstock.gateway.uploads import SHEETS, Upload, is_upload_path
 from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
@@ -82,17 +83,19 @@ class Door:
         self._check_address(address, now_s)
         caller = ANYBODY if scope["path"] in PUBLIC else self._caller(head, address, now_s)
         rate = self._token_rate(caller, now_s)
-        body = b"" if head.length == 0 else await self._read(receive)
+        upload = Upload(receive, head.length, head.file_name) if head.is_upload else None
+        body = b"" if head.length == 0 or upload is not None else await self._read(receive)
         if body is None:
             return None
         if body and scope["method"] in ("POST", "PATCH") and not is_json(head.media_type):
+            kinds = SHEETS if is_upload_path(scope["method"], scope["raw_path"]) else ()
             raise refused(
                 415,
                 "media_type",
-                "bodies are JSON",
+                "a body of this kind is not taken here",
                 what="Content-Type",
                 value=head.media_type,
-                hint="application/json",
+                hint=", ".join(("application/json", *kinds)),
             )
         cycle = scope["state"]["cycle"]
         return Call(
@@ -103,6 +106,7 @@ class Door:
             receive=receive,
             cycle=cycle,
             rate=rate,
+            upload=upload,
         )
 
     def _address(self, scope: Message, head: Head) -> str:

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.gateway.limits import LARGEST_BODY
+from penstock.gateway.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.gateway.problems import refused
+from penstock.gateway.uploads import is_sheet, is_upload_path, name_of_header, too_large
 
 __all__ = ["Head", "check_head", "is_json", "is_local"]
 
@@ -22,13 +23,16 @@ ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length",
 
 
 class Head(NamedTuple):
-    """What the rest needs of a head. `length` is -1 for a chunked body."""
+    """What the rest needs of a head. `length` is -1 for a chunked body; `is_upload`: it is a file, which is not read
+    here."""
 
     token: str
     length: int
     media_type: str
     host: str
     forwarded: str
+    is_upload: bool = False
+    file_name: str = ""
 
 
 def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -45,10 +49,10 @@ def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[b
         if name in OVERRIDES:
             raise refused(400, "malformed", "a method behind another one is not taken", what=name.decode("latin-1"))
         found[name] = value
-    return _head(found)
+    return _head(found, may_upload=is_upload_path(method, path))
 
 
-def _head(found: dict[bytes, bytes]) -> Head:
+def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
     if found.get(b"content-encoding", b"identity").lower() != b"identity":
         raise refused(
             415, "media_type", "compressed bodies are not taken", what="Content-Encoding", hint="send it plain"
@@ -61,14 +65,20 @@ def _head(found: dict[bytes, bytes]) -> Head:
     if b"origin" in found:
         _check_origin(found[b"origin"].decode("latin-1"), host)
     length = _length(found.get(b"content-length", b"0")) if b"transfer-encoding" not in found else -1
-    if length > LARGEST_BODY:
+    media_type = found.get(b"content-type", b"").decode("latin-1")
+    is_upload = may_upload and is_sheet(media_type)
+    if is_upload and length > LARGEST_UPLOAD:
+        raise too_large(length)
+    if length > LARGEST_BODY and not is_upload:
         raise refused(413, "too_large", f"{length} bytes; a body has up to {LARGEST_BODY}", what="body", closes=True)
     return Head(
         token=_token(found.get(b"authorization", b"")),
         length=length,
-        media_type=found.get(b"content-type", b"").decode("latin-1"),
+        media_type=media_type,
         host=host,
         forwarded=found.get(b"x-forwarded-for", b"").decode("latin-1"),
+        is_upload=is_upload,
+        file_name=name_of_header(found.get(b"x-file-name", b"").decode("latin-1")),
     )
 
 

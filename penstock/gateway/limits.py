@@ -13,6 +13,12 @@ from penstock.gateway.problems import refused
 
 LARGEST_BODY = 1 << 20
 """Bytes of a request's body."""
+LARGEST_UPLOAD = 200 << 20
+"""Bytes of a file; they go on to the object store as they come."""
+UPLOAD_STEP = 64 * 1024
+"""Bytes of an upload that have to come within READ_S."""
+UPLOADS, UPLOADS_PER_TOKEN = 32, 8
+"""Files that come or go at a time; each is up to a megabyte here."""
 LARGEST_HEAD = 16 * 1024
 MOST_HEADERS = 100
 LONGEST_URL = 4 * 1024
@@ -95,9 +101,11 @@ class Load:
     def __init__(self) -> None:
         self.working = 0
         self.polling = 0
+        self.moving = 0
         self.body_bytes = 0
         self._working_of: Counter[str] = Counter()
         self._polling_of: Counter[str] = Counter()
+        self._moving_of: Counter[str] = Counter()
 
     @contextmanager
     def work(self, kind: Kind, name: str) -> Iterator[None]:
@@ -129,6 +137,22 @@ class Load:
         finally:
             self.polling -= 1
             _less(self._polling_of, name)
+
+    @contextmanager
+    def move(self, name: str) -> Iterator[None]:
+        """Count one file of a token, on its way in or out, while the block runs. Raises RefusedRequest for one too
+        many."""
+        if self.moving >= UPLOADS:
+            raise refused(503, "busy", f"{self.moving} files are on their way", retry_after_s=5)
+        if self._moving_of[name] >= UPLOADS_PER_TOKEN:
+            raise refused(429, "too_many", f"{self._moving_of[name]} files are on their way already", retry_after_s=5)
+        self.moving += 1
+        self._moving_of[name] += 1
+        try:
+            yield
+        finally:
+            self.moving -= 1
+            _less(self._moving_of, name)
 
 
 class Census:

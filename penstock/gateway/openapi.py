@@ -17,14 +17,15 @@ PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503, 504)
 """What any operation may answer."""
 ALWAYS = (*PUBLIC, 401)
 """What any operation with a token may answer."""
+ABOUT = "Delayed jobs and batches over HTTP. Times are milliseconds, moments are UTC by the server's clock."
 REF = "#/components/schemas/{name}"
 WHY = {
     400: "not HTTP or not JSON as it should be",
     401: "no valid token",
     403: "the token, or the page that sent it, may not do that",
-    404: "no such job, or none of yours",
+    404: "no such job, batch or task, or none of yours",
     408: "the request took too long to arrive",
-    409: "a job of this id is there, with another body",
+    409: "one of this id is there, and another; or it cannot be done as things stand",
     413: "too large",
     414: "the URL is too long",
     415: "not JSON, or compressed",
@@ -50,9 +51,9 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Penstock jobs",
+            "title": "Penstock jobs and batches",
             "version": version("penstock"),
-            "description": "Delayed jobs over HTTP. Times are milliseconds, moments are UTC by the server's clock.",
+            "description": ABOUT,
         },
         "paths": paths,
         "components": {
@@ -74,7 +75,10 @@ def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     if operation.takes is not None:
         described["requestBody"] = {
             "required": not operation.may_be_empty,
-            "content": {"application/json": {"schema": schema_of[_key(operation.takes)]}},
+            "content": {
+                "application/json": {"schema": schema_of[_key(operation.takes)]},
+                **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in operation.files},
+            },
         }
     return described
 
@@ -97,6 +101,8 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {
         "topic": {"type": "string", "pattern": TOPIC_PATTERN},
+        "task": {"type": "string", "pattern": TOPIC_PATTERN},
+        "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},
         "job_id": {"type": "string", "minLength": 1, "maxLength": LONGEST_URL_ID},
     }
     for name in re.findall(r"\{(\w+)\}", path):

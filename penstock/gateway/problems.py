@@ -19,6 +19,7 @@ Code = Literal[
     "method",
     "exists",  # a job of this id, with another body
     "stale",
+    "state",  # it cannot be done as things stand
     "paused",
     "too_large",
     "media_type",

@@ -9,19 +9,24 @@ import anyio
 import anyio.abc
 import anyio.from_thread
 
+from actors.batch_instances import Instances
+from actors.batch_items import BatchItems
+from actors.batch_tasks import Tasks
 from actors.job_desk import JobDesk
 from actors.job_store import JobStore
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec, Supervisor
 from actors.topics import Topics
+from penstock.batch_desk import BatchDesk
 from penstock.config import Config
 from penstock.gateway.actor import Gateway
 from penstock.gateway.live_tokens import LiveTokens
 from penstock.gateway.tokens import TokenWish, create_token
 from penstock.job_doors import open_desk
 from streams.bucket import Bucket
-from streams.clock import now_ms
+from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
+from streams.files import Files
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
@@ -80,12 +85,25 @@ async def running_gateway(
     store = JobStore(connection, publisher, namespace, clock)
     rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
     opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
-    async with opened as desk, anyio.create_task_group() as tasks:
+    async with opened as desk, anyio.create_task_group() as group:
         live = LiveTokens(bucket("TOKENS"), lambda: now_ms() + running.ahead_ms)
-        gateway = Gateway(config or Config(http="127.0.0.1:0"), desk, live, lambda: connection.is_connected, stop)
+        tasks, instances = Tasks(bucket("TASKS")), Instances(bucket("INSTANCES"))
+        batches = BatchDesk(
+            tasks=tasks,
+            instances=instances,
+            items=BatchItems(connection, publisher),
+            files=Files(connection, publisher, namespace.bucket("FILES")),
+            beats=bucket("BEATS"),
+            clock=SYSTEM,
+        )
+        gateway = Gateway(
+            config or Config(http="127.0.0.1:0"), desk, batches, live, lambda: connection.is_connected, stop
+        )
         specs = [
             ActorSpec(name="clock", role="", run=clock.run),
             ActorSpec(name="topics", role="", run=topics.run),
+            ActorSpec(name="tasks", role="", run=tasks.run),
+            ActorSpec(name="instances", role="", run=instances.run),
             ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True),
         ]
         supervisor = Supervisor(specs, stop=stop, drain_s=10, chance=lambda: 0.0)
@@ -95,7 +113,7 @@ async def running_gateway(
             await supervisor.run(task_status=task_status)
             running.has_ended.set()
 
-        await tasks.start(supervise)
+        await group.start(supervise)
         assert supervisor.is_ready(), supervisor.states()
         try:
             yield running
@@ -103,7 +121,7 @@ async def running_gateway(
             with anyio.fail_after(30):
                 await running.has_ended.wait()
         finally:
-            tasks.cancel_scope.cancel()
+            group.cancel_scope.cancel()
     assert {state.name: state.last_error for state in supervisor.states() if state.failures} == {}
 
 
