@@ -15,7 +15,8 @@ There is no task behind it: answers arrive on the socket's reading, and a timer 
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count, repeat
 from types import TracebackType
 from typing import Self
 
@@ -43,6 +44,8 @@ NOBODY_WAIT_S = 0.1
 """Wait before a message that nobody took is sent again: a stream without leader answers so at once."""
 MAX_BATCH = 1000
 """Messages in an atomic batch; the server's limit."""
+STRIDE = 128
+"""Messages with headers of their own that are made ready in one go; other calls may send in between."""
 _NOT_AVAILABLE = 10008
 """JetStream system temporarily unavailable: not stored, and soon another answer."""
 
@@ -142,7 +145,10 @@ class Publisher:
         """Do as `publish_many`, but with each message's own outcome, whatever it is: OutcomeUnknown for one, and
         Disconnected for those that were not sent, beside receipts for others."""
         waiting = Waiting(len(messages), self._loop)
-        flights = [self._prepared(message, waiting, index) for index, message in enumerate(messages)]
+        flights: Iterator[tuple[int, Flight] | None] = map(self._prepared, messages, repeat(waiting), count())
+        is_checked = all(message.block for message in messages)
+        if not is_checked:
+            flights = iter(list(flights))  # raises what is malformed before anything is sent
         deadline_s = monotonic_s() + self._deadline_s
         for at, prepared in enumerate(flights):
             if prepared is not None:
@@ -151,10 +157,11 @@ class Publisher:
                     try:
                         await self._room(len(flight.frame), deadline_s)
                     except (Disconnected, ConnectionLost) as error:
-                        for unsent in filter(None, flights[at:]):
-                            waiting.know(unsent[1].index, error)
+                        self._give_up(waiting, at, error)
                         break
                 self._launch(token, flight, deadline_s)
+            if is_checked and at % STRIDE == STRIDE - 1:
+                await asyncio.sleep(0)  # what is ready goes out, and the server begins, while the rest is made ready
         if waiting.left:
             await waiting.all_known
         return [outcome for outcome in waiting.outcomes if outcome is not None]
@@ -204,6 +211,12 @@ class Publisher:
             waiting.know(index, refused)
             return None
         return token, Flight(subject, message_id, frame, waiting, index, is_repeatable)
+
+    def _give_up(self, waiting: Waiting, start: int, error: StreamError) -> None:
+        """Tell of the messages from `start` on that they were not sent."""
+        for index in range(start, len(waiting.outcomes)):
+            if waiting.outcomes[index] is None:
+                waiting.know(index, error)
 
     def _has_room(self, size: int) -> bool:
         in_flight = len(self._flights)
