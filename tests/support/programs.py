@@ -33,7 +33,10 @@ class Program:
         """Return all lines as soon as `is_enough` of them is true."""
         give_up_s = monotonic_s() + within_s
         while not is_enough(self.lines):
-            line = self._come.get(timeout=max(0.0, give_up_s - monotonic_s()))
+            try:
+                line = self._come.get(timeout=max(0.0, give_up_s - monotonic_s()))
+            except queue.Empty:
+                raise AssertionError("\n".join([f"not within {within_s} s:", *self.lines])) from None
             assert line is not None, "\n".join(["it has ended:", *self.lines])
             self.lines.append(line)
         return self.lines

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
+from streams.clock import monotonic_s
 from tests.support.command import plain_environment
 from tests.support.docs import ROOT
 from tests.support.processes import free_ports
-from tests.support.programs import Program, program
+from tests.support.programs import WITHIN_S, Program, program
 
 STORY = ROOT / "examples" / "order_closing"
 STOCK = 100
@@ -31,11 +32,16 @@ class Story(NamedTuple):
     node: Program
     start: Callable[..., Program]
 
-    def live_jobs(self, topic: str) -> int:
-        """Return how many jobs of a topic may still be handed out."""
+    def until_over(self, topic: str) -> None:
+        """Return once no job of a topic can be handed out any more: a worker may be about to finish one."""
+        give_up_s = monotonic_s() + WITHIN_S
+        while any(self.counts(topic)[state] for state in ("delayed", "ready", "reserved")):
+            assert monotonic_s() < give_up_s, self.counts(topic)
+
+    def counts(self, topic: str) -> dict[str, int]:
         with urllib.request.urlopen(f"{self.gateway}/v1/topics/{topic}") as answer:
-            counts = json.load(answer)
-        return int(sum(counts[state] for state in ("delayed", "ready", "reserved")))
+            counts: dict[str, int] = json.load(answer)
+        return counts
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +94,7 @@ def check(made: list[str], paid: list[str], worker: Program) -> None:
 def check_remote(story: Story, shop: Program, worker: Program, topic: str) -> None:
     lines = shop.ended()
     check(told("made", lines), told("paid", lines), worker)
-    while story.live_jobs(topic):
-        pass  # the worker is about to say that it has finished them
+    story.until_over(topic)
     check(told("made", lines), told("paid", lines), worker)
 
 
@@ -97,8 +102,7 @@ def test_in_python(story: Story) -> None:
     lines = story.start(sys.executable, "shop.py").ended()
     made, paid = told("made", lines), told("paid", lines)
     check(made, paid, story.node)
-    while story.live_jobs("close-order"):
-        pass
+    story.until_over("close-order")
     with closing(sqlite3.connect(story.folder / "shop.db")) as shop:
         states = dict(shop.execute("SELECT id, state FROM orders").fetchall())
         (pieces,) = shop.execute("SELECT pieces FROM stock").fetchone()
@@ -123,4 +127,4 @@ def test_in_curl(story: Story) -> None:
     assert told("closed", lines) == [order for order in made if order not in paid]
     assert len(made) == 2
     assert '{"success":true' in lines[-1].replace(" ", "")
-    assert story.live_jobs("close-order-sh") == 0
+    story.until_over("close-order-sh")
