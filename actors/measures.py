@@ -15,6 +15,7 @@ from actors.sources import SourceKey
 __all__ = ["Measures"]
 
 BY_SOURCE = ("platform", "source")
+BY_OUTCOME = ("topic", "outcome")
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
@@ -47,6 +48,17 @@ class Measures:
             "Jobs that a timer left to the server's own firing.",
             registry=self.registry,
         )
+
+        self._handled = Counter(
+            "penstock_jobs_handled_total", "Jobs in handlers' hands, by their end.", BY_OUTCOME, registry=self.registry
+        )
+        self._held = Gauge("penstock_jobs_held", "Jobs that handlers hold now.", ("topic",), registry=self.registry)
+
+    def jobs_handled(self, topic: str, outcome: str, count: int) -> None:
+        self._handled.labels(topic, outcome).inc(count)
+
+    def jobs_held(self, topic: str, count: int) -> None:
+        self._held.labels(topic).set(count)
 
     def job_fired(self, topic: str, late_s: float) -> None:
         self._lateness.labels(topic).observe(late_s)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from actors.job_store import JobStore
 from actors.job_worker.handler import Handler
 from actors.job_worker.worker import JobWorker
+from actors.measures import Measures
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
@@ -34,6 +35,7 @@ def open_job_workers(
     topics: Topics,
     rates: ReleaseRates,
     clock: Clock,
+    measures: Measures,
     registered: Mapping[str, Handler] | None = None,
 ) -> JobHandlers:
     """Return the actor that runs the handlers that were registered; none, if there are none or the node has another
@@ -50,6 +52,7 @@ def open_job_workers(
         rates=rates,
         clock=clock,
         chance=_chance,
+        measures=measures,
         stop=node.stop,
     )
     return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)

@@ -53,7 +53,7 @@ async def open_jobs_engine(node: Node, measures: Measures) -> AsyncIterator[Jobs
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
     rates = ReleaseRates(lambda topic: topics.current(topic).rate, sharing_nodes(node.members))
-    handlers = open_job_workers(node, store=store, topics=topics, rates=rates, clock=clock)
+    handlers = open_job_workers(node, store=store, topics=topics, rates=rates, clock=clock, measures=measures)
     timer = DelayTimer(
         connection=node.connection,
         namespace=namespace,

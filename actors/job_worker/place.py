@@ -52,9 +52,11 @@ class Place:
         self._task = asyncio.current_task()
         try:
             now_s = monotonic_s()
-            while not topic.is_ending:
+            while True:
                 if now_s > topic.slices.until_s:
                     await topic.breathe()
+                if topic.is_ending:  # nothing is awaited from here to `turn`: a wake is not missed
+                    return
                 deliveries = ready.take(most)
                 if not deliveries:
                     await ready.turn()

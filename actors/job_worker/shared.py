@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from actors.job_worker.hold import Hold
 from actors.job_worker.settling import Settling
 from actors.job_worker.slices import Slices
+from actors.measures import Measures
 from actors.release import ReleaseRates
 from actors.topics import Topics
 from streams.clock import Clock
@@ -28,3 +29,4 @@ class Shared:
     rates: ReleaseRates
     clock: Clock
     chance: Callable[[], float]
+    measures: Measures

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -87,7 +87,7 @@ class TopicWorker:
         self._settings = TopicSettings()
         self._pullers: dict[Priority, Puller] = {}
         self._changed = anyio.Event()
-        self._ended = 0
+        self._ended: Counter[str] = Counter()
         self._ended_per_s = 0.0
         self._least_ahead = 0
         self._tended_s = monotonic_s()
@@ -228,8 +228,7 @@ class TopicWorker:
         """Look after what runs and what is held; several times a second."""
         now_s = monotonic_s()
         span_s, self._tended_s = now_s - self._tended_s, now_s
-        ended, self._ended = self._ended, 0
-        self._ended_per_s += SMOOTH * (ended / max(span_s, 0.001) - self._ended_per_s)
+        self._ended_per_s += SMOOTH * (self._measured() / max(span_s, 0.001) - self._ended_per_s)
         for place in self._places:
             if place.call is not None:
                 self._tend_place(place, now_s)
@@ -246,6 +245,16 @@ class TopicWorker:
             if any(puller.is_troubled for puller in self._pullers.values()) and now_s - self._looked_s > MISSING_S:
                 self._looked_s, self._is_missing = now_s, True
                 self._changed.set()
+
+    def _measured(self) -> int:
+        """Tell what became of the jobs since the last look; return how many ended."""
+        ended, measures = self._ended, self._shared.measures
+        if ended:
+            self._ended = Counter()
+            for outcome, count in ended.items():
+                measures.jobs_handled(self.topic, outcome, count)
+        measures.jobs_held(self.topic, self.held)
+        return ended.total()
 
     def _tend_place(self, place: Place, now_s: float) -> None:
         call = place.call
@@ -390,19 +399,20 @@ class TopicWorker:
     async def set_unfit_aside(self) -> None:
         """End what must not be run."""
         unfit_, self.unfit = self.unfit, []
+        self._ended["set_aside"] += len(unfit_)
         await self._shared.settling.set_aside(unfit_)
 
     # ---- from call to end
 
     async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
         """Take the end of a call: finish its jobs, have them tried again, or bury them. Raises FATAL errors."""
-        self._ended += len(jobs)
         if self._alone is not None and any(job.delivery is self._alone for job in jobs):
             self._alone = None
             self.ready.wake()
         if result is not None and not self._has_told_result:
             self._tell_result(result)
         if not self._hold.is_sure(monotonic_s()) or cut == "lost" or (cut is not None and not self.handler.is_async):
+            self._ended["lost"] += len(jobs)
             for job in jobs:
                 job.delivery.forget()  # they are, or may be, somebody else's
         elif error is None and cut is None and not any(job.answer for job in jobs):
@@ -411,6 +421,7 @@ class TopicWorker:
             await self._settle_each(jobs, error, cut)
 
     async def _finish(self, jobs: Sequence[Job]) -> None:
+        self._ended["finished"] += len(jobs)
         deliveries = [job.delivery for job in jobs]
         if self._settings.remember_ms is not None:
             await self._shared.settling.finish(deliveries, self._settings.remember_ms)
@@ -443,6 +454,7 @@ class TopicWorker:
                 again.append((tried, step.delay_ms))
         if finished:
             await self._finish(finished)
+        self._ended.update(failed=len(again), buried=len(buried))
         if again:
             await self._shared.settling.again(again)
         if buried:

@@ -28,6 +28,7 @@ from actors.job_worker.slices import Slices
 from actors.job_worker.topic import TopicWorker
 from actors.job_worker.watchdog import Watchdog
 from actors.logs import fields
+from actors.measures import Measures
 from actors.release import ReleaseRates
 from actors.topics import Topics
 from streams.clock import Clock
@@ -68,6 +69,7 @@ class JobWorker:
         rates: ReleaseRates,
         clock: Clock,
         chance: Callable[[], float],
+        measures: Measures,
         stop: anyio.Event,
     ) -> None:
         self._handlers = handlers
@@ -78,6 +80,7 @@ class JobWorker:
         self._rates = rates
         self._clock = clock
         self._chance = chance
+        self._measures = measures
         self._stop = stop
         self._topics: dict[str, TopicWorker] = {}
         self._asked: deque[Message] = deque()
@@ -137,6 +140,7 @@ class JobWorker:
             rates=self._rates,
             clock=self._clock,
             chance=self._chance,
+            measures=self._measures,
         )
 
     def _pullers(self) -> Iterable[Puller]:

@@ -10,6 +10,7 @@ import msgspec
 from actors.job_worker.handler import Handler
 from actors.job_worker.job import Job
 from actors.job_worker.worker import JobWorker
+from actors.measures import Measures
 from actors.release import ReleaseRates
 from actors.topics import Topics
 from streams.bucket import Bucket
@@ -64,9 +65,10 @@ def topics_bucket(namespace: Namespace) -> Topology:
 class Working:
     """A worker at work. `end` stops it in order; leaving the block cancels it."""
 
-    def __init__(self, worker: JobWorker, topics: Topics, stop: anyio.Event) -> None:
+    def __init__(self, worker: JobWorker, topics: Topics, measures: Measures, stop: anyio.Event) -> None:
         self.worker = worker
         self.topics = topics
+        self.measures = measures
         self._stop = stop
         self.has_ended = anyio.Event()
 
@@ -91,6 +93,7 @@ async def working(
     """Run handlers in a worker of this process, on the connection of `jobs`."""
     async with opened_topics(jobs.connection, jobs, settings or {}) as topics, anyio.create_task_group() as tasks:
         stop = anyio.Event()
+        measures = Measures()
         rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
         worker = JobWorker(
             handlers,
@@ -101,9 +104,10 @@ async def working(
             rates=rates,
             clock=jobs.clock,
             chance=lambda: 0.5,
+            measures=measures,
             stop=stop,
         )
-        work = Working(worker, topics, stop)
+        work = Working(worker, topics, measures, stop)
         await tasks.start(work.run)
         yield work
         tasks.cancel_scope.cancel()

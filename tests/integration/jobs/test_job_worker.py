@@ -97,6 +97,26 @@ async def test_so_many_run_at_a_time_and_no_more(jobs: Jobs, log: Log) -> None:
         await work.end()
 
 
+async def test_what_became_of_the_jobs_is_counted(jobs: Jobs) -> None:
+    async def handle(job: Job) -> None:
+        if job.id == "1":
+            raise Bury("no")
+        if job.attempt == 1:
+            raise ValueError
+
+    await jobs.added(3)
+    async with working(jobs, handler(handle), settings=FAST) as work:
+
+        def counted(outcome: str) -> float | None:
+            labels = {"topic": "mail", "outcome": outcome}
+            return work.measures.registry.get_sample_value("penstock_jobs_handled_total", labels)
+
+        with anyio.fail_after(20):
+            while counted("finished") != 2:
+                await jobs.connection.flush()
+        assert (counted("failed"), counted("buried"), counted("lost")) == (2, 1, None)
+
+
 # ---- failing
 
 
@@ -143,8 +163,9 @@ async def test_last_attempt_makes_a_dead_letter_with_the_history(jobs: Jobs, log
     (letter,) = await jobs.dead()
     assert letter["reason"] == "attempt 3 of 3: ValueError: no luck 3"
     assert (letter["attempts"], letter["body"]["body"]) == (3, "x")
-    assert [one["reason"] for one in letter["history"]] == ["ValueError: no luck 1", "ValueError: no luck 2"]
-    assert [one["node"] for one in letter["history"]] == ["node1"] * 2
+    earlier = ["ValueError: no luck 1", "ValueError: no luck 2"]
+    assert [one["reason"] for one in letter["history"]] == [*earlier, letter["reason"]]
+    assert [one["node"] for one in letter["history"]] == ["node1"] * 3
 
 
 async def test_handlers_own_limit_of_attempts_stands_in_for_the_jobs(jobs: Jobs, log: Log) -> None:
@@ -167,7 +188,7 @@ async def test_retry_names_its_delay_and_bury_gives_up(jobs: Jobs, log: Log) -> 
     await failing(jobs, log, act, backoff="1h", backoff_cap="1h")
     (letter,) = await jobs.dead()
     assert letter["reason"] == "no such order"
-    assert [one["reason"] for one in letter["history"]] == ["the bank sleeps"]
+    assert [one["reason"] for one in letter["history"]] == ["the bank sleeps", "no such order"]
 
 
 async def test_failed_job_waits_as_long_as_its_topic_says(jobs: Jobs, log: Log) -> None:
