@@ -110,7 +110,8 @@ class Place:
             if self.cut is not None:
                 self._is_ours()  # it has swallowed the cancellation
         cut, self.cut, self.call, call.is_over = self.cut, None, None, True
-        if self.is_stuck:
+        if self.is_stuck:  # its jobs were given up long ago
+            cut = "lost"
             self._topic.came_loose(self)
         reach("job.end")
         await self._topic.settle(jobs, result, error, cut)

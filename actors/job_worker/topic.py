@@ -1,15 +1,14 @@
-"""One topic that the node handles: its lanes, its places, what they hold, and what becomes of each job.
+"""One topic that the node handles: its lanes, its places, and what they hold.
 
 Jobs come by one puller a lane into `ready`; places take them from there. How much is held is looked at anew ten times a
-second (actors/model/job_handling.py). A finished job is acknowledged, and that is not waited for: should it get lost
-with the link or the process, the job runs again.
+second (actors/model/job_handling.py). What becomes of a job after its call is in ends.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,18 +17,16 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.actor import FATAL
+from actors.job_worker.ends import Ends, facts_of
 from actors.job_worker.handler import Handler
-from actors.job_worker.job import Bury, Call, Job, Retry
+from actors.job_worker.job import Call, Job
 from actors.job_worker.place import Cut, Place
 from actors.job_worker.ready import ReadyJobs
-from actors.job_worker.settling import Tried, Unfit
+from actors.job_worker.settling import Unfit
 from actors.job_worker.shared import Shared
 from actors.logs import fields
 from actors.model.job_handling import (
-    Again,
-    GiveUp,
     Suspicion,
-    after_failure,
     ahead_of,
     attempt_of,
     capacity_of,
@@ -41,7 +38,7 @@ from actors.model.job_handling import (
 from actors.model.topic_settings import LANES, TopicSettings
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
-from streams.errors import ConnectionLost, Disconnected, MalformedMessage, StreamError
+from streams.errors import MalformedMessage, StreamError
 from streams.job_messages import Job as JobRecord
 from streams.job_messages import Priority, decode_job
 from streams.puller import Puller
@@ -62,9 +59,6 @@ PATIENCE_S = 1.0
 """How long more may wait here than will soon be run, before it is given back."""
 MISSING_S = 2.0
 """How often a consumer that does not answer is looked after: somebody may have deleted it."""
-MOST_NAMED = 10
-"""Jobs that a log line names."""
-MOST_REASON = 1_000
 SMOOTH = 0.3
 """Weight of the last tenth of a second in the pace that a topic is taken to have."""
 _WORSE: tuple[Suspicion, ...] = ("none", "some", "grave")
@@ -86,8 +80,8 @@ class TopicWorker:
         self._places = [Place(self, number) for number in range(handler.concurrency)]
         self._settings = TopicSettings()
         self._pullers: dict[Priority, Puller] = {}
+        self._ends = Ends(handler, shared, self._pullers.values())
         self._changed = anyio.Event()
-        self._ended: Counter[str] = Counter()
         self._ended_per_s = 0.0
         self._least_ahead = 0
         self._tended_s = monotonic_s()
@@ -102,7 +96,6 @@ class TopicWorker:
         self._alone: Delivery | None = None
         self._alone_until_s = 0.0
         self._waker: asyncio.TimerHandle | None = None
-        self._has_told_result = False
 
     # ---- its life
 
@@ -196,7 +189,7 @@ class TopicWorker:
 
     def take_settings(self, settings: TopicSettings) -> None:
         """Follow the topic's settings: pause, rate, lanes."""
-        self._settings = settings
+        self._settings = self._ends.settings = settings
         self._changed.set()
         self._limit()
         self.ready.wake()
@@ -204,7 +197,7 @@ class TopicWorker:
     def lose(self) -> int:
         """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
         now_s, unstarted = monotonic_s(), self.ready.remove_all()
-        for delivery in unstarted:
+        for delivery in (*unstarted, *self._excess):
             delivery.forget()
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
@@ -248,11 +241,9 @@ class TopicWorker:
 
     def _measured(self) -> int:
         """Tell what became of the jobs since the last look; return how many ended."""
-        ended, measures = self._ended, self._shared.measures
-        if ended:
-            self._ended = Counter()
-            for outcome, count in ended.items():
-                measures.jobs_handled(self.topic, outcome, count)
+        ended, measures = self._ends.take_counts(), self._shared.measures
+        for outcome, count in ended.items():
+            measures.jobs_handled(self.topic, outcome, count)
         measures.jobs_held(self.topic, self.held)
         return ended.total()
 
@@ -265,7 +256,9 @@ class TopicWorker:
             place.is_stuck = True
             for job in place.jobs:
                 job.delivery.forget()
-            log.error("job.handler_stuck", extra=fields(**self._facts(place.jobs), after_s=STUCK_S, why=place.cut))
+            log.error(
+                "job.handler_stuck", extra=fields(**facts_of(self.handler, place.jobs), after_s=STUCK_S, why=place.cut)
+            )
 
     def _overran(self, place: Place, call: Call, now_s: float) -> None:
         place.cancel("overran", now_s)
@@ -275,12 +268,12 @@ class TopicWorker:
         for job in place.jobs:
             job.delivery.forget()
         do = "it runs in a thread, which cannot be stopped; give its waits a limit, or have it look at job.is_lost"
-        log.error("job.thread_overran", extra=fields(**self._facts(place.jobs), ttr_s=call.ttr_s, do=do))
+        log.error("job.thread_overran", extra=fields(**facts_of(self.handler, place.jobs), ttr_s=call.ttr_s, do=do))
 
     def came_loose(self, place: Place) -> None:
         """A call that was stuck has ended after all."""
         place.is_stuck = False
-        log.warning("job.handler_came_back", extra=fields(**self._facts(place.jobs)))
+        log.warning("job.handler_came_back", extra=fields(**facts_of(self.handler, place.jobs)))
 
     # ---- how much is held, and begun
 
@@ -399,75 +392,17 @@ class TopicWorker:
     async def set_unfit_aside(self) -> None:
         """End what must not be run."""
         unfit_, self.unfit = self.unfit, []
-        self._ended["set_aside"] += len(unfit_)
+        self._ends.count("set_aside", len(unfit_))
         await self._shared.settling.set_aside(unfit_)
 
     # ---- from call to end
 
     async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
-        """Take the end of a call: finish its jobs, have them tried again, or bury them. Raises FATAL errors."""
+        """Take the end of a call. Raises FATAL errors."""
         if self._alone is not None and any(job.delivery is self._alone for job in jobs):
             self._alone = None
             self.ready.wake()
-        if result is not None and not self._has_told_result:
-            self._tell_result(result)
-        if not self._hold.is_sure(monotonic_s()) or cut == "lost" or (cut is not None and not self.handler.is_async):
-            self._ended["lost"] += len(jobs)
-            for job in jobs:
-                job.delivery.forget()  # they are, or may be, somebody else's
-        elif error is None and cut is None and not any(job.answer for job in jobs):
-            await self._finish(jobs)
-        else:
-            await self._settle_each(jobs, error, cut)
-
-    async def _finish(self, jobs: Sequence[Job]) -> None:
-        self._ended["finished"] += len(jobs)
-        deliveries = [job.delivery for job in jobs]
-        if self._settings.remember_ms is not None:
-            await self._shared.settling.finish(deliveries, self._settings.remember_ms)
-            return
-        try:
-            if len(deliveries) == 1:
-                await deliveries[0].ack()
-            else:
-                for puller in self._pullers.values():
-                    puller.ack_all(deliveries)
-        except (Disconnected, ConnectionLost):
-            for delivery in deliveries:
-                delivery.forget()
-
-    async def _settle_each(self, jobs: list[Job], error: BaseException | None, cut: Cut | None) -> None:
-        if cut == "overran":
-            error = TimeoutError(f"it overran its {jobs[0].call.ttr_s:g} s to run")
-        finished, again, buried = [], [], []
-        for job in jobs:
-            answer = job.answer or error
-            if answer is None:
-                finished.append(job)
-                continue
-            tried = Tried(job.delivery, job.record, job.attempt, reason_of(answer))
-            step = self._step_after(job, answer, tried.reason)
-            self._tell_failure(job, answer, tried.reason, step)
-            if isinstance(step, GiveUp):
-                buried.append(tried._replace(reason=step.reason))
-            else:
-                again.append((tried, step.delay_ms))
-        if finished:
-            await self._finish(finished)
-        self._ended.update(failed=len(again), buried=len(buried))
-        if again:
-            await self._shared.settling.again(again)
-        if buried:
-            await self._shared.settling.bury(buried)
-
-    def _step_after(self, job: Job, answer: BaseException, reason: str) -> Again | GiveUp:
-        if isinstance(answer, Bury):
-            return GiveUp(reason)
-        delay_ms = answer.delay_ms if isinstance(answer, Retry) else None
-        chance = self._shared.chance()
-        return after_failure(
-            job.attempt, job.most_attempts, self._settings.backoff, reason, delay_ms=delay_ms, chance=chance
-        )
+        await self._ends.settle(jobs, result, error, cut)
 
     async def _give_back(self, deliveries: Iterable[Delivery]) -> None:
         """Let others have what was not begun, or not ended before the node had to stop; no attempt is counted."""
@@ -490,35 +425,3 @@ class TopicWorker:
             *(one.delivery for one in self.unfit),
         ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
-
-    # ---- what is told
-
-    def _facts(self, jobs: Sequence[Job]) -> dict[str, object]:
-        return {"topic": self.topic, "handler": self.handler.name, "jobs": [job.id for job in jobs[:MOST_NAMED]]}
-
-    def _tell_failure(self, job: Job, answer: BaseException, reason: str, step: Again | GiveUp) -> None:
-        is_asked_for = isinstance(answer, Retry | Bury)
-        trace = None if is_asked_for else answer
-        facts = {**self._facts([job]), "attempt": job.attempt, "reason": reason}
-        if isinstance(step, GiveUp):
-            log.error("job.buried", exc_info=trace, extra=fields(**facts))
-        else:
-            log.warning("job.failed", exc_info=trace, extra=fields(**facts, again_in_ms=step.delay_ms))
-
-    def _tell_result(self, result: object) -> None:
-        self._has_told_result = True
-        do = "what a handler returns is not kept; to fail an attempt, raise"
-        log.warning("job.result_ignored", extra=fields(**self._facts([]), type=type(result).__name__, do=do))
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what is written down of a failure: somebody else's error may be anything, even one that has no text."""
-    try:
-        text = str(error)
-    except Exception as broken:  # the border to the user's code
-        text = f"(its text cannot be had: {type(broken).__name__})"
-    if isinstance(error, Retry | Bury):
-        plain = text
-    else:
-        plain = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return "".join(sign if sign.isprintable() else " " for sign in plain[:MOST_REASON])
