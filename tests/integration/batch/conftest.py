@@ -1,0 +1,30 @@
+"""One node with batches for all tests of its doors, and ways to it."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock.calls import Asker
+from penstock.client_batches import Batches
+from streams.connection import Connection
+from streams.server import EmbeddedServer
+from tests.support.batch_node import BatchNode, batch_node
+
+
+@pytest.fixture(scope="session")
+def node(server: EmbeddedServer) -> Iterator[BatchNode]:
+    with batch_node(server) as running:
+        yield running
+
+
+@pytest.fixture
+async def link(node: BatchNode) -> AsyncIterator[Connection]:
+    """A connection in the node's namespace."""
+    async with node.connected() as connection:
+        yield connection
+
+
+@pytest.fixture
+def batches(link: Connection) -> Batches:
+    """The Python client's batches."""
+    return Batches(Asker(link, "batch", 30.0), link)

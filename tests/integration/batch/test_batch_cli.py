@@ -1,0 +1,101 @@
+"""`penstock batch`, as somebody types it: a sheet in, its rows looked at, a sheet out."""
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.records import Records
+from penstock.session import Session
+from streams.connection import Connection
+from streams.publisher import Publisher
+from tests.support.batch_node import UNSERVED, BatchNode
+from tests.support.cli import CommandLine
+
+
+@pytest.fixture
+async def penstock(node: BatchNode, link: Connection) -> AsyncIterator[CommandLine]:
+    """The command line on the node's installation; what it does to logging is undone."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    async with Publisher(link) as publisher:
+        yield CommandLine(node.server, Records(Session(link, publisher)))
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def sheet(tmp_path: Path) -> Path:
+    path = tmp_path / "products.csv"
+    path.write_text("sku,price\nA1,10\nA2,-1\nA7,3\n", encoding="utf-8")
+    return path
+
+
+async def test_a_sheet_is_handed_in_followed_and_its_result_fetched(
+    penstock: CommandLine, sheet: Path, tmp_path: Path
+) -> None:
+    done = (await penstock("batch", "submit", str(sheet), "--task", "register", "--id", "cli-1", "--wait")).ok()
+    assert "done, 3 of 3 items, 1 succeeded, 2 failed" in done.out
+    assert "a price below zero" in done.out
+    assert "result.xlsx" in done.out
+    failed = (await penstock("batch", "items", "cli-1", "--failed", "--json")).ok().json()
+    assert [item["index"] for item in failed["items"]] == [1, 2]
+    table = (await penstock("batch", "items", "cli-1", "--most", "1")).ok().out
+    assert "succeeded" not in table
+    assert "--cursor 0.1" in table
+    out = tmp_path / "fate.xlsx"
+    (await penstock("batch", "result", "cli-1", "-o", str(out))).ok()
+    assert out.read_bytes().startswith(b"PK")
+    again = (await penstock("batch", "retry", "cli-1", "--item", "2", "--wait", "--json")).ok().json()
+    assert (again["passes"], again["state"]) == (2, "done")
+    shown = (await penstock("batch", "show", "cli-1", "--watch")).ok()
+    assert "pass 2" in shown.out
+
+
+async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) -> None:
+    arguments = ("batch", "submit", "--task", UNSERVED, "--param", "shop=s1", "--tenant", "cli", "--id", "cli-2")
+    assert (await penstock(*arguments, "--json")).ok().json()["instance_id"] == "cli-2"
+    assert "cli-2: paused" in (await penstock("batch", "pause", "cli-2")).ok().out
+    listed = (await penstock("batch", "list", "--tenant", "cli", "--state", "paused")).ok().out
+    assert UNSERVED in listed
+    assert "paused" not in (await penstock("batch", "resume", "cli-2")).ok().out
+    assert "cancelled" in (await penstock("batch", "cancel", "cli-2")).ok().out
+    ended = await penstock("batch", "show", "cli-2", "--watch")
+    assert (ended.code, "cancelled" in ended.out) == (1, True)
+
+
+async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> None:
+    assert UNSERVED in (await penstock("batch", "tasks")).ok().out
+    changed = (await penstock("batch", "task", UNSERVED, "item_rate=2.5", "main_rate=3")).ok().out
+    assert "item_rate = 2.5" in changed
+    assert (await penstock("batch", "task", UNSERVED, "item_rate=", "--json")).ok().json()["limits"] == {
+        "main_rate": 3.0
+    }
+    assert "main_rate = 3" in (await penstock("batch", "task", UNSERVED)).ok().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("submit",), 2, "--task"),
+        (("submit", "--task", "register"), 2, "give a FILE, or --input"),
+        (("submit", "nowhere.csv", "--task", "register"), 2, "no such file"),
+        (("submit", "--task", "nobody", "--input", "1"), 1, "nobody"),
+        (("submit", "--task", "count", "--input", "{"), 2, "--input"),
+        (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
+        (("submit", "--task", "count", "--input", "1", "--id", "a b"), 1, "a b"),
+        (("show", "nobody"), 1, "no instance"),
+        (("items", "nobody", "--cursor", "x"), 1, "no instance"),
+        (("result", "nobody"), 1, "no instance"),
+        (("retry", "nobody"), 1, "no instance"),
+        (("task", "nobody"), 2, "nobody"),
+        (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
+        (("task", UNSERVED, "item_rat=1"), 1, "item_rat"),
+    ],
+)
+async def test_what_is_wrong_is_told(penstock: CommandLine, arguments: tuple[str, ...], code: int, says: str) -> None:
+    told = await penstock("batch", *arguments)
+    assert (told.code, says in told.err) == (code, True), told.err
+    assert "Traceback" not in told.err

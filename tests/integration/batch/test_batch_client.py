@@ -1,0 +1,142 @@
+"""Batches from another program: a sheet goes in, its rows run, a sheet comes out."""
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from penstock.client_batches import Batches
+from penstock.errors import NotAccepted, Timeout, UsageError
+from penstock.sheets.parsing import parse_sheet
+from penstock.sheets.rows import Row
+from streams.connection import Connection
+from streams.files import Files
+from streams.publisher import Publisher
+from tests.support.batch_node import UNSERVED
+
+ROWS = 40
+
+
+@pytest.fixture
+def sheet(tmp_path: Path) -> Path:
+    """Forty products, of which four have a wrong price and four find the warehouse busy."""
+    path = tmp_path / "products.csv"
+    lines = [f"A{number},{-1 if number % 10 == 0 else number}" for number in range(ROWS)]
+    path.write_text("\n".join(["sku,price", *lines, ""]), encoding="utf-8")
+    return path
+
+
+async def rows_of(path: Path) -> list[Row]:
+    return [row async for rows in parse_sheet(path, name=path.name) for row in rows]
+
+
+async def uploads(link: Connection, instance_id: str) -> list[str]:
+    """Return the names of what was uploaded for an instance and is there."""
+    async with Publisher(link) as publisher:
+        files = Files(link, publisher, link.namespace.bucket("FILES"))
+        return [info.name async for info in files.all() if info.name.startswith(f"{instance_id}/upload")]
+
+
+async def test_a_sheet_becomes_a_sheet_with_each_rows_fate(batches: Batches, sheet: Path, tmp_path: Path) -> None:
+    shares: list[float] = []
+    made = await batches.submit("register", {"who": "me"}, file=sheet, tenant="client", on_sent=shares.append)
+    assert shares[-1] == 1.0
+    states: list[str] = []
+    view = await batches.wait(made.instance_id, timeout_s=30, on_look=lambda seen: states.append(seen.state))
+    assert (view.state, states[-1], view.items) == ("done", "done", ROWS)
+    assert (view.counts.succeeded, view.counts.failed) == (ROWS - 8, 8)
+    failed = [item async for item in batches.items(made.instance_id, status="failed")]
+    assert [item.index for item in failed][:2] == [0, 7]
+    assert failed[0].info == "a price below zero"
+    assert "warehouse busy" in failed[1].info
+    assert [each.instance_id for each in await batches.list(tenant="client")] == [made.instance_id]
+
+    fetched = await batches.result(made.instance_id, tmp_path / "result.xlsx")
+    found = await rows_of(fetched)
+    assert len(found) == ROWS
+    assert found[0][1]["reason"] == "a price below zero"
+    assert {cells["status"] for _, cells in found} == {"succeeded", "failed"}
+    assert sorted(os.listdir(tmp_path)) == ["products.csv", "result.xlsx"]
+
+    again = await batches.retry(made.instance_id, [0, 1])
+    assert again.passes == 2
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert (view.counts.succeeded, view.counts.failed) == (ROWS - 8, 8)
+    assert (await batches.retry(made.instance_id)).passes == 3
+
+
+async def test_a_file_submitted_twice_under_one_id_is_one_instance(
+    batches: Batches, link: Connection, sheet: Path
+) -> None:
+    first = await batches.submit("register", file=sheet, id="twice")
+    again = await batches.submit("register", file=sheet, id="twice")
+    assert again.created_ms == first.created_ms
+    kept = await uploads(link, "twice")
+    assert len(kept) == 1
+    await anyio.Path(sheet).write_text("sku,price\nB1,1\n", encoding="utf-8")
+    with pytest.raises(NotAccepted) as refused:
+        await batches.submit("register", file=sheet, id="twice")
+    assert (refused.value.code, refused.value.field) == ("exists", "id")
+    assert await uploads(link, "twice") == kept
+    assert (await batches.wait("twice", timeout_s=30)).items == ROWS
+
+
+async def test_what_takes_long_is_paused_resumed_and_cancelled(batches: Batches, tmp_path: Path) -> None:
+    made = await batches.submit(UNSERVED, {"n": 1000})
+    with pytest.raises(Timeout):
+        await batches.wait(made.instance_id, timeout_s=0.1)
+    assert (await batches.pause(made.instance_id)).state == "paused"
+    assert (await batches.resume(made.instance_id)).state in ("pending", "splitting", "running")
+    with pytest.raises(NotAccepted) as early:
+        await batches.retry(made.instance_id)
+    assert early.value.code == "state"
+    with pytest.raises(NotAccepted) as nothing:
+        await batches.result(made.instance_id, tmp_path / "none")
+    assert nothing.value.code == "not_found"
+    await batches.cancel(made.instance_id)
+    view = await batches.wait(made.instance_id, timeout_s=60)
+    assert view.state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "empty"),
+        (b"PK\x03\x04 no zip at all", ""),
+        (b"\xd0\xcf\x11\xe0 an old workbook", "save it as xlsx"),
+        (b"%PDF-1.7", "a PDF"),
+        (b'sku,price\n"A1,never closed\n', ""),
+        (b"sku,sku\n1,2\n", ""),
+    ],
+)
+async def test_a_broken_sheet_fails_with_the_reason(
+    batches: Batches, tmp_path: Path, content: bytes, says: str
+) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_bytes(content)
+    made = await batches.submit("register", file=path)
+    view = await batches.wait(made.instance_id, timeout_s=60)
+    assert view.state == "failed", view
+    assert says in view.reason
+    assert view.reason
+
+
+async def test_what_cannot_be_sent_is_not_sent(batches: Batches, link: Connection, sheet: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotAccepted) as unknown:
+        await batches.submit("nobody", file=sheet, id="unsent")
+    assert unknown.value.code == "not_found"
+    with (tmp_path / "huge.csv").open("wb") as huge:
+        huge.truncate(200 * 1024 * 1024 + 1)
+    with pytest.raises(UsageError, match="at most"):
+        await batches.submit("register", file=tmp_path / "huge.csv", id="unsent")
+    with pytest.raises(UsageError, match="JSON"):
+        await batches.submit("count", object())
+    assert await uploads(link, "unsent") == []
+
+
+async def test_limits_are_changed_one_by_one(batches: Batches) -> None:
+    changed = await batches.limit("odd", item_rate=5, main_concurrency=2)
+    assert (changed.limits.item_rate, changed.limits.main_concurrency) == (5, 2)
+    changed = await batches.limit("odd", item_rate=None)
+    assert (changed.limits.item_rate, changed.limits.main_concurrency) == (0, 2)

@@ -1,0 +1,227 @@
+"""Batches over HTTP: a file in a stream, progress, items, the result; and whose they are."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pytest
+from aiohttp import ClientSession
+
+from penstock.client_batches import Batches
+from penstock.gateway.uploads import SHEETS
+from tests.support.batch_app import ODD_NAME
+from tests.support.batch_node import UNSERVED, BatchNode
+
+CSV, JSON = {"Content-Type": "text/csv"}, {"Content-Type": "application/json"}
+SHEET = b"sku,price\nA1,10\nA2,-1\n"
+COUNT = {"n": 3}
+
+
+@pytest.fixture
+async def client(node: BatchNode) -> AsyncIterator[ClientSession]:
+    """Calls with the operator's token."""
+    async with ClientSession(node.url, headers=bearer(node, "operator")) as session:
+        yield session
+
+
+def bearer(node: BatchNode, name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {node.tokens[name]}"}
+
+
+async def told(client: ClientSession, method: str, path: str, **sent: Any) -> tuple[int, Any]:
+    """Return the status and the JSON of an answer."""
+    async with client.request(method, path, **sent) as answer:
+        return answer.status, await answer.json(content_type=None)
+
+
+async def over(client: ClientSession, batch: str, **sent: Any) -> Any:
+    """Wait for an instance's end, and return it."""
+    with anyio.fail_after(60):
+        while True:
+            status, view = await told(client, "GET", f"/v1/batches/{batch}", **sent)
+            assert status == 200, view
+            if view["state"] in ("done", "failed", "cancelled"):
+                return view
+
+
+async def test_a_file_goes_in_and_its_result_comes_out(client: ClientSession) -> None:
+    sent = {**CSV, "X-File-Name": "pro%C3%BCdukte.csv"}
+    params = {"id": "http-1", "params": '{"who": "me"}'}
+    status, made = await told(client, "POST", "/v1/batches/register", data=SHEET, headers=sent, params=params)
+    assert (status, made["id"], made["task"]) == (201, "http-1", "register")
+    view = await over(client, "http-1")
+    assert (view["state"], view["items"], view["counts"]["succeeded"], view["counts"]["failed"]) == ("done", 2, 1, 1)
+    assert view["files"] == ["result.xlsx"]
+    _, page = await told(client, "GET", "/v1/batches/http-1/items", params={"status": "failed"})
+    assert [(item["index"], item["info"]) for item in page["items"]] == [(1, "a price below zero")]
+    async with client.get("/v1/batches/http-1/result") as answer:
+        body, headers = await answer.read(), answer.headers
+        assert answer.status == 200
+    assert body.startswith(b"PK")
+    assert int(headers["Content-Length"]) == len(body)
+    assert headers["Content-Type"] == "application/octet-stream"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Disposition"].startswith('attachment; filename="result.xlsx"')
+    status, again = await told(client, "POST", "/v1/batches/http-1/retry", json={"items": [1]})
+    assert (status, again["passes"]) == (200, 2)
+
+
+async def test_an_input_alone_is_submitted_listed_and_steered(client: ClientSession) -> None:
+    status, made = await told(client, "POST", f"/v1/batches/{UNSERVED}", json={"n": 1000}, params={"priority": "5"})
+    assert (status, made["priority"]) == (201, 5)
+    batch = made["id"]
+    for verb, states in (("pause", {"paused"}), ("resume", {"pending", "splitting", "running"})):
+        status, view = await told(client, "POST", f"/v1/batches/{batch}/{verb}")
+        assert (status, view["state"] in states) == (200, True), view
+    _, listed = await told(client, "GET", "/v1/batches", params={"task": UNSERVED, "limit": "1"})
+    assert [each["id"] for each in listed["batches"]] == [batch]
+    status, refused = await told(client, "POST", f"/v1/batches/{batch}/retry")
+    assert (status, refused["code"]) == (409, "state")
+    status, nothing = await told(client, "GET", f"/v1/batches/{batch}/result")
+    assert (status, nothing["code"]) == (404, "not_found")
+    assert (await told(client, "POST", f"/v1/batches/{batch}/cancel"))[0] == 200
+    assert (await over(client, batch))["state"] == "cancelled"
+
+
+async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) -> None:
+    _, listed = await told(client, "GET", "/v1/tasks")
+    assert {"register", "count"} <= {task["task"] for task in listed["tasks"]}
+    status, changed = await told(client, "PATCH", "/v1/tasks/count", json={"main_rate": 50})
+    assert (status, changed["main_rate"], changed["main_concurrency"]) == (200, 50, 10)
+    status, changed = await told(client, "PATCH", "/v1/tasks/count", json={"main_rate": None})
+    assert (status, changed["main_rate"]) == (200, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent", "status", "code"),
+    [
+        ("POST", "/v1/batches/nobody", {"json": COUNT}, 404, "not_found"),
+        ("POST", "/v1/batches/nobody", {"data": SHEET, "headers": CSV}, 404, "not_found"),
+        (
+            "POST",
+            "/v1/batches/count",
+            {"data": b"{", "headers": JSON},
+            400,
+            "malformed",
+        ),
+        ("POST", "/v1/batches/count", {"data": SHEET, "headers": {"Content-Type": "image/png"}}, 415, "media_type"),
+        ("POST", "/v1/batches/count", {"data": {"file": "x"}}, 415, "media_type"),
+        ("POST", "/v1/batches/count?id=a.b", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count?id=acme--x", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count?name=x.csv", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count?nam=x.csv", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count", {"json": "x" * 70_000}, 422, "bad"),
+        ("POST", "/v1/batches/count", {"data": io.BytesIO(b"1" * 1_100_000), "headers": JSON}, 413, "too_large"),
+        ("POST", "/v1/batches/register?name=a%0D%0ASet-Cookie:x", {"data": SHEET, "headers": CSV}, 422, "bad"),
+        ("POST", "/v1/batches/register?params={", {"data": SHEET, "headers": CSV}, 400, "malformed"),
+        ("POST", "/v1/batches/register", {"data": b"", "headers": CSV}, 422, "bad"),
+        ("GET", "/v1/batches/nobody", {}, 404, "not_found"),
+        ("GET", "/v1/batches/nobody/items", {}, 404, "not_found"),
+        ("GET", "/v1/batches/nobody/result?name=../x", {}, 404, "not_found"),
+        ("GET", "/v1/batches/a%2Eb", {}, 422, "bad"),
+        ("GET", "/v1/batches?limit=0", {}, 422, "bad"),
+        ("POST", "/v1/batches/nobody/pause", {}, 404, "not_found"),
+        ("POST", "/v1/batches/nobody/retry", {"json": {"items": [-1]}}, 422, "bad"),
+        ("PATCH", "/v1/tasks/count", {"json": {"item_rate": -1}}, 422, "bad"),
+        ("PATCH", "/v1/tasks/count", {"json": {"item_rat": 1}}, 422, "bad"),
+        ("PATCH", "/v1/tasks/nobody", {"json": {"item_rate": 1}}, 404, "not_found"),
+    ],
+)
+async def test_what_is_wrong_is_told(
+    client: ClientSession, method: str, path: str, sent: Any, status: int, code: str
+) -> None:
+    found, problem = await told(client, method, path, **sent)
+    assert (found, problem["code"]) == (status, code), problem
+    assert "\n" not in problem["detail"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "9" * 30 + ".0", "-1.0"])
+async def test_a_tampered_cursor_is_refused(client: ClientSession, cursor: str) -> None:
+    await told(client, "POST", "/v1/batches/count", json=COUNT, params={"id": "http-2"})
+    status, problem = await told(client, "GET", "/v1/batches/http-2/items", params={"cursor": cursor})
+    assert (status, problem["code"]) == (422, "bad")
+
+
+async def test_a_file_too_large_is_refused_before_it_is_sent(node: BatchNode) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(node.url.rpartition(":")[2]))
+    head = ["POST /v1/batches/register HTTP/1.1", "Host: x", f"Content-Type: {SHEETS[1]}"]
+    head += [f"Content-Length: {200 * 1024 * 1024 + 1}", f"Authorization: Bearer {node.tokens['operator']}", "", ""]
+    writer.write("\r\n".join(head).encode())
+    with anyio.fail_after(20):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer.lower()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(
+    node: BatchNode, client: ClientSession, batches: Batches
+) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", int(node.url.rpartition(":")[2]))
+    head = ["POST /v1/batches/register?id=http-3 HTTP/1.1", "Host: x", "Content-Type: text/csv"]
+    head += ["Content-Length: 1000000", f"Authorization: Bearer {node.tokens['operator']}", "", ""]
+    writer.write("\r\n".join(head).encode() + b"x" * 300_000)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert (await told(client, "GET", "/v1/batches/http-3"))[0] == 404
+
+
+async def test_a_large_file_in_parts_of_unknown_length_goes_through(client: ClientSession) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"sku,price\n"
+        for _ in range(3):
+            yield b"A1,10\n" * 200_000
+
+    status, made = await told(client, "POST", "/v1/batches/odd", data=parts(), headers=CSV)
+    assert status == 201, made
+    view = await over(client, made["id"])
+    assert (view["state"], "n" in view["reason"]) == ("failed", True)  # `odd` wants an input, but the file was taken
+
+
+async def test_a_file_of_an_odd_name_is_named_safely(client: ClientSession) -> None:
+    _, made = await told(client, "POST", "/v1/batches/odd", json={"n": 1})
+    view = await over(client, made["id"])
+    assert view["files"] == [ODD_NAME]
+    async with client.get(f"/v1/batches/{made['id']}/result?name={quote(ODD_NAME)}") as answer:
+        assert answer.status == 200
+        named = answer.headers["Content-Disposition"]
+    assert named == (
+        'attachment; filename="a _price_list_ _berall.csv"; '
+        "filename*=UTF-8''a%20%22price%22list%2C%20%C3%BCberall.csv"
+    )
+
+
+async def test_an_instance_is_its_tenants_alone(node: BatchNode, client: ClientSession) -> None:
+    acme, other = ({"headers": bearer(node, name)} for name in ("acme", "other"))
+    status, made = await told(client, "POST", "/v1/batches/count", json=COUNT, params={"id": "mine"}, **acme)
+    assert (status, made["id"]) == (201, "mine")
+    assert (await over(client, "mine", **acme))["state"] == "done"
+    status, theirs = await told(client, "POST", "/v1/batches/count", json={"n": 4}, params={"id": "mine"}, **other)
+    assert (status, theirs["id"]) == (201, "mine")
+    _, listed = await told(client, "GET", "/v1/batches", **acme)
+    assert [(each["id"], each["items"]) for each in listed["batches"]] == [("mine", 3)]
+    for path in ("/v1/batches/mine", "/v1/batches/acme--mine", "/v1/batches/mine/items"):
+        status, problem = await told(client, "GET", path)
+        assert (status, problem["detail"]) == (404, "no such batch, or none of yours"), path
+    for name in ("cancel", "pause", "retry"):
+        assert (await told(client, "POST", f"/v1/batches/acme--mine/{name}", **other))[0] == 404
+    assert (await told(client, "PATCH", "/v1/tasks/count", json={"item_rate": 1}, **acme))[0] == 403
+
+
+async def test_a_token_does_what_its_verbs_and_topics_say(node: BatchNode, client: ClientSession) -> None:
+    reader, counter = ({"headers": bearer(node, name)} for name in ("reader", "counter"))
+    assert (await told(client, "GET", "/v1/tasks", **reader))[0] == 200
+    assert (await told(client, "POST", "/v1/batches/count", json=COUNT, **reader))[0] == 403
+    assert (await told(client, "PATCH", "/v1/tasks/count", json={}, **reader))[0] == 403
+    _, listed = await told(client, "GET", "/v1/tasks", **counter)
+    assert [task["task"] for task in listed["tasks"]] == ["count"]
+    assert (await told(client, "POST", "/v1/batches/odd", json=COUNT, **counter))[0] == 404
+    _, odd = await told(client, "POST", "/v1/batches/odd", json={"n": 1})
+    assert (await told(client, "GET", f"/v1/batches/{odd['id']}", **counter))[0] == 404
+    status, problem = await told(client, "GET", "/v1/tasks", headers={"Authorization": "Bearer nonsense"})
+    assert (status, problem["code"]) == (401, "unauthorized")
