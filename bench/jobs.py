@@ -34,7 +34,9 @@ from streams.clock import SYSTEM, monotonic_s
 from streams.job_messages import NewJob, body_of
 
 NAME = "jobs"
-ADD_REACH, ADD_RATIO, TAKE_REACH = 40_000, 1.0, 15_000
+ADD_REACH, ADD_RATIO = 40_000, 1.0
+TAKE_REACH, TAKE_RATIO = 15_000, 0.4
+"""The figures, or the ratios to theirs that they are on a machine that does nothing else."""
 ANSWER_MS = 5.0
 ROUNDS, FEW_ROUNDS = 3, 2
 ADDED, SINGLES, DELAYED, TAKEN, SERVED, THEIRS = 12_000, 3_000, 6_000, 6_000, 6_000, 6_000
@@ -79,16 +81,17 @@ async def run() -> Result:
         memory = _memory_mb()
         served = await _served(bench)
         is_sound = await _is_sound(desk)
-    adds, ratio = statistics.median(added.ours), added.ratio
+    adds, theirs, ratio = statistics.median(added.ours), statistics.median(added.theirs), added.ratio
+    is_fast = (adds >= ADD_REACH or ratio >= ADD_RATIO) and (taken >= TAKE_REACH or taken >= TAKE_RATIO * theirs)
     p50_ms, p99_ms = statistics.median(answered_ms), statistics.quantiles(answered_ms, n=100)[98]
     return Result(
         what="jobs of 200 B added by one process, each with its answer",
         ours=round(adds),
-        theirs=round(statistics.median(added.theirs)),
+        theirs=round(theirs),
         ratio=round(ratio, 2),
-        target=f">= {ADD_REACH:,}/s, or {ADD_RATIO:g} x theirs; reserved and finished >= {TAKE_REACH:,}/s; "
-        f"a long poll answered within {ANSWER_MS:g} ms at p99",
-        ok=is_sound and (adds >= ADD_REACH or ratio >= ADD_RATIO) and taken >= TAKE_REACH and p99_ms <= ANSWER_MS,
+        target=f">= {ADD_REACH:,}/s, or {ADD_RATIO:g} x theirs; reserved and finished >= {TAKE_REACH:,}/s, or "
+        f"{TAKE_RATIO:g} x theirs; a long poll answered within {ANSWER_MS:g} ms at p99",
+        ok=is_sound and is_fast and p99_ms <= ANSWER_MS,
         more={
             "added_by_single_calls": round(singles),
             "added_with_a_delay": round(delayed),
