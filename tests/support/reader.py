@@ -31,6 +31,7 @@ class Reader:
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         self._environment = plain_environment(PATH=path, PENSTOCK_DATA=str(folder / "data"), **environment)
         self._node: Process | None = None
+        self._read = 0
         self._until_the_end = AsyncExitStack()
 
     async def __aenter__(self) -> "Reader":
@@ -90,7 +91,15 @@ class Reader:
         process = await self._until_the_end.enter_async_context(self._running(text))
         if NODE in text:
             self._node = process
-            await self.type_until("penstock nodes --json | grep -q node")
+            await self._logged('"event":"node.ready"')
+
+    async def _logged(self, text: str, *, within_s: float = 30.0) -> None:
+        """Wait until something is in the log once more, to which each process appends."""
+        give_up_s = monotonic_s() + within_s
+        while text not in (log := self.log.read_text(encoding="utf-8"))[self._read :]:
+            assert monotonic_s() < give_up_s, log
+            await anyio.sleep(0.05)
+        self._read = len(log)
 
     @asynccontextmanager
     async def _running(self, text: str) -> AsyncIterator[Process]:
