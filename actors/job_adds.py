@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
-from actors.job_stream import PAUSES_S, JobStream
+from actors.job_stream import PAUSES_S, SOON_MS, JobStream
 from actors.model.job_rules import SamePolicy, on_same_id
 from streams.errors import RevisionConflict, StreamError
 from streams.job_messages import Job, Outcome, State
@@ -102,14 +103,28 @@ class JobAdds:
     async def _take_place(self, job: Job, found: Found | None) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found."""
         expected, leaves = (found.seq, found.subject if found.state == "delayed" else "") if found else (0, "")
-        move = self._jobs.placed(job, expected=expected, now_ms=self._jobs.clock.now_ms(), leaves=leaves)
+        now_ms = self._jobs.clock.now_ms()
+        if found and found.state == "ready":
+            job = replace(job, due_ms=max(job.due_ms, now_ms + SOON_MS))
+        move = self._jobs.placed(job, expected=expected, now_ms=now_ms, leaves=leaves)
         outcome = await self._jobs.move(move)
         if isinstance(outcome, StreamError):
             return outcome
         reach("job.replace")
-        if found and found.subject not in (move.subject, leaves):  # what was ready, or done, does not go by itself
+        if leaves and move.due_ms:
+            return _stored(job, move, await self._where_timers_look(job, move, outcome))
+        if found and not leaves:  # what was ready, or done, does not go by itself
             await delete_entry(self._jobs.connection, self._jobs.name, found.seq)
         return _stored(job, move, outcome)
+
+    async def _where_timers_look(self, job: Job, move: Move, seq: int) -> int:
+        """Have a job that took the place of a delayed one on `delayed` again, where it could not go at once; return its
+        sequence. It is stored already: if this fails, the server fires it in time, or somebody has moved it on."""
+        now_ms = self._jobs.clock.now_ms()
+        if move.subject == self._jobs.subject("delayed", job.topic, token_of(job.id)) or job.due_ms <= now_ms:
+            return seq
+        outcome = await self._jobs.move(self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject))
+        return outcome if isinstance(outcome, int) else seq
 
 
 def _outcome(found: Found) -> Outcome:

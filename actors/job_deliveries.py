@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from actors.failpoints import reach
 from actors.job_letters import Burial, malformed_letter, write_letters
-from actors.job_stream import JobStream
+from actors.job_stream import SOON_MS, JobStream
 from actors.logs import fields
 from actors.model.job_rules import came_back, noted, noted_once
 from streams.delivery import Delivery
@@ -63,14 +63,14 @@ class JobDeliveries:
         return await self._settle(moves, is_certain=True)
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
-        """Give back jobs that were not started. They are stored anew in place, so that a delivery counts as an attempt
-        only where a holder vanished with it: those before this one."""
+        """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
+        counts as an attempt only where a holder vanished with it: those before this one."""
+        now_ms = self._jobs.clock.now_ms()
         moves: list[tuple[Delivery, Move]] = []
         for delivery, job in unstarted:
-            again = replace(job, attempts=job.attempts + delivery.delivered - 1)
-            thing = self._jobs.subject("*", *_names(delivery))
-            moves.append((delivery, Move(delivery.subject, encode_job(again), thing, delivery.seq)))
-        return await self._settle(moves)
+            again = replace(job, attempts=job.attempts + delivery.delivered - 1, due_ms=now_ms + SOON_MS)
+            moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
+        return await self._settle(moves, is_certain=True)
 
     async def finish_deliveries(self, deliveries: Sequence[Delivery], *, remember_s: int) -> list[Answer]:
         """End jobs; their ids stay known for `remember_s` seconds. Without that an ack alone ends them."""

@@ -15,7 +15,16 @@ from actors.job_stream import JobStream
 from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
-from streams.job_messages import READY_TOKENS, Job, JobDone, State, decode_done, decode_job
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    READY_TOKENS,
+    RESERVED_TOKENS,
+    Job,
+    JobDone,
+    State,
+    decode_done,
+    decode_job,
+)
 from streams.log import LogEntry, entry_of, last_entries, last_entry
 from streams.subjects import token_of
 
@@ -30,7 +39,6 @@ NEAR_MS = 400
 not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
 MOST_SCANNED = 5_000
 """Jobs that one page looks at; with a filter that few pass, a page is short and its cursor goes on."""
-_LANE_OF = {token: lane for lane, token in READY_TOKENS.items()}
 _CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
 
 
@@ -129,7 +137,7 @@ class JobReads:
         return True
 
     async def count(self, topic: str) -> Counts:
-        """Return how many jobs of a topic there are. Six requests, whatever the numbers."""
+        """Return how many jobs of a topic there are. Eight requests, whatever the numbers."""
         by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
         return Counts(**{state: sum(numbers) for state, numbers in by_state.items()})
 
@@ -172,9 +180,9 @@ class JobReads:
 
 
 _TOKENS: dict[State, tuple[str, ...]] = {
-    "delayed": ("delayed",),
+    "delayed": DELAYED_TOKENS,
     "ready": tuple(READY_TOKENS.values()),
-    "reserved": ("reserved",),
+    "reserved": RESERVED_TOKENS,
     "done": ("done",),
 }
 
@@ -182,7 +190,7 @@ _TOKENS: dict[State, tuple[str, ...]] = {
 def found_of(entry: LogEntry) -> Found:
     """Return the job that a message of JOBS is."""
     _, _, token, topic, key = entry.subject.split(".")
-    state: State = "ready" if token in _LANE_OF else _STATES[token]
+    state = _STATES[token]
     found = Found(state, topic, key, entry.seq, entry.stored_ms, entry.subject)
     try:
         if state == "done":
@@ -192,7 +200,7 @@ def found_of(entry: LogEntry) -> Found:
         return found
 
 
-_STATES: dict[str, State] = {"delayed": "delayed", "reserved": "reserved", "done": "done"}
+_STATES: dict[str, State] = {token: state for state, tokens in _TOKENS.items() for token in tokens}
 
 
 def _pending(headers: Mapping[str, str]) -> int:

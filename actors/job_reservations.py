@@ -29,7 +29,16 @@ from actors.model.job_receipt import JobReceipt
 from actors.model.job_rules import RESERVED_SLACK_MS, STALE_AFTER_MS, came_back, given_back, noted
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import Job, JobDone, Outcome, State, decode_job, encode_job
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    RESERVED_TOKENS,
+    Job,
+    JobDone,
+    Outcome,
+    State,
+    decode_job,
+    encode_job,
+)
 from streams.moves import Move
 
 log = logging.getLogger(__name__)
@@ -157,7 +166,7 @@ class Reservations:
         now_ms = self._jobs.clock.now_ms()
         answers: list[_Answer | None] = [None] * len(receipts)
         fresh = [at for at, receipt in enumerate(receipts) if now_ms <= receipt.until_ms + STALE_AFTER_MS]
-        moves = [self._end(receipts[at], receipts[at].seq, now_ms, "finished", remember_s) for at in fresh]
+        moves = [self._finish_untouched(receipts[at], now_ms, remember_s) for at in fresh]
         outcomes = await self._jobs.move_many(moves)
         reach("job.finish")
         for at, outcome in zip(fresh, outcomes, strict=True):
@@ -167,7 +176,7 @@ class Reservations:
                 answers[at] = outcome
 
         def finish(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
-            return self._end(receipt, found.seq, at_ms, "finished", remember_s)
+            return self._end(receipt, found, at_ms, "finished", remember_s)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
@@ -181,7 +190,8 @@ class Reservations:
             held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
             thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
             due_ms = held.until_ms + RESERVED_SLACK_MS
-            return Move(found.subject, encode_job(held), thing, found.seq, due_ms=due_ms, target=ready)
+            subject = self._jobs.other(found.subject)
+            return Move(subject, encode_job(held), thing, found.seq, found.subject, due_ms, ready)
 
         return await self._settle_many(receipts, renew)
 
@@ -293,16 +303,21 @@ class Reservations:
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
 
     def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
-        return self._end(receipt, found.seq, at_ms, "buried", BURIED_S, job_id=job.id)
+        return self._end(receipt, found, at_ms, "buried", BURIED_S, job_id=job.id)
+
+    def _finish_untouched(self, receipt: JobReceipt, at_ms: int, remember_s: int) -> Move:
+        """Return the move of a job that stands where it was reserved; of another it is refused."""
+        reserved = self._jobs.subject("reserved", receipt.topic, receipt.key)
+        found = Found("reserved", receipt.topic, receipt.key, receipt.seq, 0, reserved)
+        return self._end(receipt, found, at_ms, "finished", remember_s)
 
     def _end(
-        self, receipt: JobReceipt, seq: int, at_ms: int, outcome: Outcome, remember_s: int, *, job_id: str = ""
+        self, receipt: JobReceipt, found: Found, at_ms: int, outcome: Outcome, remember_s: int, *, job_id: str = ""
     ) -> Move:
         topic, key = receipt.topic, receipt.key
         done = JobDone(topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark)
-        subject, reserved = self._jobs.subject("done", topic, key), self._jobs.subject("reserved", topic, key)
-        thing = self._jobs.subject("*", topic, key)
-        return Move(subject, encode_job(done), thing, seq, leaves=reserved, ttl_s=max(1, remember_s))
+        subject, thing = self._jobs.subject("done", topic, key), self._jobs.subject("*", topic, key)
+        return Move(subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=max(1, remember_s))
 
 
 def end_of(outcome: str) -> Literal["buried", "expired"]:
@@ -346,8 +361,8 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
 
 def _settled(receipt: JobReceipt, move: Move) -> Settled:
     token = move.subject.split(".")[2]
-    if token == "reserved":
+    if token in RESERVED_TOKENS:
         return Settled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
     return Settled(
-        receipt.topic, receipt.key, "delayed" if token == "delayed" else "done" if token == "done" else "ready"
+        receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if token == "done" else "ready"
     )

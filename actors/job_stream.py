@@ -10,21 +10,25 @@ from actors.model.job_rules import BACKSTOP_MS
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import StreamError
-from streams.job_messages import READY_TOKENS, Job, encode_job
+from streams.job_messages import DELAYED_TOKENS, READY_TOKENS, RESERVED_TOKENS, Job, encode_job
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
 
-__all__ = ["PARTITIONS", "PAUSES_S", "JobStream", "partition_of"]
+__all__ = ["PARTITIONS", "PAUSES_S", "SOON_MS", "JobStream", "partition_of"]
 
 PARTITIONS = 8
 """Of due times, so that several timers can share them."""
 FEW_PREFIXES = 10_000
+SOON_MS = 20
+"""What is ready and becomes ready anew is delayed for so long: its old message is gone by then, and its place free."""
 PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Before each look at a job that others are moving. In a cluster a move under way refuses others before it can be seen
 (10164), so looking again at once would find the job as it was."""
 MOST_TOLD = 10_000
 """Due times in one notice: far below the largest message."""
+
+_OTHER = {one: other for pair in (DELAYED_TOKENS, RESERVED_TOKENS) for one, other in (pair, pair[::-1])}
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -55,20 +59,26 @@ class JobStream:
             prefix = self._prefixes[token, topic] = self.namespace.pattern("jobs", token, topic, "*")[:-1]
         return prefix + key
 
+    def other(self, subject: str) -> str:
+        """Return the other subject of a delayed or reserved job."""
+        prefix, jobs, token, topic, key = subject.split(".")
+        return ".".join((prefix, jobs, _OTHER[token], topic, key))
+
     def ready(self, job: Job, key: str) -> str:
         """Return the subject on which the job is handed out."""
         return self.subject(READY_TOKENS[job.priority], job.topic, key)
 
     def placed(self, job: Job, *, expected: int, now_ms: int, leaves: str = "") -> Move:
         """Return the move that makes the job wait until it is due, or ready at once if it is. `leaves`: the subject of
-        the schedule that it was."""
+        the schedule that it was; if it was delayed, it goes to the other subject of delayed jobs."""
         key = token_of(job.id)
         thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
         if job.due_ms <= now_ms:
             return Move(ready, encode_job(job), thing, expected, leaves)
         delayed = self.subject("delayed", job.topic, key)
-        left = "" if leaves == delayed else leaves  # what stands there is replaced
-        return Move(delayed, encode_job(job), thing, expected, left, job.due_ms + BACKSTOP_MS, ready)
+        if leaves == delayed:
+            delayed = self.other(delayed)
+        return Move(delayed, encode_job(job), thing, expected, leaves, job.due_ms + BACKSTOP_MS, ready)
 
     async def move_many(self, moves: Sequence[Move]) -> list[int | StreamError]:
         """As `Mover.move_many`; what was delayed is told to the timers. Lost, such a notice costs at most that the

@@ -536,7 +536,7 @@ async def test_a_page_is_bounded_in_bytes_and_loses_nothing(jobs: Jobs) -> None:
         assert ([found.id for found in tiny.found], tiny.cursor != "") == (["0"], True)
 
 
-@pytest.mark.parametrize("cursor", ["x", "9.1", "0.-1", "0.99999999999999999999", "0.1 ", "1.5"])
+@pytest.mark.parametrize("cursor", ["x", "9.1", "0.-1", "0.99999999999999999999", "0.1 ", "2.5"])
 async def test_a_cursor_of_ones_own_making_is_refused(jobs: Jobs, cursor: str) -> None:
     with fail_after(20), pytest.raises(BadCursor):
         await jobs.store.list_jobs(TOPIC, "delayed", cursor=cursor)
