@@ -18,19 +18,17 @@ import msgspec
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
-from actors.actor import FATAL, dead_letter
+from actors.actor import FATAL
 from actors.failpoints import reach
+from actors.handed_in import bury, pages
 from actors.job_desk import JobDesk
 from actors.logs import fields
 from actors.model.job_answers import Added, NotAdded
-from actors.supervisor import one_error
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import StreamError
 from streams.job_messages import LONGEST_DELAY_MS, NewJob
-from streams.message_ids import dead_letter_message_id
-from streams.messages import encode
-from streams.publisher import Outgoing, Publisher, Receipt
+from streams.publisher import Publisher
 from streams.puller import Puller
 from streams.subjects import TOKEN, Namespace
 from streams.topology import ensure_consumer, submit_consumer
@@ -101,28 +99,15 @@ class Submissions:
         puller = Puller(self._connection, spec.stream, spec.name, capacity=CAPACITY, keep_alive_s=KEEP_ALIVE_S)
         async with puller:
             task_status.started()
-            while page := await self._page(puller):
+            async for page in pages(puller, self._stop, most=AT_ONCE, wait_s=WAIT_S):
                 await self._take(page)
-
-    async def _page(self, puller: Puller) -> list[Delivery]:
-        """Wait for the next page; an empty one is the end. What is not received is given back by the puller."""
-        page: list[Delivery] = []
-
-        async def receive() -> None:
-            page.extend(await puller.receive_many(AT_ONCE, WAIT_S))
-            tasks.cancel_scope.cancel()
-
-        with one_error():
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receive)
-                await self._stop.wait()
-                tasks.cancel_scope.cancel()
-        return page
 
     async def _take(self, page: Sequence[Delivery]) -> None:
         """Take one page to its end: each is acked, a dead letter, or given back."""
         try:
-            await self._bury(await self._add(page))
+            namespace = self._connection.namespace
+            refused = await self._add(page)
+            await bury(self._publisher, namespace, ENGINE, refused, lambda each: topic_of(namespace, each.subject))
         except FATAL:
             raise
         except StreamError as error:
@@ -163,20 +148,6 @@ class Submissions:
             except Refused as error:
                 refused.append((delivery, str(error)))
         return read, refused
-
-    async def _bury(self, refused: Sequence[tuple[Delivery, str]]) -> None:
-        """Make dead letters of what is refused, and drop it once they are stored; else it comes again."""
-        namespace = self._connection.namespace
-        letters = []
-        for delivery, reason in refused:
-            letter = dead_letter(ENGINE, topic_of(namespace, delivery.subject) or ENGINE, delivery, reason)
-            subject = namespace.dead(letter.engine, letter.name, letter.id)
-            message_id = dead_letter_message_id(letter, occurrence=delivery.seq)
-            letters.append(Outgoing(subject, encode(letter), message_id))
-            log.warning("submissions.refused", extra=fields(subject=delivery.subject, dead=subject, reason=reason))
-        for (delivery, reason), answer in zip(refused, await self._publisher.publish_many(letters), strict=True):
-            if isinstance(answer, Receipt):
-                await delivery.term(reason)
 
 
 def topic_of(namespace: Namespace, subject: str) -> str:

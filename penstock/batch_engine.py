@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 from actors.batch_conductor import Conductor
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
+from actors.batch_submissions import BatchSubmissions
 from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
@@ -20,6 +21,7 @@ from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from penstock.batch_desk import BatchDesk
 from penstock.batch_service import BatchService
+from penstock.batch_submitting import submitter
 from penstock.batches import task_handlers
 from penstock.node import AT_ONCE, Node
 from streams.files import Files
@@ -37,6 +39,7 @@ class BatchEngine:
     conductor: Conductor
     executor: Executor | None
     service: BatchService
+    submissions: BatchSubmissions
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -50,6 +53,7 @@ class BatchEngine:
             ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+            ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
             ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
         )
 
@@ -110,6 +114,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         conductor=conductor,
         executor=executor,
         service=BatchService(desk, node.connection, node.stop),
+        submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),
     )
 
 

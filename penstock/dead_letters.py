@@ -141,6 +141,10 @@ def plan(letter: DeadLetter) -> Plan:
         return _plan_sink(letter)
     if letter.engine == ENGINE:
         return _plan_job(letter)
+    if letter.engine == "batch":
+        return Resubmit(
+            "submit.batch" if letter.name == "batch" else f"submit.batch.{letter.name}", dead_payload(letter)
+        )
     if letter.engine == "submit":
         return Resubmit("submit.job" if letter.name == "job" else f"submit.job.{letter.name}", dead_payload(letter))
     return Cannot(f"this version does not know how to send letters of {letter.engine} again")

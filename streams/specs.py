@@ -239,6 +239,19 @@ def submit_consumer(namespace: Namespace) -> ConsumerSpec:
     )
 
 
+def submit_batch_consumer(namespace: Namespace) -> ConsumerSpec:
+    """Return the consumer of the batches that were handed in by a plain publish."""
+    return ConsumerSpec(
+        stream=namespace.stream("SUBMIT"),
+        name="submit_batch",
+        filter_subject=namespace.pattern("submit", "batch", ">"),
+        or_subject=namespace.subject("submit", "batch"),
+        about="batches handed in, to be checked and made",
+        ack_wait_s=10.0,
+        max_ack_pending=1_000,
+    )
+
+
 def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, ConsumerSpec]:
     """Return a task's two consumers, shared by all that serve it: of its splits and reduces, and of its chunks. A long
     split stands in no chunk's way, and no task in another's."""

@@ -15,6 +15,7 @@ can share a server. Subjects, with the namespace left out:
     events.<engine>.…                                 EVENTS
     jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
     submit.job.<topic>                                SUBMIT   a job from whoever can publish; `submit.job` alone too
+    submit.batch.<task>                               SUBMIT   a batch from whoever can publish; `submit.batch` too
     due.<partition>                                   core     tells the timers of delayed jobs
     gone                                              core     tells handlers' nodes of a deleted job, and is answered
     api.<service>.<endpoint>                          core     questions to a node, and its answers

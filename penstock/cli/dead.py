@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 Engine = Annotated[
-    str, typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit.", show_default=False)
+    str,
+    typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit, batch.", show_default=False),
 ]
 Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform, sink or topic.", show_default=False)]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only with this text in the reason.", show_default=False)]

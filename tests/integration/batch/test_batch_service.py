@@ -4,11 +4,16 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 
 from penstock.batch_service import NAME
 from penstock.client_batches import Batches
+from penstock.dead_letters import Resubmit, plan
 from streams.connection import Connection
+from streams.log import read_log
+from streams.messages import decode_dead_letter
+from streams.publisher import Publisher
 from tests.support.batch_node import BatchNode
 from tests.support.natscli import NatsCli
 
@@ -125,3 +130,45 @@ async def test_a_file_is_handed_in_and_fetched_with_the_nats_command(
     fetched = tmp_path / "fetched.xlsx"
     await nats.run("object", "get", bucket, "svc-5/result.xlsx", "--output", str(fetched), "--no-progress")
     assert fetched.read_bytes().startswith(b"PK")
+
+
+async def test_what_is_handed_in_by_a_publish_is_made(link: Connection, batches: Batches) -> None:
+    async with Publisher(link) as publisher:
+        for subject, asked in (
+            ("submit.batch.count", {"id": "svc-6", "input": {"n": 2}, "tenant": "raw"}),
+            ("submit.batch", {"id": "svc-7", "task": "count", "input": {"n": 3}, "tenant": "raw"}),
+            ("submit.batch.count", {"input": {"n": 4}, "tenant": "raw"}),
+        ):
+            await publisher.publish(f"{link.namespace.name}.{subject}", json.dumps(asked).encode())
+    with anyio.fail_after(30):
+        while len(made := await batches.list(tenant="raw")) < 3:
+            await anyio.lowlevel.checkpoint()
+    assert {"svc-6", "svc-7"} < {view.instance_id for view in made}
+    for view in made:
+        assert (await batches.wait(view.instance_id, timeout_s=30)).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("subject", "payload", "says"),
+    [
+        ("nobody", b"{}", "nobody"),
+        ("count", b"{", "truncated"),
+        ("count", b'{"task": "odd"}', "the subject says"),
+        ("count", b'{"inptu": 1}', "inptu"),
+        ("count.x", b"{}", "no task"),
+    ],
+)
+async def test_what_is_handed_in_and_refused_is_a_dead_letter(
+    link: Connection, subject: str, payload: bytes, says: str
+) -> None:
+    async with Publisher(link) as publisher:
+        stored = await publisher.publish(f"{link.namespace.name}.submit.batch.{subject}", payload)
+    stream, pattern = link.namespace.stream("DEAD"), link.namespace.pattern("dead", "batch", "*", str(stored.seq))
+    with anyio.fail_after(30):
+        while not (found := [entry async for entry in read_log(link, stream, pattern)]):
+            await anyio.lowlevel.checkpoint()
+    letter = json.loads(found[0].payload)
+    assert says in letter["reason"]
+    again = plan(decode_dead_letter(found[0].payload))
+    assert isinstance(again, Resubmit)
+    assert again.payload == payload

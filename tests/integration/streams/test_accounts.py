@@ -34,7 +34,7 @@ PUBLISH = {
     "tell an event": ("penstock.events.fetch.x", NODES),
     "add a job": ("penstock.jobs.ready.mail.1", NODE),
     "hand in a job": ("penstock.submit.job.mail", "admin node app"),
-    "hand in what is no job": ("penstock.submit.batch.x", NODE),
+    "hand in a batch": ("penstock.submit.batch.x", "admin node app"),
     "ask the desk": ("penstock.api.jobs.add", "admin node app"),
     "find services": ("$SRV.PING", "admin app"),
     "tell the timers": ("penstock.due.3", NODE),
