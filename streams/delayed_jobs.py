@@ -7,7 +7,9 @@ its name. Nor is it asked for one state: a filter is counted through anew for ea
 So payloads of other states come along and must do no harm: they are told with a time that has passed, or find no job
 when it has come. Only where jobs that wait are few among many others are those asked for alone.
 
-A page is one request: what else this link asks waits behind it, and so do writes to the stream, for 5 to 10 ms.
+Two pages are asked for at a time, of the earlier and of the later half, so that the server looks for one while we read
+the other. A page is one request: what else this link asks waits behind it, and so do writes to the stream, for 5 to
+10 ms.
 
 Whoever delays a job tells it on `due.<partition>`, a plain message that may get lost: the server fires what no timer
 knows. What it names is checked, for names become subjects.
@@ -19,6 +21,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import anyio
 import msgspec
 
 from streams.clock import monotonic_s
@@ -79,25 +82,47 @@ class DelayedJobs:
         `after_seq`; return the last sequence that was read. What is stored meanwhile may be left out.
 
         Raises NoStream, Disconnected, Refused."""
-        seq = after_seq
-        asked = await self._what_to_ask()
-        while True:
-            seq_before = seq
-            payloads, end = await self._page({**asked, "seq": seq + 1})
-            take([job for payload in payloads if (job := _quick_due_of(payload))])
-            seq, left = _end_of_page(end, self._stream)
-            if not left or seq <= seq_before:
-                return max(seq, seq_before)
-
-    async def _what_to_ask(self) -> dict[str, object]:
         state = (await self._connection.api(f"STREAM.INFO.{self._stream}"))["state"]
+        first, last = max(after_seq + 1, int(state["first_seq"])), int(state["last_seq"])
+        if first > last:
+            return after_seq
+        asked = await self._what_to_ask(int(state["messages"]))
+        middle, ends = (first + last) // 2, [last]
+        try:
+            async with anyio.create_task_group() as lanes:
+                lanes.start_soon(self._lane, take, asked, first, middle, ends)
+                lanes.start_soon(self._lane, take, asked, middle + 1, None, ends)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return max(ends)
+
+    async def _what_to_ask(self, messages: int) -> dict[str, object]:
         one = {"seq": 1, "next_by_subj": self._all, "batch": 1}
         found, end = await get_batch(self._connection, self._stream, one, timeout_s=PAGE_S)
         delayed = len(found) + int(end.headers.get("Nats-Num-Pending", 0))
-        asked: dict[str, object] = {"no_hdr": True, "batch": PAGE, "max_bytes": PAGE_BYTES}
-        if delayed * SPARSE < state["messages"]:
+        asked: dict[str, object] = {"no_hdr": True, "max_bytes": PAGE_BYTES}
+        if delayed * SPARSE < messages:
             asked["next_by_subj"] = self._all
         return asked
+
+    async def _lane(
+        self,
+        take: Callable[[list[tuple[int, bytes]]], object],
+        asked: dict[str, object],
+        seq: int,
+        last: int | None,
+        ends: list[int],
+    ) -> None:
+        """Read from one sequence to another (None: to the end), page by page."""
+        while last is None or seq <= last:
+            batch = PAGE if last is None else min(PAGE, last - seq + 1)
+            payloads, status = await self._page({**asked, "seq": seq, "batch": batch})
+            take([job for payload in payloads if (job := _quick_due_of(payload))])
+            end, left = _end_of_page(status, self._stream)
+            ends.append(end)
+            if not left or end < seq:
+                return
+            seq = end + 1
 
     async def _page(self, request: dict[str, object]) -> tuple[list[bytes], bytes]:
         """Read one page; return its payloads and the status that ended it."""

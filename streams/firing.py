@@ -92,6 +92,11 @@ class Firing:
         """Shots sent and not yet answered."""
         return len(self._sent)
 
+    @property
+    def oldest_s(self) -> float:
+        """For how long the oldest shot has been on its way; 0.0 if there is none."""
+        return next((monotonic_s() - sent_s for _, sent_s in self._sent.values()), 0.0)
+
     def fire(self, shot: Shot) -> None:
         """Send it now. Raises Disconnected or ConnectionLost if it was certainly not sent.
 

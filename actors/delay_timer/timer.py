@@ -53,9 +53,9 @@ MOST_AT_ONCE = 64
 READ_S = 0.010
 """How long reading some jobs may take, for what we fire meanwhile waits behind it. A job in a part of the stream that
 the server has not in memory takes it 7 ms, another 0.05 ms; so how many are read at once is found out."""
-SHOTS = 32
+SHOTS = 16
 """Shots between two looks at the clock."""
-FULL_S = 0.1
+HELD_UP_S = 0.1
 OVERLAP = 10_000
 """After a reconnect what was stored meanwhile is read, and so many before it: notices overtake one another."""
 REST_S = 1.0
@@ -107,6 +107,7 @@ class DelayTimer:
         self._loaded: list[Shot] = []
         self._loaded_bytes = 0
         self._trips = RoundTrips()
+        self._waits_for_answers = False
         self._troubles: set[str] = set()
         self._sweep_alarm, self._load_alarm, self._fire_alarm = Alarm(), Alarm(), Alarm()
 
@@ -300,17 +301,26 @@ class DelayTimer:
                 await self._fire_alarm.wait(None)
             elif (wait_s := self._clock.seconds_until(self._loaded[0].due_ms)) > 0:
                 await self._fire_alarm.wait(min(wait_s, LONGEST_S))
-            elif not self._firing.room and self._connection.is_connected:
-                await self._fire_alarm.wait(FULL_S)
+            elif self._is_held_up():
+                self._waits_for_answers = True
+                await self._fire_alarm.wait(HELD_UP_S)
+                self._waits_for_answers = False
                 self._firing.lose_silent()
             else:
                 self._fire_due()
                 await anyio.lowlevel.checkpoint()
 
+    def _is_held_up(self) -> bool:
+        """Whether there are answers to wait for. While the link is down there are none, and what is due is left."""
+        if not self._connection.is_connected:
+            return False
+        patience_ms = self._trips.patience_ms(monotonic_s() * 1000)
+        return not self._firing.room or self._firing.oldest_s * 1000 > patience_ms
+
     def _fire_due(self) -> None:
         """Fire the next few that are due, or leave them."""
         now_ms, trip_ms, was_full = self._clock.now_ms(), self._trip_ms(), not self._room()
-        for _ in range(min(SHOTS, self._firing.room) or SHOTS):
+        for _ in range(SHOTS):
             if not self._loaded or self._loaded[0].due_ms > now_ms:
                 break
             shot = heapq.heappop(self._loaded)
@@ -321,7 +331,9 @@ class DelayTimer:
             self._load_alarm.ring()
 
     def _try_to_fire(self, shot: Shot, now_ms: int, trip_ms: float) -> bool:
-        if partition_of(shot.name) not in self._partitions.held or not may_fire(now_ms, shot.server_ms, trip_ms):
+        if partition_of(shot.name) not in self._partitions.held or not self._firing.room:
+            return False
+        if not may_fire(now_ms, shot.server_ms, trip_ms):
             return False
         reach("job.fire")
         try:
@@ -342,7 +354,7 @@ class DelayTimer:
             self._measures.job_fired(shot.name.partition(b".")[0].decode(), late_s)
         elif how == "refused" and error is not None:
             self._tell_trouble("timer.refused", error)
-        if self._firing.room == 1:
+        if self._waits_for_answers:
             self._fire_alarm.ring()
 
     def _leave(self, count: int) -> None:

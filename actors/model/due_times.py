@@ -10,7 +10,8 @@ are not known any more; whoever keeps the times has the stream read again before
 Who fires. The server loads the schedules that are due and stores what they fire **without a second look**, so a timer's
 publish that is processed in between makes a second copy. One processed before the schedule's own time never does. The
 server's time is later than the job's by a backstop, and the timer fires only what will certainly be processed before
-it: `may_fire`, by the recent round trips. All else is left to the server (ADR 14).
+it: `may_fire`, by the recent round trips; and it fires no further while the server is silent. All else is left to the
+server (ADR 14).
 """
 
 from collections import deque
@@ -30,6 +31,8 @@ MEMORY_MS = 1_000
 UNKNOWN_TRIP_MS = 1.0
 EACH_MS = 0.1
 """What the server needs for one conditional publish, at most."""
+PATIENCE_MS = 2.0
+PATIENT_TRIPS = 2
 MOST_BYTES = 160_000_000
 """About two million jobs with names of 30 characters; a node has 250 MB for a million."""
 _DUE_BYTES = 6
@@ -149,6 +152,12 @@ class RoundTrips:
         """Return how long the next one will take with so many before it."""
         recent = (trip_ms for trip_ms, ended_ms in self._trips if at_ms - ended_ms <= MEMORY_MS)
         return min(recent, default=UNKNOWN_TRIP_MS) + in_flight * EACH_MS
+
+    def patience_ms(self, at_ms: float) -> float:
+        """Return how long the oldest one on its way may stay unanswered before it holds up the next. A server that
+        stands still processes what was sent to it when it goes on, just when it fires what has become overdue: the
+        fewer those are, the fewer come twice."""
+        return max(PATIENCE_MS, PATIENT_TRIPS * self.expected_ms(at_ms, 0))
 
 
 def may_fire(now_ms: float, server_ms: float, trip_ms: float) -> bool:

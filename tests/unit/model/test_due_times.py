@@ -11,6 +11,7 @@ from actors.model.due_times import (
     MARGIN_MS,
     MEMORY_MS,
     PARTITIONS,
+    PATIENCE_MS,
     UNKNOWN_TRIP_MS,
     Due,
     DueTimes,
@@ -177,6 +178,15 @@ def test_the_shortest_of_the_last_few_trips_counts_and_what_is_before_ours(trips
         known.took(trip_ms, at_ms)
     expected_ms = known.expected_ms(len(trips), before)
     assert expected_ms == min(trips[-FEW:]) + before * EACH_MS
+
+
+@given(st.lists(st.floats(0, 1_000), max_size=30))
+def test_the_next_waits_for_an_answer_that_takes_twice_the_usual(trips: list[float]) -> None:
+    known = RoundTrips()
+    for trip_ms in trips:
+        known.took(trip_ms, 0)
+    assert known.patience_ms(0) >= max(PATIENCE_MS, 2 * known.expected_ms(0, 0))
+    assert known.patience_ms(2 * MEMORY_MS) == PATIENCE_MS
 
 
 def test_after_a_slow_time_it_is_tried_again() -> None:
