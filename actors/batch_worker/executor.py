@@ -131,7 +131,7 @@ class Executor:
         """Work on one pointer, to its end. Raises FATAL errors only."""
         try:
             pointer = decode_pointer(delivery.payload)
-            await self._work(handler, pointer)
+            await self._work(handler, pointer, is_repeat=delivery.delivered > 1)
             await delivery.ack()
             news = self._connection.namespace.subject("batch", "news", pointer.instance_id)
             await self._connection.publish_core(news)
@@ -149,7 +149,7 @@ class Executor:
             if not delivery.is_settled:
                 delivery.forget()
 
-    async def _work(self, handler: TaskHandler, pointer: Pointer) -> None:
+    async def _work(self, handler: TaskHandler, pointer: Pointer, *, is_repeat: bool) -> None:
         record = await self._instances.get(pointer.instance_id)
         if record.state in FINAL:
             return
@@ -158,7 +158,15 @@ class Executor:
             if is_open:
                 await self._map(handler, record, pointer)
         elif record.step_fence == pointer.fence and not record.is_cancelling:
-            await self._step(handler, record)
+            await (self._renew(record) if is_repeat else self._step(handler, record))
+
+    async def _renew(self, record: Instance) -> None:
+        """Have the step begun under a new fence: whoever had this pointer first may have written some of it, or write
+        on. A split that is not the same twice would be a mixture of two."""
+        fence = record.step_fence
+        await self._instances.move(
+            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
+        )
 
     # ---- a split or a reduce
 
@@ -173,16 +181,20 @@ class Executor:
         else:
             context = ReduceContext(record, self._files, latest, self._items)
             body = partial(self._reduce, handler, record, context)
+        failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._beat, record, context)
             try:
                 await body()
-            except (*FATAL, StreamError):
-                raise
             except Exception as error:  # the border to the user's code
-                log.warning("step.failed", exc_info=error, extra=fields(instance=record.instance_id))
-                await self._fail(handler, record, f"{record.state}: {type(error).__name__}: {error}")
+                if isinstance(error, StreamError) and not isinstance(error, MalformedMessage):
+                    failed = error  # raised below: within the group it would become a group of its own
+                else:
+                    log.warning("step.failed", exc_info=error, extra=fields(instance=record.instance_id))
+                    await self._fail(handler, record, f"{record.state}: {type(error).__name__}: {error}")
             tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
 
     async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
         await handler.split(context)
@@ -218,7 +230,12 @@ class Executor:
         key = f"{record.instance_id}.{record.step_fence}"
         while True:
             told = {"by": self._node, "done": context.done, "total": context.total}
-            await self._beats.put(key, msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+            try:
+                await self._beats.put(key, msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+            except FATAL:
+                raise
+            except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
+                log.warning("executor.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
             task_status.started()
             task_status = anyio.TASK_STATUS_IGNORED
             await anyio.sleep(BEAT_S)

@@ -21,6 +21,7 @@ class Judged(Protocol):
 _verdicts: list[Judged] = []
 
 SHORT = {
+    "test_batches.py",
     "test_failpoints.py",
     "test_jobs.py",
     "test_server.py",
