@@ -66,3 +66,18 @@ def test_the_page_about_jobs_shows_the_examples_as_they_are() -> None:
     shown = {block.file: block.text for block in howto("jobs.md").blocks if block.file}
     for name in ("close_orders.py", "shop.py", "shop.php"):
         assert shown[name] == (ROOT / "examples" / "order_closing" / name).read_text(encoding="utf-8"), name
+
+
+async def test_the_page_about_batches_works_as_it_is_typed(tmp_path: Path) -> None:
+    nats, gateway = free_ports(2)
+    ports = {"4222": nats, "7070": gateway}
+    async with Reader(tmp_path, ports, PENSTOCK_HTTP=f"127.0.0.1:{gateway}") as reader:
+        typed = await reader.follow(howto("batch.md"))
+    assert typed >= 10
+    assert "spring: done, 5 of 5 items, 2 succeeded, 3 failed" in reader.printed
+    assert "spring: done, 5 of 5 items, 3 succeeded, 2 failed, pass 2" in reader.printed
+    assert "done 3 succeeded 2 failed" in reader.printed
+    for name in ("spring", "summer", "autumn"):
+        assert (tmp_path / f"{name}.xlsx").read_bytes().startswith(b"PK"), name
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert sorted(shop.execute("SELECT sku FROM products")) == [("C-200",), ("T-100",), ("T-101",)]
