@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "batch",
     "connect",
+    "external_batch",
     "job",
     "new_job",
     "sink",
@@ -49,6 +50,7 @@ _LATER = {
     "HeldJob": "penstock.held_jobs",
     "new_job": "penstock.client_jobs",
     "batch": "penstock.batches",
+    "external_batch": "penstock.batches",
     "Reject": "actors.batch_worker.handler",
     "Skip": "actors.batch_worker.handler",
     "ItemContext": "actors.batch_worker.contexts",
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
     from actors.job_worker.job import Bury, Job, JobLost, Retry
     from actors.stores.store import OrderRefused, StoreDown
     from penstock.batch_sheets import write_sheet
-    from penstock.batches import batch
+    from penstock.batches import batch, external_batch
     from penstock.client import Client, connect
     from penstock.client_jobs import new_job
     from penstock.held_jobs import HeldJob

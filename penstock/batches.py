@@ -23,6 +23,7 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 import msgspec
@@ -42,6 +43,7 @@ __all__ = [
     "Skip",
     "SplitContext",
     "batch",
+    "external_batch",
     "task_handlers",
 ]
 
@@ -94,14 +96,86 @@ def batch(
             item_timeout_ms=round(item_timeout_s * 1000),
             keep_days=keep_days,
         )
-        try:
-            record = msgspec.convert(msgspec.to_builtins(record), TaskRecord)
-        except msgspec.ValidationError as error:
-            raise UsageError(f"task {task!r}: {error}") from error
-        _handlers[task] = _handler(record, cls, concurrency), cls
+        _handlers[task] = _handler(_checked(record), cls, concurrency), cls
         return cls
 
     return register
+
+
+def external_batch(
+    task: str,
+    place: str,
+    *,
+    item_rate: float = 0.0,
+    item_concurrency: int = 0,
+    main_concurrency: int = 10,
+    attempts: int = 3,
+    retry_base_s: float = 1.0,
+    retry_cap_s: float = 60.0,
+    most_failures: float = 1.0,
+    chunk_items: int = 100,
+    timeout_s: float = 60.0,
+    keep_days: int = 14,
+    version: str = "",
+) -> None:
+    """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
+    `chunk_items` items are posted, or `nats:SUBJECT` on which they are asked for; actors/batch_worker/elsewhere.py has
+    the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded sheet, the result is a sheet; limits
+    as for `batch`. An item may be asked for twice. Raises UsageError.
+    """
+    if task in _handlers and _handlers[task][1] is not External:
+        raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
+    record = _checked(
+        TaskRecord(
+            task=_checked_key(task),
+            app=External.__module__,
+            version=version,
+            limits=TaskLimits(
+                main_concurrency=main_concurrency, item_rate=item_rate, item_concurrency=item_concurrency
+            ),
+            attempts=attempts,
+            retry_base_ms=round(retry_base_s * 1000),
+            retry_cap_ms=round(retry_cap_s * 1000),
+            most_failures=most_failures,
+            chunk_items=chunk_items,
+            item_timeout_ms=round(timeout_s * 1000),
+            keep_days=keep_days,
+            executor=_checked_place(task, place),
+        )
+    )
+    _handlers[task] = _handler(record, External, 1), External
+
+
+class External:
+    """Stands for a program elsewhere; what it does is put in its place when an executor opens the way there."""
+
+    async def map_many(self, items: list[Any]) -> None:
+        raise AssertionError("nobody has opened the way")
+
+
+def _checked_place(task: str, place: str) -> str:
+    """Return how the record names a place. Raises UsageError, without user and query."""
+    if place.startswith("nats:"):
+        if all(TOKEN.fullmatch(token) for token in place[5:].split(".")):
+            return place
+    elif place.startswith(("http://", "https://")):
+        try:
+            parsed = urlsplit(place)
+            if parsed.hostname and parsed.username is None and not parsed.fragment and parsed.port != 0:
+                return f"http:{place}"
+        except ValueError:
+            pass
+    shown = place.partition("?")[0].rpartition("@")[2][:80]
+    raise UsageError(
+        f"task {task!r}: {shown!a}: say http://HOST/PATH, https://HOST/PATH without a user, or nats:SUBJECT"
+    )
+
+
+def _checked(record: TaskRecord) -> TaskRecord:
+    try:
+        return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"task {record.task!r}: {error}") from error
 
 
 def task_handlers() -> Mapping[str, TaskHandler]:

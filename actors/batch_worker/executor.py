@@ -25,6 +25,7 @@ from actors.actor import FATAL
 from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json
+from actors.batch_worker.elsewhere import open_elsewhere
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.rounds import Round, run_items
 from actors.batch_worker.singly import run_marked
@@ -99,8 +100,8 @@ class Executor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node is asked to stop, and then finish what is in hand."""
-        async with anyio.create_task_group() as tasks:
-            for handler in self._handlers.values():
+        async with open_elsewhere(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
+            for handler in handlers:
                 steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
                     await ensure_consumer(self._connection, spec)

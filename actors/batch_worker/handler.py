@@ -7,7 +7,11 @@ from typing import Any
 from actors.batch_tasks import TaskRecord
 from actors.batch_worker.contexts import ItemContext, ReduceContext, SplitContext
 
-__all__ = ["Reject", "Skip", "TaskHandler"]
+__all__ = ["Again", "Reject", "Skip", "TaskHandler"]
+
+
+class Again(Exception):
+    """The item goes round again, for this reason; what asks others for their answer says so."""
 
 
 class Skip(Exception):

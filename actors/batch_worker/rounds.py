@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch_worker.contexts import ItemContext, NotJson, as_json
-from actors.batch_worker.handler import Reject, Skip, TaskHandler
+from actors.batch_worker.handler import Again, Reject, Skip, TaskHandler
 from streams.batch_messages import NOTHING, Outcome, Status
 
 __all__ = ["Round", "run_items"]
@@ -115,6 +115,8 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
             return Outcome(index, "failed", _reason(str(error)))
         case msgspec.ValidationError():
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
+        case Again():
+            said = str(error)
         case TimeoutError():
             said = str(error) or "took longer than allowed"
         case _:

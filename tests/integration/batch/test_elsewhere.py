@@ -1,0 +1,225 @@
+"""Tasks whose items a program elsewhere runs: the same outcomes, rounds and limits as for Python's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from aiohttp import web
+
+import penstock
+from penstock.batch_views import View
+from penstock.batches import task_handlers
+from streams.batch_messages import Counts
+from streams.connection import Connection
+from streams.frames import Message
+from tests.support.batches import LONG_S, Plant, plant
+
+QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
+
+
+class Shop:
+    """A program that answers as the item's name says. `asked`: each request, by the names in it."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.bodies: list[dict[str, Any]] = []
+        self.over = anyio.Event()
+
+    def outcomes(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.bodies.append(body)
+        told = (self._outcome(each["index"], each["item"]["name"], each["attempt"]) for each in body["items"])
+        return {"outcomes": [outcome for outcome in told if outcome is not None]}
+
+    def _outcome(self, index: int, name: str, attempt: int) -> dict[str, Any] | None:
+        self.asked[name] += 1
+        match name:
+            case "told":
+                return {"index": index, "status": "ok", "info": {"id": 7}, "more": "is ignored"}
+            case "no":
+                return {"index": index, "status": "failed", "info": "no such shop"}
+            case "there":
+                return {"index": index, "status": "skipped", "info": "was there"}
+            case "busy":
+                return {"index": index, "status": "again", "info": "busy"}
+            case "forgotten" if attempt == 1:
+                return None
+        return {"index": index, "status": "ok"}
+
+
+@asynccontextmanager
+async def http_shop(shop: Shop) -> AsyncIterator[str]:
+    """Serve the shop over HTTP, with the troubles of HTTP for items that ask for them."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        first = body["items"][0]
+        match first["item"]["name"], first["attempt"]:
+            case ("422", _):
+                shop.asked["422"] += 1
+                return web.Response(status=422, text="no  such\nfield")
+            case ("503", 1):
+                return web.Response(status=503)
+            case ("redirect", 1):
+                return web.Response(status=307, headers={"Location": str(request.url)})
+            case ("garbage", 1):
+                return web.Response(text="<html>")
+            case ("cut", 1):
+                assert request.transport is not None
+                request.transport.abort()
+            case ("hangs", 1):
+                await shop.over.wait()
+        return web.json_response(shop.outcomes(body))
+
+    app = web.Application()
+    app.router.add_post("/items", answer)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/items"
+    finally:
+        shop.over.set()
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def nats_shop(
+    connection: Connection, subject: str, answer: Callable[[Message], tuple[bytes, dict[str, str]]]
+) -> AsyncIterator[None]:
+    """Answer requests on a subject until the block ends."""
+    send, receive = anyio.create_memory_object_stream[Message](100)
+
+    async def serve() -> None:
+        async for message in receive:
+            payload, headers = answer(message)
+            await connection.publish_core(message.reply, payload, headers=headers)
+
+    listening = await connection.subscribe(subject, send.send_nowait)
+    await connection.flush()
+    with send, receive:
+        async with anyio.create_task_group() as serving:
+            serving.start_soon(serve)
+            yield
+            serving.cancel_scope.cancel()
+    await listening.unsubscribe()
+
+
+async def run(node: Plant, task: str, names: list[str]) -> View:
+    """Run an instance whose sheet has a row for each name."""
+
+    async def upload() -> AsyncIterator[bytes]:
+        yield "\n".join(["name", *names, ""]).encode()
+
+    view = await node.desk.submit(task, upload=upload(), name="rows.csv")
+    return await node.until(view.instance_id, "done", "failed", within_s=LONG_S)
+
+
+async def ends(node: Plant, view: View) -> dict[str, tuple[str | None, Any]]:
+    page = await node.desk.items(view.instance_id)
+    return {each.item[1]["name"]: (each.status, each.info) for each in page.items}
+
+
+async def test_items_are_posted_and_answered(connection: Connection) -> None:
+    shop = Shop()
+    async with http_shop(shop) as url:
+        penstock.external_batch("posted", url, attempts=2, **QUICK)
+        async with plant(connection, ["posted"]) as node:
+            view = await run(node, "posted", ["plain", "told", "no", "there", "busy", "forgotten"])
+            found = await ends(node, view)
+            record = node.engine.tasks.current("posted")
+    assert (view.state, view.counts) == ("done", Counts(succeeded=3, failed=2, skipped=1))
+    assert found["told"] == ("ok", {"id": 7})
+    assert found["no"] == ("failed", "no such shop")
+    assert found["there"] == ("skipped", "was there")
+    assert found["busy"] == ("failed", "busy")
+    assert (shop.asked["busy"], shop.asked["forgotten"], shop.asked["plain"]) == (2, 2, 1)
+    first = shop.bodies[0]
+    assert first["instance"] == view.instance_id
+    assert first["items"][1] == {"index": 1, "attempt": 1, "item": {"name": "told"}}
+    assert record.executor == f"http:{url}"
+    assert view.result["files"] == ["result.xlsx"]
+
+
+async def test_trouble_on_the_way_goes_round_again_and_a_refusal_does_not(connection: Connection) -> None:
+    shop = Shop()
+    troubles = ["503", "redirect", "garbage", "cut", "hangs"]
+    async with http_shop(shop) as url:
+        penstock.external_batch("troubled", url, attempts=2, chunk_items=1, timeout_s=1.0, **QUICK)
+        async with plant(connection, ["troubled"]) as node:
+            view = await run(node, "troubled", ["422", *troubles])
+            found = await ends(node, view)
+            shop.over.set()
+    assert view.counts == Counts(succeeded=5, failed=1)
+    assert found["422"] == ("failed", "422: no such field")
+    assert shop.asked["422"] == 1
+    assert {body["items"][0]["attempt"] for body in shop.bodies if body["items"][0]["item"]["name"] in troubles} >= {2}
+
+
+async def test_nobody_there_fails_the_items_at_the_last_attempt(connection: Connection) -> None:
+    penstock.external_batch("nobody", "http://127.0.0.1:1/items", attempts=2, **QUICK)
+    penstock.external_batch("silent", f"nats:{connection.namespace.name}.nobody", attempts=2, **QUICK)
+    async with plant(connection, ["nobody", "silent"]) as node:
+        for task, reason in (("nobody", "no answer: ClientConnectorError"), ("silent", "nobody")):
+            view = await run(node, task, ["a", "b"])
+            assert view.counts == Counts(failed=2)
+            assert all(reason in str(info) for _, info in (await ends(node, view)).values())
+
+
+async def test_items_are_asked_for_on_a_subject(connection: Connection) -> None:
+    shop, subject = Shop(), f"{connection.namespace.name}.shop"
+
+    def answer(message: Message) -> tuple[bytes, dict[str, str]]:
+        body = msgspec.json.decode(message.payload)
+        first = body["items"][0]
+        if first["item"]["name"] == "refused":
+            return b"", {"Nats-Service-Error": "no such field", "Nats-Service-Error-Code": "400"}
+        if first["item"]["name"] == "down" and first["attempt"] == 1:
+            return b"", {"Nats-Service-Error": "later", "Nats-Service-Error-Code": "500"}
+        return msgspec.json.encode(shop.outcomes(body)), {}
+
+    penstock.external_batch("asked", f"nats:{subject}", attempts=2, chunk_items=1, **QUICK)
+    async with nats_shop(connection, subject, answer), plant(connection, ["asked"]) as node:
+        view = await run(node, "asked", ["plain", "told", "no", "refused", "down", "forgotten"])
+        found = await ends(node, view)
+    assert view.counts == Counts(succeeded=4, failed=2)
+    assert found["refused"] == ("failed", "400: no such field")
+    assert found["no"] == ("failed", "no such shop")
+    assert found["told"] == ("ok", {"id": 7})
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("ftp://shop/items", "say http://HOST"),
+        ("http://user:secret@shop/items", "'shop/items'"),
+        ("http:///items", "say http://HOST"),
+        ("http://shop:99999/", "say http://HOST"),
+        ("nats:a b", "nats:SUBJECT"),
+        ("nats:shop.>", "nats:SUBJECT"),
+        ("", "say http://HOST"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(place: str, told: str) -> None:
+    with pytest.raises(penstock.UsageError, match=told) as refused:
+        penstock.external_batch("odd", place)
+    assert "secret" not in str(refused.value)
+    assert "odd" not in task_handlers()
+
+
+def test_a_task_is_served_once() -> None:
+    @penstock.batch("taken")
+    class Taken:
+        async def map(self, item: Any) -> None: ...
+
+    with pytest.raises(penstock.UsageError, match="serves it"):
+        penstock.external_batch("taken", "http://shop/items")
+    with pytest.raises(penstock.UsageError, match="attempts"):
+        penstock.external_batch("taken-attempts", "http://shop/items", attempts=0)
+    assert "taken-attempts" not in task_handlers()
