@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     chaos = parser.getgroup("chaos", "attacks on a whole installation")
     chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, which takes some 20 minutes")
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests log what is no text on purpose; a report that goes from one process to another has to be text."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory]:
