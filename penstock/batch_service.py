@@ -2,6 +2,7 @@
 
 In: JSON on `<namespace>.api.batch.<endpoint>`, forms in batch_forms.py. Out: JSON; errors by the protocol of NATS micro
 services, `{"error": {"code", "reason", "field"}}`. State: none, so every node answers every question.
+Whoever may ask here is trusted with every tenant's batches; who is not, comes through the gateway.
 A file is put into the object store first (`nats object` does), and then named; whoever may not write there sends it
 over HTTP. While the broker takes nothing the answer is 503, certainly not done, or 504, perhaps done: submit again
 under the same id.
