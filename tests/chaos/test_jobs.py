@@ -1,7 +1,6 @@
 """Attacks on the delay queue: none lost, none early, none finished by two receipts, all ended."""
 
 import json
-import random
 import signal
 import sys
 from collections import Counter
@@ -29,6 +28,8 @@ POINTS = {
 PATIENCE_S = 8.0
 """A node that has not come to its point by then is killed where it is."""
 LATEST_S = 3.0
+OFF_MS = 2_000
+"""The clock error that is promised for: of two nodes of a role, one is so much ahead and one behind."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,19 +39,21 @@ def _asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Killing:
-    """Kills the nodes of one role, so many times in all: at each of its points in turn, and anywhere."""
+    """Kills the two nodes of one role, fifty times in the long form: anywhere, and at each of its points, in turn."""
 
-    def __init__(self, world: JobsWorld, role: str, times: int, chance: random.Random) -> None:
+    def __init__(self, world: JobsWorld, role: str, form: Form) -> None:
         self.crashes: Counter[str] = Counter()
         self.nodes = [world.new_node(f"{role}{number}", role) for number in (1, 2)]
         points = ("", *POINTS[role])
+        times = form.pick(len(points), 50)
         self._plan = iter([points[number % len(points)] for number in range(times)])
-        self._chance = chance
+        self._chance = form.chance(role)
 
     async def run(self, node: ChaosNode) -> None:
         """Start a node again and again until all is done that is planned; leave it running."""
         for point in self._plan:
-            await node.start(crash_at=f"{point}:{self._chance.randint(1, 3)}" if point else "")
+            skew_ms = OFF_MS if node is self.nodes[0] else -OFF_MS
+            await node.start(crash_at=f"{point}:{self._chance.randint(1, 3)}" if point else "", skew_ms=skew_ms)
             await node.ready()
             code = await node.ended(PATIENCE_S if point else self._chance.uniform(0.2, 2.0))
             if code is None:
@@ -63,21 +66,23 @@ class Killing:
 
 @pytest.mark.timeout(1800)
 async def test_killed_timers_desks_and_handlers_lose_and_double_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
-    count, kills = form.pick(600, 10_000), form.pick(4, 50)
+    count, over_s = form.pick(300, 10_000), form.pick(6, 150)
     async with open_jobs_world(tmp_path) as world:
-        killings = [Killing(world, role, kills, form.chance(role)) for role in POINTS]
+        killings = [Killing(world, role, form) for role in POINTS]
         chance, holders = form.chance("jobs"), form.chance("holders")
         async with anyio.create_task_group() as holding:
             for _ in range(2):
                 holding.start_soon(world.hold, holders)
-            async with anyio.create_task_group() as tasks:
-                for killing in killings:
-                    for node in killing.nodes:
-                        tasks.start_soon(killing.run, node)
+            are_killed = anyio.Event()
+            add = partial(world.add, over_s=over_s, latest_s=LATEST_S, chance=chance, until=are_killed)
+            async with anyio.create_task_group() as adding:
                 for topic in (HANDLED, HELD):
-                    tasks.start_soon(
-                        partial(world.add, topic, count, over_s=form.pick(5, 150), latest_s=LATEST_S, chance=chance)
-                    )
+                    adding.start_soon(add, topic, count)
+                async with anyio.create_task_group() as killing_:
+                    for killing in killings:
+                        for node in killing.nodes:
+                            killing_.start_soon(killing.run, node)
+                are_killed.set()
             world.facts["crashes"] = dict(sum((killing.crashes for killing in killings), Counter()))
             verdict = await world.verdict("jobs", form)
             holding.cancel_scope.cancel()
@@ -91,17 +96,18 @@ async def test_a_killed_server_costs_no_job(tmp_path: Path, form: Form, tell: Te
         await world.start_nodes(1)
         async with anyio.create_task_group() as holding:
             holding.start_soon(world.hold, chance)
+            are_killed = anyio.Event()
+            add = partial(world.add, over_s=form.pick(3, 60), latest_s=LATEST_S, chance=chance, until=are_killed)
             async with anyio.create_task_group() as adding:
                 for topic in (HANDLED, HELD):
-                    adding.start_soon(
-                        partial(world.add, topic, count, over_s=form.pick(3, 60), latest_s=LATEST_S, chance=chance)
-                    )
+                    adding.start_soon(add, topic, count)
                 for _ in range(form.pick(2, 20)):
                     await anyio.sleep(chance.uniform(0.3, form.pick(1, 3)))
                     await world.server.kill()
                     world.server_kills += 1
                     await anyio.sleep(chance.uniform(0.0, form.pick(1, 3)))
                     await world.server.start()
+                are_killed.set()
             verdict = await world.verdict("jobs and the server", form)
             holding.cancel_scope.cancel()
         for node in world.nodes.values():

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 
+from actors.model.job_answers import Added
 from penstock.client import Client
 from penstock.client import connect as connect_client
 from penstock.client_jobs import new_job
@@ -44,6 +45,10 @@ HELD = "held"
 DOOMED_EVERY, SUBMITTED_EVERY = 25, 10
 """Of the held jobs, one in so many is buried by whoever gets it; one in so many is handed in by a plain publish."""
 APP = "tests.support.jobs_handlers"
+SLACK_MS = 500
+"""How much a desk's idea of the server's clock may be behind, at the worst; nodes' own clocks are off by more."""
+FIRST_MS = 900
+"""An answer that comes sooner is the first: a lost one is noticed after a second."""
 PAGE = 50
 """Jobs that are added, or held, by one call."""
 TTR_S = 2
@@ -115,11 +120,13 @@ class JobsWorld:
         self.server_kills = 0
         self.facts: dict[str, Any] = {}
         self.due_ms: dict[str, dict[str, int]] = {HANDLED: {}, HELD: {}}
-        """When each accepted job is due, by topic and id."""
+        """When each accepted job is due, at the earliest, by topic and id."""
         self.held: list[tuple[str, str, int]] = []
         """Id, receipt and moment of each reservation."""
         self.finished: defaultdict[str, set[str]] = defaultdict(set)
         """The receipts by which each job was finished."""
+        self.hasty: list[str] = []
+        """Jobs that were made due before their delay was over."""
         self.buried: set[str] = set()
         """Doomed jobs whose burial was confirmed."""
         self._notes = folder / "notes"
@@ -161,18 +168,22 @@ class JobsWorld:
         """Return a handled job's body, of some 200 bytes."""
         return {"notes": str(self._notes), "fill": "x" * 100, **more}
 
-    async def add(self, topic: str, count: int, *, over_s: float, latest_s: float, chance: random.Random) -> None:
-        """Add so many jobs, evenly over a time, each due within `latest_s`; return once all are accepted."""
-        began_s = monotonic_s()
-        pages = range(0, count, PAGE)
-        for turn, first in enumerate(pages):
-            numbers = range(first, min(first + PAGE, count))
-            page = [self._new_job(topic, f"{topic}-{number}", latest_s, chance) for number in numbers]
+    async def add(
+        self, topic: str, count: int, *, over_s: float, latest_s: float, chance: random.Random, until: anyio.Event
+    ) -> None:
+        """Add jobs at an even pace, so many over a time, each due within `latest_s`, and go on at that pace until
+        `until` is set; return once all are accepted."""
+        began_s, added = monotonic_s(), 0
+        while added < count or not until.is_set():
+            page = [
+                self._new_job(topic, f"{topic}-{number}", latest_s, chance) for number in range(added, added + PAGE)
+            ]
             if topic == HELD:
                 await self._submit(page[::SUBMITTED_EVERY])
                 del page[::SUBMITTED_EVERY]
             await self._add(page)
-            await anyio.sleep(max(0.0, began_s + over_s * (turn + 1) / len(pages) - monotonic_s()))
+            added += PAGE
+            await anyio.sleep(max(0.0, began_s + over_s * added / count - monotonic_s()))
 
     def _new_job(self, topic: str, job_id: str, latest_s: float, chance: random.Random) -> NewJob:
         body = self.body(fails=int(chance.random() < 0.1))
@@ -182,12 +193,22 @@ class JobsWorld:
     async def _add(self, jobs: Sequence[NewJob]) -> None:
         """Add jobs through a desk, again until each is accepted."""
         left = {job.id: job for job in jobs}
+        asked_ms = now_ms()
         while left:
             with suppress(PenstockError):
-                for answer in await self.client.jobs.add_many(list(left.values())):
-                    if answer.code == "ok":
-                        self.due_ms[answer.topic][answer.id] = answer.due_ms
-                        left.pop(answer.id, None)
+                answers = await self.client.jobs.add_many(list(left.values()))
+                is_first = now_ms() - asked_ms < FIRST_MS and not self.server_kills
+                for answer in answers:
+                    if isinstance(answer, Added):
+                        self._accept(left.pop(answer.id), answer, asked_ms, is_first)
+
+    def _accept(self, job: NewJob, answer: Added, asked_ms: int, is_first: bool) -> None:
+        """Take down when a job is due. Where an answer may have got lost, what is told may be a later attempt's time:
+        then the job may come when its delay is over."""
+        least_ms = asked_ms + job.delay_ms - SLACK_MS
+        self.due_ms[job.topic][job.id] = answer.due_ms if is_first else least_ms
+        if 0 < answer.due_ms < least_ms:  # of what has ended it is not known any more
+            self.hasty.append(f"{job.id} is due {least_ms - answer.due_ms} ms early")
 
     async def _submit(self, jobs: Sequence[NewJob]) -> None:
         """Hand jobs in by plain publishes; the server's receipt accepts them."""
@@ -202,7 +223,7 @@ class JobsWorld:
             self.due_ms[job.topic][job.id] = due_ms
 
     async def hold(self, chance: random.Random) -> None:
-        """Reserve and finish, for ever; now and then let a reservation lapse, or give it back."""
+        """Reserve and finish, for ever; now and then touch first, let it lapse, or give it back."""
         while True:
             try:
                 jobs = await self.client.jobs.reserve_many(HELD, most=PAGE, wait=1)
@@ -218,6 +239,8 @@ class JobsWorld:
                         self.buried.add(job.id)
                     elif fate > 0.15:
                         kept.append(job)
+                        if fate < 0.4:
+                            await job.touch()
                 await self.finish(kept)
             except PenstockError:
                 await anyio.sleep(0.05)
@@ -282,7 +305,9 @@ class JobsWorld:
         letters = await self.letters()
         doomed = {key for key in self.due_ms[HELD] if is_doomed(key)}
         lost = sorted(set(due_ms) - ended)
-        early = sorted(f"{key} by {due_ms[key] - at_ms} ms" for key, at_ms in taken if at_ms < due_ms.get(key, 0))
+        early = self.hasty + sorted(
+            f"{key} by {due_ms[key] - at_ms} ms" for key, at_ms in taken if at_ms < due_ms.get(key, 0)
+        )
         doubled = sorted(key for key, receipts in self.finished.items() if len(receipts) > 1)
         left: Counter[str] = Counter()
         for by_state in states.values():
