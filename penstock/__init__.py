@@ -26,6 +26,7 @@ __all__ = [
     "Reject",
     "Retry",
     "Skip",
+    "SourceFailed",
     "SplitContext",
     "Stale",
     "StartFailed",
@@ -39,7 +40,9 @@ __all__ = [
     "external_batch",
     "job",
     "new_job",
+    "opensearch_rows",
     "sink",
+    "sql_rows",
     "write_sheet",
 ]
 
@@ -58,6 +61,9 @@ _LATER = {
     "ReduceContext": "actors.batch_worker.contexts",
     "SplitContext": "actors.batch_worker.contexts",
     "write_sheet": "penstock.batch_sheets",
+    "opensearch_rows": "penstock.batch_sources",
+    "sql_rows": "penstock.batch_sources",
+    "SourceFailed": "penstock.batch_sources",
     "sink": "penstock.sinks",
     "job": "penstock.jobs",
     "Job": "actors.job_worker.job",
@@ -101,6 +107,7 @@ if TYPE_CHECKING:
     from actors.job_worker.job import Bury, Job, JobLost, Retry
     from actors.stores.store import OrderRefused, StoreDown
     from penstock.batch_sheets import write_sheet
+    from penstock.batch_sources import SourceFailed, opensearch_rows, sql_rows
     from penstock.batches import batch, external_batch
     from penstock.client import Client, connect
     from penstock.client_jobs import new_job
