@@ -34,7 +34,8 @@ __all__ = [
 ]
 
 Verb = Literal["add", "reserve", "settle", "delete", "read", "admin"]
-"""`settle` is finish, touch, release and bury; `admin` is kick, and a topic's settings."""
+"""`settle` is finish, touch, release and bury; `admin` is kick, and a topic's settings. `add` also submits batches, and
+pauses, resumes, cancels and retries them; `admin` also sets a task's limits."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 MOST_LIVE = 2
 """Of one name: the one in use, and the one that takes over."""
@@ -51,7 +52,7 @@ class BadToken(ValueError):
 
 
 class TokenWish(Struct, frozen=True, kw_only=True):
-    """What a token is to be. `topics` are names, or beginnings of names with a `*` behind. With a `namespace` the
+    """What a token is to be. `topics` are names of topics and tasks, or beginnings of them with a `*` behind. With a `namespace` the
     token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no expiry."""
 
     name: str

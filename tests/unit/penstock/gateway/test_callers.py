@@ -71,3 +71,16 @@ def test_verbs_are_needed() -> None:
     with pytest.raises(RefusedRequest) as told:
         reader.check("add")
     assert told.value.problem.code == "forbidden"
+
+
+def test_instances_are_their_tenants_and_tasks_everybodys() -> None:
+    acme = Caller("a", verbs=VERBS, topics=("mail", "cou*"), namespace="acme")
+    plain = Caller("p", verbs=VERBS, topics=("*",))
+    assert [acme.may_run(task) for task in ("mail", "count", "mails")] == [True, True, False]
+    assert acme.inner_id("b1") == "acme--b1"
+    assert acme.outer("acme--b1") == "b1"
+    assert [acme.is_of(tenant) for tenant in ("acme", "", "other")] == [True, False, False]
+    assert [plain.is_of(tenant) for tenant in ("acme", "")] == [False, True]
+    assert [one.may_name("acme--b1") for one in (acme, plain, ANYBODY)] == [True, False, True]
+    assert ANYBODY.is_of("acme")
+    assert ANYBODY.shown_tenant is None
