@@ -1,8 +1,9 @@
-"""How fast a topic's jobs are let out: this node's part of each topic's rate, spent evenly by handlers and desk alike.
+"""How fast a topic's jobs, or a task's items, are let out: this node's part of each rate, spent evenly by all who do.
 
 A rate is the cluster's; a node spends the rate divided by the live nodes that hand out the topic's jobs, by handlers or
-by their desk, so that a node that comes or goes changes the parts within a heartbeat (ADR 10). Nothing here sleeps: what is not granted says how long to wait.
-State: memory only. After a restart a node begins with one burst, a tenth of a second's worth.
+by their desk, so that a node that comes or goes changes the parts within a heartbeat (ADR 10). Nothing here sleeps:
+what is not granted says how long to wait. State: memory only. After a restart a node begins with one burst, a tenth of
+a second's worth.
 """
 
 from collections.abc import Callable
