@@ -6,7 +6,6 @@
 import sys
 
 import nats
-import nats.errors
 import uvloop
 
 AT_A_TIME = 256
@@ -29,7 +28,7 @@ async def drain(url: str, stream: str, consumer: str) -> None:
         while not idle:
             try:
                 messages = await subscription.fetch(AT_A_TIME, timeout=1)
-            except nats.errors.TimeoutError:
+            except TimeoutError:  # theirs is a kind of it, and not always the one
                 idle += 1
                 continue
             for message in messages:

@@ -35,11 +35,6 @@ class Handler(Struct, frozen=True, kw_only=True):
     attempts: Annotated[int, Meta(ge=1)] | None = None
     lanes: tuple[Priority, ...] = ALL_LANES
 
-    @property
-    def places(self) -> int:
-        """Jobs that can be run at the same time."""
-        return self.concurrency * self.most
-
 
 def async_taker(function: Callable[..., Awaitable[object]], type_: object, *, has_job: bool, most: int) -> Taker:
     """Return what decodes the bodies to `type_` for an `async` function, and passes the job after it if `has_job`."""

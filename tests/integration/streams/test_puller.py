@@ -363,6 +363,35 @@ async def test_deliveries_go_to_whoever_asked_for_them_as_they_come(connection: 
     assert (await numbers(connection, stream))["num_ack_pending"] == 2  # they are their taker's to settle
 
 
+async def test_many_are_acknowledged_at_once_each_of_them_once(connection: Connection) -> None:
+    stream = await filled(connection, 30)
+    taken: list[Delivery] = []
+    async with Puller(connection, stream, "c", capacity=20, deliver=taken.append) as puller:
+        async with Puller(connection, stream, "c", capacity=10) as other:
+            await until(connection, lambda: len(taken) == 20)
+            foreign = await other.receive()
+            await taken[0].ack()
+            puller.ack_all([*taken, foreign])
+            puller.ack_all(taken)
+            assert (puller.held, all(delivery.is_settled for delivery in taken)) == (0, True)
+            assert not foreign.is_settled  # it is another's, and its place is there
+            await foreign.ack()
+    await connection.flush()
+    assert (await stream_state(connection, stream))["messages"] == 9
+
+
+async def test_puller_knows_of_trouble_with_its_consumer(connection: Connection) -> None:
+    stream = await filled(connection, 0)
+    async with Puller(connection, stream, "c", capacity=1) as puller:
+        assert not puller.is_troubled
+        await connection.api(f"CONSUMER.DELETE.{stream}.c")
+        await until(connection, lambda: puller.is_troubled)
+        await add_consumer(connection, stream, "c")
+        await fill(connection, 1)
+        await puller.receive()
+        assert not puller.is_troubled
+
+
 async def test_a_place_that_is_free_does_not_wait_for_others_to_become_free(connection: Connection) -> None:
     stream = await filled(connection, 20)
     taken: list[Delivery] = []
