@@ -52,8 +52,9 @@ class BadToken(ValueError):
 
 
 class TokenWish(Struct, frozen=True, kw_only=True):
-    """What a token is to be. `topics` are names of topics and tasks, or beginnings of them with a `*` behind. With a `namespace` the
-    token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no expiry."""
+    """What a token is to be. `topics` are names of topics and tasks, or beginnings of them with a `*` behind. With a
+    `namespace` the token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no
+    expiry."""
 
     name: str
     topics: tuple[str, ...] = ("*",)
