@@ -146,6 +146,8 @@ def _failed(_request: Any, error: Exception) -> Response[bytes]:
             problem = refused(404, "not_found", "there is nothing at this path", hint=hint).problem
         case 405:
             problem = refused(405, "method", "this path has other methods", hint=hint).problem
+        case status if 400 <= status < 500:
+            problem = refused(status, "malformed", "not a request as it should be").problem
         case _:
             log.error("gateway.failed", exc_info=error)
     return Response(problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode())

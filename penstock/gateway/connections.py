@@ -12,8 +12,8 @@ still comes is thrown away for a moment, or the client would see a reset in plac
 import asyncio
 import http
 import logging
-from asyncio.events import TimerHandle
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -39,6 +39,7 @@ __all__ = ["BoundedConnection", "connection_class"]
 
 LINGER_S = 1.0
 """How long we listen to a client that was refused, so that it can read why."""
+NEVER_S = float("inf")
 SLACK = 2
 """Times the largest head that may come without its end: signs between the headers are not counted among them."""
 
@@ -61,11 +62,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._step_bytes = 0
         self._head_bytes = 0
         self._loose_bytes = 0
-        self._timer: TimerHandle | None = None
-        self._writer: TimerHandle | None = None
+        self._due_s = self._write_due_s = NEVER_S
+        self._then = self.transport.close
         self._gently = _Gently(self)
         if self._is_counted:
-            self._time(float(IDLE_S), self.transport.close)
+            self._within(IDLE_S, self.transport.close)
         else:
             self._end(503, "too many connections", retry_after_s=5)
 
@@ -73,10 +74,6 @@ class BoundedConnection(HttpToolsProtocol):
         if self._is_counted:
             self._is_counted = False
             self.census.leave(self._address)
-        self._untime()
-        if self._writer is not None:
-            self._writer.cancel()
-        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     # ---- reading
@@ -84,7 +81,6 @@ class BoundedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -95,8 +91,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._end(status, detail)
         if self._is_in_head and not self._is_deaf:
             self._count_head(len(data))
-        elif self._timer is None and self.timeout_keep_alive_task is None and not self._is_busy:
-            self._time(float(IDLE_S), self.transport.close)  # line ends between requests keep nothing open
 
     def _count_head(self, size: int) -> None:
         """Bound a head that does not end: the parser keeps a header until it is whole."""
@@ -109,7 +103,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._is_in_head = self._is_fresh = self._is_reading = True
         self._head_bytes = self._loose_bytes = 0
-        self._time(READ_S, self._too_slow)
+        self._within(READ_S, self._too_slow)
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -143,7 +137,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.scope["query_string"] = query
         self.scope["query_string"] = query
         self._is_upload, self._step_bytes = is_upload_path(method, raw_path), 0
-        self._time(READ_S, self._too_slow)
+        self._within(READ_S, self._too_slow)
         before = self.cycle
         self.cycle = RequestResponseCycle(
             scope=self.scope,
@@ -170,12 +164,15 @@ class BoundedConnection(HttpToolsProtocol):
         self._step_bytes += len(body)
         if self._is_upload and self._step_bytes >= UPLOAD_STEP:
             self._step_bytes = 0
-            self._time(READ_S, self._too_slow)
+            self._within(READ_S, self._too_slow)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._is_reading = False
-        self._untime()
+        if self._is_busy:
+            self._due_s = NEVER_S
+        else:
+            self._within(IDLE_S, self.transport.close)  # it was answered before it was read whole
         super().on_message_complete()
 
     @property
@@ -191,17 +188,21 @@ class BoundedConnection(HttpToolsProtocol):
     # ---- writing
 
     def on_response_complete(self) -> None:
-        if not self._is_deaf:
-            super().on_response_complete()
+        """Begin with the next request of the pipeline, or wait for one. In place of uvicorn's, which sets a timer."""
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif not self._is_reading:
+            self._within(IDLE_S, self.transport.close)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writer = self.loop.call_later(WRITE_S, self._not_fetched)
+        self._write_due_s = self.loop.time() + WRITE_S
 
     def resume_writing(self) -> None:
-        if self._writer is not None:
-            self._writer.cancel()
-            self._writer = None
+        self._write_due_s = NEVER_S
         super().resume_writing()
 
     def _not_fetched(self) -> None:
@@ -212,7 +213,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         if self._is_upload and self.flow.read_paused:
-            self._time(READ_S, self._too_slow)  # it is we who do not read: the object store is slow
+            self._within(READ_S, self._too_slow)  # it is we who do not read: the object store is slow
             return
         self._end(408, f"the request took longer than {READ_S:.0f} s to arrive")
 
@@ -229,7 +230,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def close_gently(self) -> None:
         """Close; if the client is still sending, let it read our answer first."""
-        self._untime()
+        self._due_s = NEVER_S
         self.is_shut = True
         if not self._is_reading or not self.transport.can_write_eof() or self.transport.is_closing():
             self.transport.close()
@@ -237,20 +238,22 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_deaf = True
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._time(LINGER_S, self.transport.abort)
+        self._within(LINGER_S, self.transport.abort)
 
     def eof_received(self) -> None:
         if self._is_deaf:
             self.transport.close()
 
-    def _time(self, within_s: float, then: Any) -> None:
-        self._untime()
-        self._timer = self.loop.call_later(within_s, then)
+    def look(self, now_s: float) -> None:
+        """Do what is due by the loop's clock. Called now and then: timers of their own would cost each request five."""
+        if now_s >= self._write_due_s:
+            self._not_fetched()
+        elif now_s >= self._due_s:
+            self._due_s = NEVER_S
+            self._then()
 
-    def _untime(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _within(self, wait_s: float, then: Callable[[], None]) -> None:
+        self._due_s, self._then = self.loop.time() + wait_s, then
 
 
 def connection_class(census: Census) -> type[BoundedConnection]:

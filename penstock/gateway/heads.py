@@ -5,6 +5,7 @@ another site's page (a foreign Origin, and a foreign Host while there are no tok
 which end up in logs, and methods behind other methods.
 """
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +20,7 @@ __all__ = ["Head", "check_head", "is_json", "is_local"]
 METHODS = ("DELETE", "GET", "OPTIONS", "PATCH", "POST")
 OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 IN_URL = frozenset({b"token", b"access_token", b"api_key", b"apikey", b"authorization"})
+HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin"})
 
 
@@ -60,8 +62,8 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
     if b"transfer-encoding" in found and b"content-length" in found:
         raise refused(400, "malformed", "a body has one length: Content-Length or Transfer-Encoding", closes=True)
     host = found.get(b"host", b"").decode("latin-1")
-    if not host:
-        raise refused(400, "malformed", "missing", what="Host")
+    if not is_host(host):
+        raise refused(400, "malformed", "missing, or not a host", what="Host", value=host)
     if b"origin" in found:
         _check_origin(found[b"origin"].decode("latin-1"), host)
     length = _length(found.get(b"content-length", b"0")) if b"transfer-encoding" not in found else -1
@@ -80,6 +82,12 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
         is_upload=is_upload,
         file_name=name_of_header(found.get(b"x-file-name", b"").decode("latin-1")),
     )
+
+
+@lru_cache(64)
+def is_host(host: str) -> bool:
+    """True if a Host header names a host, with a port or not; the router takes no other."""
+    return HOST.fullmatch(host) is not None
 
 
 def _length(value: bytes) -> int:

@@ -17,13 +17,15 @@ from penstock.gateway.app import build_app
 from penstock.gateway.calls import Shared
 from penstock.gateway.connections import BoundedConnection, connection_class
 from penstock.gateway.door import Door
-from penstock.gateway.limits import IDLE_S, MOST_CONNECTIONS, MOST_PER_ADDRESS, Census
+from penstock.gateway.limits import MOST_CONNECTIONS, MOST_PER_ADDRESS, Census
 from penstock.gateway.live_tokens import LiveTokens
 
 __all__ = ["GatewayServer"]
 
 BACKLOG = 2048
 TICK_S = 1.0
+LOOK_S = 0.5
+"""How often connections are looked at: a client that dawdles is let go so much later than its time."""
 LAST_S = 2.0
 """For requests that were cut off to end."""
 HEADERS = [
@@ -67,14 +69,28 @@ class GatewayServer:
         """Answer until `stop` is set and what is at work is finished. Cancelled, what is at work is cut off."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._server.serve, [listening])
-                await stop.wait()
-                self._shared.end_polls()
-                self._server.end()
+                tasks.start_soon(self._look)
+                tasks.start_soon(self._end_on, stop)
+                await self._server.serve([listening])
+                tasks.cancel_scope.cancel()
         finally:
             listening.close()
             with anyio.move_on_after(LAST_S, shield=True):
                 await self._cut_off()
+
+    async def _end_on(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self._shared.end_polls()
+        self._server.end()
+
+    async def _look(self) -> None:
+        """Let connections do what is due: end, most of them."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await anyio.sleep(LOOK_S)
+            for connection in list(self._server.server_state.connections):
+                if isinstance(connection, BoundedConnection):
+                    connection.look(loop.time())
 
     async def _cut_off(self) -> None:
         """uvicorn's tasks are nobody's children: see each of them end."""
@@ -102,7 +118,6 @@ def _uvicorn_config(config: Config, shared: Shared, tokens: LiveTokens, *, is_op
         server_header=False,
         headers=HEADERS,
         backlog=BACKLOG,
-        timeout_keep_alive=IDLE_S,
         ssl_certfile=config.http_cert or None,
         ssl_keyfile=config.http_key or None,
     )

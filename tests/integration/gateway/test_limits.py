@@ -129,6 +129,7 @@ CHUNK = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
         pytest.param(414, [b"GET /health?" + b"a" * LONGEST_URL + b" HTTP/1.1\r\n" + HOST + b"\r\n"], id="a long URL"),
         pytest.param(414, [b"GET /", *[b"a" * 65_536] * 20], id="an endless URL"),
         pytest.param(400, [b"GET /health HTTP/1.1\r\n" + CLOSE + b"\r\n"], id="no host"),
+        pytest.param(400, [b"GET /health HTTP/1.1\r\nHost: localhost:x\r\n" + CLOSE + b"\r\n"], id="63: no port"),
         pytest.param(400, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], id="HTTP/2"),
         pytest.param(400, [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"], id="TLS"),
         pytest.param(200, [GET + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\nxyz"], id="an upgrade is not made"),
@@ -197,7 +198,6 @@ async def test_a_client_that_dawdles_is_let_go(
 ) -> None:
     monkeypatch.setattr(connections, "READ_S", 0.2)
     monkeypatch.setattr(connections, "IDLE_S", 0.2)
-    monkeypatch.setattr(server, "IDLE_S", 1)
     async with running_gateway(connection, publisher) as gateway, connected_to(gateway.port) as opened:
         await opened.send(begun)
         received = await opened.rest()
