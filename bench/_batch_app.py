@@ -30,3 +30,16 @@ class Sheet:
 
     async def map_many(self, items: list[Any]) -> None:
         pass
+
+
+def _lane(number: int) -> None:
+    penstock.batch(f"lane{number}")(type(f"Lane{number}", (Noop,), {}))
+
+
+for _number in range(9):
+    _lane(_number)
+
+
+@penstock.batch("limited", item_rate=10)
+class Limited(Noop):
+    """So many items that they take a day, ten of them a second."""

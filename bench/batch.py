@@ -20,7 +20,8 @@ from actors.batch_tasks import Tasks
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
 from bench.idle import memory_mb
-from penstock.batch_desk import BatchDesk, View
+from penstock.batch_desk import BatchDesk
+from penstock.batch_views import View
 from penstock.sheets.parsing import parse_sheet
 from penstock.sheets.writing import open_sheet
 from streams.clock import SYSTEM, monotonic_s
@@ -41,7 +42,7 @@ async def run() -> Result:
         pids = {"node": (await bench.node("node1", "--roles", "conductor")).pid}
         for name in ("worker1", "worker2"):
             pids[name] = (await bench.node(name, "--roles", "executor", "--app", "bench._batch_app")).pid
-        async with _desk(bench) as desk:
+        async with open_desk(bench) as desk:
             await _run(desk, "noop", {"items": 20_000})
             took_s, view = await _run(desk, "noop", {"items": ITEMS})
             is_whole = view.result == {"total": ITEMS} and view.counts.succeeded == ITEMS
@@ -71,7 +72,7 @@ async def run() -> Result:
 
 
 @asynccontextmanager
-async def _desk(bench: Bench) -> AsyncIterator[BatchDesk]:
+async def open_desk(bench: Bench) -> AsyncIterator[BatchDesk]:
     """Open a desk of this process's own, which follows the records until the block ends."""
     tasks, instances = Tasks(bench.bucket("TASKS")), Instances(bench.bucket("INSTANCES"))
     async with anyio.create_task_group() as following:
