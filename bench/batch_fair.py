@@ -1,4 +1,4 @@
-"""Whether one type's long instance costs the other types time: hundreds of instances of nine types, alone and beside it.
+"""Whether one type's long instance costs the others time: hundreds of instances of nine types, alone and beside it.
 
 The tenth type has an instance of a million items, of which ten may run a second: it runs for a day, and all that while
 it waits. Rounds with and without it come in turns; without it means that it is paused.
