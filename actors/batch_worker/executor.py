@@ -286,6 +286,8 @@ class Executor:
         turns = self._turns.setdefault(task, anyio.Lock())
         while len(outcomes) < len(items):
             left = items[len(outcomes) :]
+            if is_cancelled():
+                return outcomes + cancelled([index for index, _ in left])
             granted, wait_ms = self._rates.take(task, min(most, len(left)) if most else len(left))
             if not granted:
                 await anyio.sleep(wait_ms / 1000)

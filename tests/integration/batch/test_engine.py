@@ -339,3 +339,16 @@ async def test_items_go_at_the_tasks_rate(node: Plant) -> None:
     began_s = anyio.current_time()
     assert (await node.run("slow")).result == {"ok": 60}
     assert anyio.current_time() - began_s >= (60 - 10) / 100  # ten may go at once: a tenth of a second's worth
+
+
+async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant) -> None:
+    await node.desk.limit("slow", {"item_rate": 1})
+    view = await node.desk.submit("slow")
+    with anyio.fail_after(LONG_S):
+        while not log.ran:
+            await anyio.lowlevel.checkpoint()
+    began_s = anyio.current_time()
+    await node.desk.cancel(view.instance_id)
+    ended = await node.until(view.instance_id, "cancelled")
+    assert anyio.current_time() - began_s < 10  # sixty items at one a second would take a minute
+    assert ended.counts.ended == 60
