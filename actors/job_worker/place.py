@@ -64,8 +64,6 @@ class Place:
                     continue
                 ready.wake_next()
                 jobs = topic.open(deliveries, now_s)
-                if topic.unfit:
-                    await topic.set_unfit_aside()
                 if jobs:
                     await self._run(jobs)
                 now_s = monotonic_s()
@@ -100,15 +98,10 @@ class Place:
                 result, error = await self._thread.run(self._take, argument)
         except GeneratorExit:
             raise
-        except asyncio.CancelledError as cancelled:
-            if self._is_ours():
-                raise
-            error = cancelled
         except BaseException as failed:  # the border to the user's code: what it raises is the attempt's end, not ours
             error = failed
-        else:
-            if self.cut is not None:
-                self._is_ours()  # it has swallowed the cancellation
+        if self._take_back_cancel() and isinstance(error, asyncio.CancelledError):
+            raise error
         cut, self.cut, self.call, call.is_over = self.cut, None, None, True
         if self.is_stuck:  # its jobs were given up long ago
             cut = "lost"
@@ -117,8 +110,8 @@ class Place:
         await self._topic.settle(jobs, result, error, cut)
         self.jobs = []
 
-    def _is_ours(self) -> bool:
-        """Take back the cancellation with which we cut the call; return whether the node's own remains."""
+    def _take_back_cancel(self) -> bool:
+        """Take back the cancellation with which the call was cut, if it was; return whether the node's own remains."""
         task = self._task
         assert task is not None
         if self.cut is not None and self._thread is None:

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Settling", "Tried", "Unfit"]
 
+_OUTCOMES: tuple[Literal["buried", "expired"], ...] = ("buried", "expired")
+
 
 class Tried(NamedTuple):
     """A job whose attempt has failed. `attempt`: its number, used up now."""
@@ -46,6 +48,12 @@ class Unfit(NamedTuple):
     used_up: int
     reason: str
     is_expired: bool = False
+
+    @property
+    def spent(self) -> JobRecord:
+        """The job, with what is used up. Not for what is none."""
+        assert self.record is not None
+        return replace(self.record, attempts=self.used_up)
 
 
 class Settling:
@@ -75,10 +83,12 @@ class Settling:
             log.error("job.set_aside", extra=fields(subject=one.delivery.subject, reason=one.reason))
             if one.record is None:
                 await self._store.bury_malformed(one.delivery, MalformedMessage(one.reason))
-            else:
-                move = (one.delivery, replace(one.record, attempts=one.used_up), one.reason)
-                outcome: Literal["buried", "expired"] = "expired" if one.is_expired else "buried"
-                await self._say([one.delivery], self._store.bury_deliveries([move], outcome=outcome))
+        for outcome in _OUTCOMES:
+            some = [one for one in unfit if one.record is not None and one.is_expired == (outcome == "expired")]
+            moves = [(one.delivery, one.spent, one.reason) for one in some]
+            if moves:
+                ended = self._store.bury_deliveries(moves, outcome=outcome)
+                await self._say([one.delivery for one in some], ended)
 
     async def give_back(self, unstarted: Sequence[tuple[Delivery, JobRecord]]) -> None:
         """Have each ready again for anybody, as if it had not been handed out."""

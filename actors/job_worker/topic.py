@@ -72,8 +72,6 @@ class TopicWorker:
         self.topic = handler.topic
         self.slices = shared.slices
         self.ready = ReadyJobs(self._may_start)
-        self.unfit: list[Unfit] = []
-        """Jobs that were taken and must not be run, to be buried."""
         self.is_ending = False
         self._shared = shared
         self._hold = shared.hold
@@ -87,8 +85,9 @@ class TopicWorker:
         self._tended_s = monotonic_s()
         self._excess_since_s = 0.0
         self._excess: list[Delivery] = []
+        self._unfit: list[Unfit] = []
         self._leaving: list[Delivery] = []
-        self._has_excess = anyio.Event()
+        self._has_leaving = anyio.Event()
         self._is_missing = False
         self._looked_s = 0.0
         self._suspicion: Suspicion = "none"
@@ -104,7 +103,7 @@ class TopicWorker:
         Cancelled (the drain deadline has passed), all is given back. Raises FATAL errors."""
         async with anyio.create_task_group() as lanes:
             await lanes.start(self._keep_lanes)
-            lanes.start_soon(self._keep_giving_back)
+            lanes.start_soon(self._keep_letting_go)
             try:
                 async with anyio.create_task_group() as places:
                     for place in self._places:
@@ -152,13 +151,18 @@ class TopicWorker:
         except StreamError as error:  # it is looked for again soon
             log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
 
-    async def _keep_giving_back(self) -> None:
-        """Give back what `tend` has found too much, beside it: without a link that takes a while."""
+    async def _keep_letting_go(self) -> None:
+        """Give back what is too much, and end what must not be run; beside all else, for it may take long."""
         while True:
-            await self._has_excess.wait()
-            self._has_excess = anyio.Event()
-            self._leaving, self._excess = self._excess, []
-            await self._give_back(self._leaving)
+            await self._has_leaving.wait()
+            self._has_leaving = anyio.Event()
+            excess, self._excess = self._excess, []
+            unfit_, self._unfit = self._unfit, []
+            self._leaving = [*excess, *(one.delivery for one in unfit_)]
+            if unfit_:
+                self._ends.count("set_aside", len(unfit_))
+                await self._shared.settling.set_aside(unfit_)
+            await self._give_back(excess)
             self._leaving = []
 
     async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
@@ -197,8 +201,9 @@ class TopicWorker:
     def lose(self) -> int:
         """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
         now_s, unstarted = monotonic_s(), self.ready.remove_all()
-        for delivery in (*unstarted, *self._excess):
+        for delivery in (*unstarted, *self._excess, *self._leaving, *(one.delivery for one in self._unfit)):
             delivery.forget()
+        self._excess, self._unfit = [], []
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
             place.cancel("lost", now_s)
@@ -234,7 +239,7 @@ class TopicWorker:
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
             if excess and (self._suspicion != "none" or now_s - self._excess_since_s > PATIENCE_S):
                 self._excess += self.ready.remove_last(excess)
-                self._has_excess.set()
+                self._has_leaving.set()
             if any(puller.is_troubled for puller in self._pullers.values()) and now_s - self._looked_s > MISSING_S:
                 self._looked_s, self._is_missing = now_s, True
                 self._changed.set()
@@ -359,7 +364,7 @@ class TopicWorker:
         await self.slices.breathe()
 
     def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
-        """Return the jobs to call the handler with; what must not be run is put to `unfit`."""
+        """Return the jobs to call the handler with; what must not be run is set aside."""
         handler, jobs = self.handler, []
         call = Call()
         ttr_ms = handler.ttr_ms
@@ -367,7 +372,7 @@ class TopicWorker:
             try:
                 record = decode_job(delivery.payload)
             except MalformedMessage as error:
-                self.unfit.append(Unfit(delivery, None, 0, str(error)))
+                self._set_aside(Unfit(delivery, None, 0, str(error)))
                 continue
             attempt = record.attempts + delivery.delivered
             most_attempts = handler.attempts or record.most_attempts
@@ -383,17 +388,15 @@ class TopicWorker:
     def _is_fit(self, delivery: Delivery, record: JobRecord, attempt: int, most_attempts: int) -> bool:
         why = unfit(attempt, most_attempts, record.expires_ms, self._shared.clock.now_ms())
         if why is not None:
-            self.unfit.append(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
+            self._set_aside(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
             return False
         if self._suspicion == "grave" and self._suspicion_of(delivery, record) == "grave":
             self._alone, self._alone_until_s = delivery, monotonic_s() + ALONE_S
         return True
 
-    async def set_unfit_aside(self) -> None:
-        """End what must not be run."""
-        unfit_, self.unfit = self.unfit, []
-        self._ends.count("set_aside", len(unfit_))
-        await self._shared.settling.set_aside(unfit_)
+    def _set_aside(self, one: Unfit) -> None:
+        self._unfit.append(one)
+        self._has_leaving.set()
 
     # ---- from call to end
 
@@ -422,6 +425,6 @@ class TopicWorker:
             *self._excess,
             *self._leaving,
             *running,
-            *(one.delivery for one in self.unfit),
+            *(one.delivery for one in self._unfit),
         ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)

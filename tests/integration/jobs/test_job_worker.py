@@ -305,3 +305,22 @@ async def test_what_a_handler_returns_is_ignored_and_told_once(
             await work.end()
     assert [record.message for record in caplog.records].count("job.result_ignored") == 1
     assert (await jobs.store.count("mail")).ready == 0
+
+
+async def test_place_is_sound_after_a_handler_that_fails_while_it_is_cancelled(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log("begun", job.id, job.attempt)
+        if job.id == "1" and job.attempt == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ValueError("in its clean-up")
+        if job.id == "2" and job.attempt == 1:
+            raise asyncio.CancelledError
+
+    async with working(jobs, handler(handle, concurrency=1, ttr_ms=1_000), settings=FAST):
+        await jobs.add("1")
+        await until_gone(jobs, "1")
+        await jobs.add("2")
+        await until_gone(jobs, "2")
+    assert log.lines == ["begun 1 1", "begun 1 2", "begun 2 1", "begun 2 2"]

@@ -285,25 +285,27 @@ async def test_rate_is_never_exceeded_and_all_is_run(jobs: Jobs, log: Log) -> No
 
 
 async def test_urgent_jobs_go_first_and_the_others_are_not_starved(jobs: Jobs, log: Log) -> None:
-    async def handle(job: Job) -> None:
-        log(job.priority)
-        await asyncio.sleep(0)
+    release = anyio.Event()
 
-    for priority in ("low", "normal", "high"):
-        await jobs.store.add_many([(jobs.make(f"{priority}{n}", priority=priority), "keep") for n in range(40)])
-    settings = {"lanes": ["high", "normal", "low"], "is_paused": True}
-    async with working(jobs, handler(handle, concurrency=1), settings=settings) as work:
+    async def handle(job: Job) -> None:
+        log(job.id.rstrip("0123456789"))
+        await release.wait()
+
+    async with working(jobs, handler(handle, concurrency=1), settings={"lanes": ["high", "normal", "low"]}) as work:
         topic = work.worker.topic(TOPIC)
         topic.fetch_ahead(200)
-        await work.topics.change(TOPIC, {"is_paused": None})
+        await jobs.add("first")
+        await log.has("first")
+        for priority in ("low", "normal", "high"):
+            await jobs.store.add_many([(jobs.make(f"{priority}{n}", priority=priority), "keep") for n in range(40)])
         with anyio.fail_after(20):
-            while len(topic.ready) + len(log.lines) < 120:
+            while len(topic.ready) < 120:
                 await jobs.connection.flush()
-        await log.until(lambda log: len(log.lines) == 120)
+        release.set()
+        await log.until(lambda log: len(log.lines) == 121)
         await work.end()
-    first = log.lines[:40]
-    assert first.count("high") > first.count("normal")
-    assert first.count("low") >= 3
+    assert {line: log.lines[1:41].count(line) for line in log.lines[1:41]} == {"high": 35, "low": 5}
+    assert [log.lines.count(line) for line in ("high", "normal", "low")] == [40, 40, 40]
 
 
 # ---- stopping
