@@ -51,7 +51,7 @@ FIRST_MS = 900
 """An answer that comes sooner is the first: a lost one is noticed after a second."""
 PAGE = 50
 """Jobs that are added, or held, by one call."""
-TTR_S = 2
+TTR_S = 1
 SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}
 """So many attempts that no kill makes a dead letter."""
 
@@ -137,21 +137,13 @@ class JobsWorld:
 
     # ---- what it is made of
 
-    def new_node(self, name: str, role: str) -> ChaosNode:
-        """Return a node of one role that is not started yet."""
-        app = ("--app", APP) if role == "worker" else ()
-        node = self.nodes[name] = ChaosNode(name, ["--nats", self.server.url, "--roles", role, *app], self.folder)
-        self.roles[name] = role
+    def new_node(self, name: str, roles: str) -> ChaosNode:
+        """Return a node of some roles that is not started yet."""
+        app = ("--app", APP) if "worker" in roles else ()
+        node = self.nodes[name] = ChaosNode(name, ["--nats", self.server.url, "--roles", roles, *app], self.folder)
+        self.roles[name] = roles
         self._stack.push_async_callback(node.close)
         return node
-
-    async def start_nodes(self, each: int, roles: Sequence[str] = ("timer", "desk", "worker")) -> None:
-        """Start so many nodes of each role; return once all are ready."""
-        nodes = [self.new_node(f"{role}{number}", role) for role in roles for number in range(1, each + 1)]
-        for node in nodes:
-            await node.start()
-        for node in nodes:
-            await node.logged("node.ready", within_s=30)
 
     def notes(self) -> list[Note]:
         """Return what the handlers have written down."""
