@@ -36,7 +36,7 @@ from actors.model.job_checks import check_depth, check_id, check_range, check_to
 from actors.model.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.model.job_rules import BadJob, make_job
 from actors.model.setting_values import BadSetting
-from actors.model.topic_settings import as_document
+from actors.model.topic_settings import DEFAULT, as_document
 from actors.topics import Topics
 from streams.clock import Clock
 from streams.job_messages import (
@@ -328,8 +328,10 @@ class JobDesk:
         return [self._view(topic) for topic in sorted(self._topics.known())]
 
     async def change_topic(self, topic: str, values: Mapping[str, object]) -> TopicView:
-        """Set what is named, take back what is None, and return what is in force then. Raises BadJob."""
-        check_topic(topic)
+        """Set what is named about a topic (`default`: about all), take back what is None, and return what is in force
+        then. Raises BadJob."""
+        if topic != DEFAULT:
+            check_topic(topic)
         if not values:
             return self._view(topic)
         try:

@@ -623,6 +623,16 @@ async def test_a_topic_is_changed_and_a_bad_setting_refused(office: Office) -> N
     assert (view.settings["ttr"], view.settings["attempts"]) == ("1m", 3)
 
 
+async def test_what_is_set_for_all_topics_is_changed_under_the_name_default(office: Office) -> None:
+    assert (await office.desk.change_topic("default", {"attempts": 4})).settings["attempts"] == 4
+    while (await office.desk.change_topic(TOPIC, {})).settings["attempts"] != 4:
+        await anyio.lowlevel.checkpoint()
+    (refused,) = await office.try_add("a", topic="default")
+    assert (refused.code, await office.desk.topics()) == ("bad", [])
+    with pytest.raises(BadJob):
+        await office.desk.reserve("default")
+
+
 async def test_what_the_broker_does_not_take_is_told(office: Office) -> None:
     await office.add("a")
     await office.connection.api(f"STREAM.DELETE.{office.namespace.stream('JOBS')}")
