@@ -189,6 +189,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Begin with the next request of the pipeline, or wait for one. In place of uvicorn's, which sets a timer."""
+        self._gently.flush()
         if self._is_deaf or self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -269,21 +270,33 @@ class _Refused(Exception):
 
 
 class _Gently:
-    """The transport as an answer sees it: it closes gently, and takes nothing afterwards."""
+    """The transport as an answer sees it: it closes gently, and takes nothing afterwards. An answer's head waits for
+    the first part of its body, or for its end, so that both are one call to the system, and one packet."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "_head")
 
     def __init__(self, connection: BoundedConnection) -> None:
         self._connection = connection
+        self._head = b""
 
     def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+            self._head = data
+            return
         if not self._connection.is_shut:  # several requests of one client may be at work when it is shut
             self._connection.transport.write(data)
+
+    def flush(self) -> None:
+        if self._head:
+            self.write(b"")
 
     def is_closing(self) -> bool:
         return self._connection.transport.is_closing()
 
     def close(self) -> None:
+        self.flush()
         self._connection.close_gently()
 
 
