@@ -22,6 +22,8 @@ __all__ = ["WINDOW", "End", "Firing", "Shot"]
 
 WINDOW = 256
 """Shots on their way at most: their own queue at the server is part of a round trip."""
+SLOW = 2
+"""So many after `slow_down`; each answer lets in one more."""
 SILENT_S = 2.0
 """After this a shot counts as lost."""
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
@@ -56,6 +58,7 @@ class Firing:
         self._ended = ended
         self._sent: dict[int, tuple[Shot, float]] = {}
         self._number = 0
+        self._window = WINDOW
 
     async def __aenter__(self) -> Self:
         self._inbox = f"{self._connection.new_inbox()}."
@@ -84,8 +87,12 @@ class Firing:
 
     @property
     def room(self) -> int:
-        """How many more may be sent now; none while the link is down."""
-        return WINDOW - len(self._sent) if self._connection.is_connected else 0
+        """How many more may be sent now; none (or less) while the link is down, or too many are on their way."""
+        return self._window - len(self._sent) if self._connection.is_connected else 0
+
+    def slow_down(self) -> None:
+        """Have few on their way, until the server answers as it used to."""
+        self._window = SLOW
 
     @property
     def in_flight(self) -> int:
@@ -121,6 +128,7 @@ class Firing:
         if number not in self._sent:
             return
         shot, sent_s = self._sent[number]
+        self._window = min(self._window + 1, WINDOW)
         trip_s = monotonic_s() - sent_s
         if status_of(block)[0]:
             self._end(number, shot, "refused", trip_s, no_responders(shot.subject))

@@ -11,7 +11,7 @@ at which the server would, had 6 delivered twice, and of cancels at that moment 
 late though it was told to have worked. With the server's time 500 ms later than the timers': none. So whoever fires on
 time gives the schedule a due time `BACKSTOP_MS` later than meant, fires at the meant one, and after that leaves it to
 the server; and what acts on a delivery close to a cancel looks whether it is still wanted. The delay timer, which
-sends nothing that could be late and waits for the server's answers, does with 45 ms (ADR 14).
+sends nothing that could be late and waits for the server's answers, does with 35 ms (ADR 14).
 
 The server acts with its own authority within the stream: whoever may publish to any subject of a stream with schedules
 may, by a schedule, publish to all of them. Such a stream is one zone of trust.

@@ -314,14 +314,16 @@ class DelayTimer:
         """Whether there are answers to wait for. While the link is down there are none, and what is due is left."""
         if not self._connection.is_connected:
             return False
-        patience_ms = self._trips.patience_ms(monotonic_s() * 1000)
-        return not self._firing.room or self._firing.oldest_s * 1000 > patience_ms
+        if self._firing.oldest_s * 1000 > self._trips.patience_ms(monotonic_s() * 1000):
+            self._firing.slow_down()
+        return self._firing.room <= 0
 
     def _fire_due(self) -> None:
         """Fire the next few that are due, or leave them."""
         now_ms, trip_ms, was_full = self._clock.now_ms(), self._trip_ms(), not self._room()
         for _ in range(SHOTS):
-            if not self._loaded or self._loaded[0].due_ms > now_ms:
+            is_full = self._firing.room <= 0 and self._connection.is_connected
+            if is_full or not self._loaded or self._loaded[0].due_ms > now_ms:
                 break
             shot = heapq.heappop(self._loaded)
             self._loaded_bytes -= len(shot.payload)
@@ -331,7 +333,7 @@ class DelayTimer:
             self._load_alarm.ring()
 
     def _try_to_fire(self, shot: Shot, now_ms: int, trip_ms: float) -> bool:
-        if partition_of(shot.name) not in self._partitions.held or not self._firing.room:
+        if partition_of(shot.name) not in self._partitions.held or self._firing.room <= 0:
             return False
         if not may_fire(now_ms, shot.server_ms, trip_ms):
             return False

@@ -24,7 +24,7 @@ __all__ = ["MARGIN_MS", "PARTITIONS", "Due", "DueTimes", "RoundTrips", "may_fire
 
 PARTITIONS = 8
 """How many timers can share the work. A constant of the installation: those who add and those who fire must agree."""
-MARGIN_MS = 10.0
+MARGIN_MS = 8.0
 """What a publish may wait in our own process after the look at the clock, and the clocks' disagreement."""
 FEW = 8
 MEMORY_MS = 1_000
@@ -154,7 +154,7 @@ class RoundTrips:
         return min(recent, default=UNKNOWN_TRIP_MS) + in_flight * EACH_MS
 
     def patience_ms(self, at_ms: float) -> float:
-        """Return how long the oldest one on its way may stay unanswered before it holds up the next. A server that
+        """Return how long the oldest one on its way may stay unanswered before it holds up the others. A server that
         stands still processes what was sent to it when it goes on, just when it fires what has become overdue: the
         fewer those are, the fewer come twice."""
         return max(PATIENCE_MS, PATIENT_TRIPS * self.expected_ms(at_ms, 0))

@@ -46,9 +46,10 @@ __all__ = [
     "on_same_id",
 ]
 
-BACKSTOP_MS = 45
+BACKSTOP_MS = 35
 """How much later than due the server's own schedule of a delayed job fires: late enough that a timer on time and the
-server do not meet, early enough that a cluster without any timer is late by less than 300 ms."""
+server do not meet (ADR 14), early enough that a cluster without any timer is late by less than 300 ms: the server looks
+every 250 ms, and takes some more to store what it found."""
 RESERVED_SLACK_MS = 500
 """How much later than the TTR's end the server puts a reserved job back."""
 STALE_AFTER_MS = 200
