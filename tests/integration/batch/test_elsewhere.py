@@ -208,9 +208,9 @@ async def test_items_are_asked_for_on_a_subject(connection: Connection) -> None:
 )
 def test_a_place_that_is_none_is_refused(place: str, told: str) -> None:
     with pytest.raises(penstock.UsageError, match=told) as refused:
-        penstock.external_batch("odd", place)
+        penstock.external_batch("no-place", place)
     assert "secret" not in str(refused.value)
-    assert "odd" not in task_handlers()
+    assert "no-place" not in task_handlers()
 
 
 def test_a_task_is_served_once() -> None:
