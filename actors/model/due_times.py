@@ -96,7 +96,7 @@ class DueTimes:
                 heappush(heap, entry)
                 size += len(entry) + _OVERHEAD
         self._bytes += size
-        if self._bytes > self._most_bytes:
+        while self._bytes > self._most_bytes:
             self._shed()
 
     def next_ms(self) -> int | None:
