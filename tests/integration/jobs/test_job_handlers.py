@@ -72,9 +72,9 @@ class Shop:
         assert len(self.notes(what)) == count
 
     async def until_empty(self, topic: str) -> None:
-        """Wait until no job of the topic is ready any more."""
+        """Wait until no job of the topic waits any more; what is given back is delayed for a moment."""
         with anyio.fail_after(WITHIN_S):
-            while (await self.jobs.store.count(topic)).ready:
+            while (counts := await self.jobs.store.count(topic)).ready + counts.delayed:
                 await self.jobs.connection.flush()
 
 
