@@ -123,9 +123,8 @@ async def _waiting(bed: Bed) -> tuple[Lateness, float, float]:
     bed.node.end()
     await bed.server.kill()
     killed_s = monotonic_s()
-    async with anyio.create_task_group() as tasks:  # both at once, as a machine that starts does
-        tasks.start_soon(bed.server.start)
-        await bed.start_node()
+    await bed.server.start()
+    await bed.start_node()
     ready_s = monotonic_s() - killed_s
     await bed.clock.measure()
     lateness = await _spread(bed)
