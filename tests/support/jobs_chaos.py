@@ -268,7 +268,10 @@ class JobsWorld:
         return found
 
     async def is_over(self) -> bool:
-        """True once nothing waits and nothing is held."""
+        """True once nothing is handed in any more, nothing waits and nothing is held."""
+        handed_in = self.connection.namespace.stream("SUBMIT")
+        if (await self.connection.api(f"STREAM.INFO.{handed_in}", timeout_s=10))["state"]["messages"]:
+            return False
         for topic in (HANDLED, HELD):
             states = await self.states(topic)
             if set(states) - {"done"}:
