@@ -58,7 +58,7 @@ class ServerClock:
 
     @property
     def offset_ms(self) -> float:
-        """The server's clock minus the local wall clock; 0.0 as long as nothing was measured."""
+        """The server's clock minus the local wall clock, to a millisecond; 0.0 as long as nothing was measured."""
         return 0.0 if self._ahead_s is None else (monotonic_s() + self._ahead_s) * 1000 - now_ms()
 
     def now_ms(self) -> int:
