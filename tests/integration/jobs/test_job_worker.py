@@ -283,7 +283,6 @@ async def test_each_job_of_a_list_has_its_own_end(jobs: Jobs, log: Log) -> None:
         with anyio.fail_after(20):
             while (counts := await jobs.store.count("mail")).ready or counts.delayed:
                 await jobs.connection.flush()
-    assert log.lines[0] == "0/1 1/1 2/1 3/1"
     seen = " ".join(log.lines).split()
     assert sorted(seen).count("1/1") == 1
     assert {"0/2", "2/2", "3/2"} <= set(seen)
