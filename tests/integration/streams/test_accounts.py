@@ -208,7 +208,7 @@ async def test_a_refused_publish_is_told_at_once_and_ends_the_connection(secured
 
 
 async def test_a_forbidden_write_through_publisher_and_bucket_is_denied(secured: EmbeddedServer, users: Users) -> None:
-    with fail_after(10):
+    with fail_after(30):
         async with logged_in(secured, users, "fetcher") as connection, Publisher(connection) as publisher:
             settings = Bucket(connection, publisher, NS.bucket("SETTINGS"), bytes)
             with pytest.raises(PermissionDenied):
@@ -218,7 +218,7 @@ async def test_a_forbidden_write_through_publisher_and_bucket_is_denied(secured:
 @pytest.mark.parametrize("who", ["nobody", "stranger", "wrong inbox"])
 async def test_without_the_right_login_nothing_goes(secured: EmbeddedServer, users: Users, who: str) -> None:
     credentials = None if who == "nobody" else Users().credentials("admin")
-    with fail_after(10):
+    with fail_after(30):
         if who == "wrong inbox":
             own = users.credentials("console")
             foreign = type(own)(nkey_seed=own.nkey_seed, inbox_prefix="_INBOX_node")

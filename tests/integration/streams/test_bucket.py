@@ -116,7 +116,7 @@ async def test_two_contenders_count_every_step_once(connection: Connection, publ
                 except RevisionConflict:
                     conflicts += 1
 
-    with fail_after(10):
+    with fail_after(30):
         async with create_task_group() as tasks:
             tasks.start_soon(contend, "a", 100)
             tasks.start_soon(contend, "b", 100)
@@ -150,7 +150,7 @@ async def test_a_write_whose_answer_was_lost_is_known_as_ours(
         async def write() -> None:
             stored.append(await muted.bucket.compare_and_set("a", b"2", revision))
 
-        with fail_after(10):
+        with fail_after(30):
             async with create_task_group() as tasks:
                 tasks.start_soon(write)
                 await muted.arrived.wait()
@@ -175,7 +175,7 @@ async def test_an_equal_value_of_another_writer_is_not_taken_for_ours(
                 await muted.bucket.compare_and_set("a", b"2", revision)
             assert caught.value.actual == theirs
 
-        with fail_after(10):
+        with fail_after(30):
             async with create_task_group() as tasks:
                 tasks.start_soon(write)
                 await muted.arrived.wait()
@@ -195,7 +195,7 @@ async def test_an_unknown_outcome_is_resolved_by_reading_back(
         async def write() -> None:
             assert await muted.bucket.compare_and_set("a", b"2", revision, timeout_s=0.05) == revision + 1
 
-        with fail_after(10):
+        with fail_after(30):
             async with create_task_group() as tasks:
                 tasks.start_soon(write)
                 await muted.asked_back.wait()
@@ -208,7 +208,7 @@ async def test_a_dead_server_leaves_the_outcome_unknown(own_server: EmbeddedServ
         bucket = await bucket_of(connection, publisher, bytes)
         revision = await bucket.create("a", b"1")
         await own_server.kill()
-        with fail_after(10):
+        with fail_after(30):
             with pytest.raises((OutcomeUnknown, Disconnected)):
                 await bucket.compare_and_set("a", b"2", revision)
             with pytest.raises(Disconnected):
@@ -216,7 +216,7 @@ async def test_a_dead_server_leaves_the_outcome_unknown(own_server: EmbeddedServ
             with pytest.raises(Disconnected):
                 await bucket.entries(timeout_s=0.5)
         await own_server.start()
-        with fail_after(10):
+        with fail_after(30):
             entry = await bucket.get("a")
         assert entry is not None
         assert entry.value in (b"1", b"2")  # unknown was said, and either is true
@@ -244,7 +244,7 @@ async def test_all_entries_are_read_however_many(connection: Connection, publish
     for number in range(amount):
         await connection.publish_core(f"{subject}.k.{number:04d}", b"%d" % number)
     await bucket.put("other", b"x")
-    with fail_after(10):
+    with fail_after(30):
         found = await bucket.entries("k.*")
     assert [(entry.key, entry.value) for entry in found] == [(f"k.{n:04d}", b"%d" % n) for n in range(amount)]
 

@@ -198,7 +198,7 @@ async def test_a_leader_whose_lease_is_taken_away_stops(leases: Bucket[bytes]) -
 async def test_a_leader_that_cannot_renew_stops_in_time_and_leads_again_later(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
         leader = Leader(await bucket_of(connection, publisher, bytes, has_ttl=True), "a", 1)
-        with fail_after(15):
+        with fail_after(30):
             async with create_task_group() as tasks:
                 tasks.start_soon(leader.run)
                 await leader.began.wait()

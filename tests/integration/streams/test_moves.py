@@ -56,7 +56,7 @@ async def things(connection: Connection, publisher: Publisher) -> Things:
 
 
 async def test_a_thing_is_made_once_and_moved_by_who_saw_it_last(things: Things) -> None:
-    with fail_after(10):
+    with fail_after(30):
         made = await things.mover.move(things.move("a", 0))
         for to in ("a", "b"):
             with pytest.raises(RevisionConflict):
@@ -72,7 +72,7 @@ async def test_a_thing_is_made_once_and_moved_by_who_saw_it_last(things: Things)
 
 
 async def test_the_schedule_that_it_was_goes_in_the_same_step(things: Things) -> None:
-    with fail_after(10):
+    with fail_after(30):
         waits = things.move("a", 0, due_ms=now_ms() + HOUR, target=things.subject("b"))
         made = await things.mover.move(waits)
         assert await things.subjects() == {"a"}
@@ -82,14 +82,14 @@ async def test_the_schedule_that_it_was_goes_in_the_same_step(things: Things) ->
 
 
 async def test_a_schedule_is_sent_on_by_the_server_when_it_is_due(things: Things) -> None:
-    with fail_after(10):
+    with fail_after(30):
         await things.mover.move(things.move("a", 0, due_ms=now_ms() + 300, target=things.subject("b")))
         while await things.subjects() != {"b"}:
             await checkpoint()
 
 
 async def test_each_outcome_is_its_own(things: Things) -> None:
-    with fail_after(10):
+    with fail_after(30):
         huge = b"x" * (things.connection.max_payload + 1)
         outcomes = await things.mover.move_many(
             [
@@ -143,7 +143,7 @@ async def test_without_a_server_it_is_told_what_was_sent_and_what_was_not(own_se
 
 
 async def test_headers_that_were_built_before_go_as_they_are(things: Things) -> None:
-    with fail_after(10):
+    with fail_after(30):
         block = b"NATS/1.0\r\nNats-Msg-Id: same\r\nOwn: 1\r\n\r\n"
         first, second = await things.publisher.try_many(
             [Outgoing(things.subject("a", name), b"1", block=block) for name in ("x", "y")]

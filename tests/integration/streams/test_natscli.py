@@ -43,7 +43,7 @@ async def test_it_reads_what_we_put(nats: NatsCli, settings: Bucket[Pace]) -> No
 
 
 async def test_we_read_and_follow_what_it_puts(nats: NatsCli, settings: Bucket[Pace]) -> None:
-    with fail_after(20):
+    with fail_after(30):
         async with settings.watch() as changes:
             assert isinstance(await anext(changes), Synced)
             await nats.run("kv", "put", settings.name, "fetch.mall", '{"slice_ms": 5, "note": "by hand"}')
@@ -60,7 +60,7 @@ async def test_we_read_and_follow_what_it_puts(nats: NatsCli, settings: Bucket[P
 @pytest.mark.parametrize("verb", ["del", "purge"])
 async def test_what_it_deletes_is_gone_for_us(nats: NatsCli, settings: Bucket[Pace], verb: str) -> None:
     await settings.put("a", Pace(1))
-    with fail_after(20):
+    with fail_after(30):
         async with settings.watch() as changes:
             await anext(changes)
             await anext(changes)
@@ -124,7 +124,7 @@ async def test_keys_that_we_would_refuse_are_told_and_harm_nothing(nats: NatsCli
     await nats.run("kv", "put", settings.name, "odd/key=1", "not json")
     await settings.put("fine", Pace(1))
     told: list[str] = []
-    with fail_after(10):
+    with fail_after(30):
         async with settings.watch() as changes:
             async for change in changes:
                 if isinstance(change, Synced):

@@ -180,7 +180,7 @@ async def test_a_consumer_that_parks_messages_keeps_nodes_from_running(connectio
 async def test_a_consumer_is_made_once_and_another_of_its_name_is_refused(connection: Connection) -> None:
     await apply(connection, topology_of(connection))
     spec = fetch_consumer(connection.namespace, "mall", "tail")
-    with fail_after(10):
+    with fail_after(30):
         async with create_task_group() as tasks:
             for _ in range(10):
                 tasks.start_soon(ensure_consumer, connection, spec)
@@ -246,7 +246,7 @@ async def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
     off = "accounts { A { users: [{user: a, password: a}] } }\nno_auth_user: a"
     async with embedded_server(tmp_path / "off", config=off) as server:
         async with connect(server.url, name="test") as connection:
-            with fail_after(8), pytest.raises(TopologyMismatch, match=r"jetstream is 'off'.*enable it"):
+            with fail_after(30), pytest.raises(TopologyMismatch, match=r"jetstream is 'off'.*enable it"):
                 await require(connection, topology_of(connection))
 
 
