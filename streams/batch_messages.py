@@ -15,6 +15,7 @@ from streams.errors import MalformedMessage
 
 __all__ = [
     "NOTHING",
+    "BatchEvent",
     "Chunk",
     "ChunkResult",
     "Counts",
@@ -96,13 +97,30 @@ class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     round: int = 0
 
 
+class BatchEvent(Struct, frozen=True, kw_only=True):
+    """What those outside are told of an instance, on `events.batch.<event>.<task>.<instance>` and by a callback. It may
+    come twice, then with the same `event_id`. `pass_no`: 1, and one more with each retry. `items`: None before all are
+    known. `counts`: of those that had ended by then."""
+
+    event_id: str
+    event: str
+    instance_id: str
+    task: str
+    tenant: str
+    pass_no: int
+    at_ms: int
+    items: int | None
+    counts: dict[str, int]
+    reason: str = ""
+
+
 _chunks = msgspec.json.Decoder(Chunk)
 _results = msgspec.json.Decoder(ChunkResult)
 _pointers = msgspec.json.Decoder(Pointer)
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_message(message: Chunk | ChunkResult | Pointer) -> bytes:
+def encode_message(message: Chunk | ChunkResult | Pointer | BatchEvent) -> bytes:
     """Return a message's JSON."""
     return _encode(message)
 

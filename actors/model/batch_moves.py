@@ -6,18 +6,18 @@ instance meet at the store.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from actors.model.backoff import Backoff, next_delay_ms
+from actors.model.batch_moments import reach
 from actors.model.batch_record import (
     FINAL,
     Instance,
     OpenChunk,
     Seal,
-    State,
     first_round,
     round_of_pass,
 )
@@ -126,6 +126,8 @@ def count(
             del open_chunks[ended.chunk]
     seq = max(upto_seq, record.counted_seq)
     after = replace(record, counts=counts, reasons=reasons, open=tuple(open_chunks.values()), counted_seq=seq)
+    if _failures(record.counts) == 0 < _failures(after.counts):
+        after = reach(after, "first_failure", now_ms)
     return record if after == record else after
 
 
@@ -153,15 +155,15 @@ def cancel_rest(record: Instance, now_ms: int) -> Instance:
     counts = record.counts
     if record.seal is not None:
         counts = replace(counts, cancelled=counts.cancelled + record.seal.items - counts.ended)
-    state: State = "failed" if record.reason and record.state == "running" else "cancelled"
-    return replace(record, state=state, counts=counts, ended_ms=now_ms)
+    state: Literal["failed", "cancelled"] = "failed" if record.reason and record.state == "running" else "cancelled"
+    return reach(replace(record, state=state, counts=counts, ended_ms=now_ms), state, now_ms)
 
 
 def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> Instance:
     """Publish the one result, and be done."""
     if record.state != "reducing" or fence != record.step_fence:
         return record
-    return replace(record, state="done", result=result, ended_ms=now_ms, reason="")
+    return reach(replace(record, state="done", result=result, ended_ms=now_ms, reason=""), "done", now_ms)
 
 
 def pause(record: Instance) -> Instance:
@@ -214,7 +216,12 @@ def _is_step(record: Instance, fence: int) -> bool:
 
 
 def _failed(record: Instance, reason: str, now_ms: int) -> Instance:
-    return replace(record, state="failed", reason=reason[:MAX_REASON], ended_ms=now_ms, open=())
+    ended = replace(record, state="failed", reason=reason[:MAX_REASON], ended_ms=now_ms, open=())
+    return reach(ended, "failed", now_ms)
+
+
+def _failures(counts: Counts) -> int:
+    return counts.failed + counts.unknown
 
 
 def _added(counts: Counts, ended: Ended) -> Counts:

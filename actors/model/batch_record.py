@@ -15,6 +15,8 @@ __all__ = [
     "FINAL",
     "TRANSITIONS",
     "Instance",
+    "Moment",
+    "MomentName",
     "OpenChunk",
     "Seal",
     "State",
@@ -59,6 +61,23 @@ class OpenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_before_ms: int = 0
 
 
+MomentName = Literal["first_failure", "done", "failed", "cancelled"]
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that those outside are told of (model/batch_moments.py), and how far that is. `tries`: of the callback;
+    `info`: why the last one failed."""
+
+    name: MomentName
+    pass_no: int
+    at_ms: int
+    counts: Counts
+    reason: str = ""
+    state: Literal["owed", "waiting", "taken", "given_up"] = "owed"
+    tries: int = 0
+    info: str = ""
+
+
 class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run. `input` is the user's own JSON; `step_fence` names the split or reduce that may end it now."""
 
@@ -93,6 +112,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the instance failed."""
     result: msgspec.Raw = msgspec.Raw(b"null")
     """What reduce returned: the user's own JSON, with the names of files."""
+    callback: str = ""
+    """The URL that is told of moments; empty: nobody is called."""
+    moments: tuple[Moment, ...] = ()
 
 
 def shown_state(instance: Instance) -> str:

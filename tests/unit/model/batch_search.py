@@ -6,8 +6,8 @@ is one thing that the world can do next. A read and the compare-and-set after it
 nothing. A process that dies is one that never goes on, so death needs no step of its own, as long as another may begin
 in its place at any time.
 
-After every step the record must be sound, the counts must be what the log says by this file's own reckoning, and at the
-end every state must have a way to an end.
+After every step the record must be sound, the counts must be what the log says by this file's own reckoning, every end
+and the first failure must be owed or told, each once, and at the end every state must have a way to an end.
 """
 
 from collections import deque
@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from actors.model import batch_moments as moments
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
@@ -37,7 +39,8 @@ class Result(NamedTuple):
 
 class World(NamedTuple):
     """`splits`: fences and how many chunks each has written. `hands`: chunk and round in each executor's hands.
-    `reduces`: fences of reducers at work. `results`: the log, first writer wins. `retries`: how often was retried."""
+    `reduces`: fences of reducers at work. `results`: the log, first writer wins. `retries`: how often was retried.
+    `told`: passes and moments that were told and recorded as told."""
 
     record: Instance
     splits: tuple[tuple[int, int], ...] = ()
@@ -45,6 +48,7 @@ class World(NamedTuple):
     reduces: tuple[int, ...] = ()
     results: tuple[Result, ...] = ()
     retries: int = 0
+    told: tuple[tuple[int, str], ...] = ()
 
 
 class Rules(NamedTuple):
@@ -56,6 +60,8 @@ class Rules(NamedTuple):
     is_first_writer: bool = True
     most_retries: int = 1
     most_splits: int = 2
+    has_teller: bool = False
+    """Whether what is owed is told at some time; it changes nothing else, and doubles the states."""
 
 
 class Found(NamedTuple):
@@ -87,7 +93,10 @@ Key = tuple[object, ...]
 
 
 def _key(world: World) -> Key:
-    return (msgspec.msgpack.encode(world.record), *world[1:])
+    named = tuple(
+        (moment.pass_no, moment.name) for moment in world.record.moments
+    )  # what else they say changes nothing
+    return (msgspec.msgpack.encode(replace(world.record, moments=())), named, *world[1:])
 
 
 def _stuck(seen: dict[Key, World], before: dict[Key, list[Key]]) -> int:
@@ -122,6 +131,9 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
         again = moves.retry(record)
         if again is not record:
             yield world._replace(record=again, retries=1)
+    if rules.has_teller and (owed := moments.owed(record)):
+        named = [(moment.pass_no, moment.name) for moment in owed]
+        yield world._replace(record=moments.told(record, owed), told=tuple(sorted((*world.told, *named))))
     yield from split_steps(world, rules)
     yield from run_steps(world, rules)
     yield from reduce_steps(world)
@@ -200,6 +212,18 @@ def violations(before: World, after: World) -> list[str]:
         wrong.append("counted backwards")
     if record.passes == 1 and first_round(record) != 1:
         wrong.append("the first pass does not begin with round 1")
+    return wrong + _untold(after)
+
+
+def _untold(world: World) -> list[str]:
+    """Return what is wrong with what was told, or is owed."""
+    record = world.record
+    known = [*world.told, *((moment.pass_no, moment.name) for moment in moments.owed(record))]
+    wrong = [f"{moment} told twice" for moment in known if known.count(moment) > 1]
+    if record.state in FINAL and (record.passes, record.state) not in known:
+        wrong.append(f"{record.state} in pass {record.passes} is not told")
+    if record.counts.failed and "first_failure" not in [name for _, name in known]:
+        wrong.append("the first failure is not told")
     return wrong
 
 

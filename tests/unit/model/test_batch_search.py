@@ -14,10 +14,17 @@ from tests.unit.model.batch_search import Rules, search
 
 
 @pytest.mark.parametrize(
-    "rules", [Rules(most_retries=0), Rules(most_splits=1)], ids=["steps begun twice", "failed items again"]
+    "rules",
+    [
+        Rules(most_retries=0),
+        Rules(most_splits=1),
+        Rules(most_retries=0, most_splits=1, has_teller=True),
+    ],
+    ids=["steps begun twice", "failed items again", "told at any time"],
 )
 def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
-    """Both together are 599,272 states, and hold as well: `search(Rules(), most=1_000_000)`, a minute."""
+    """Both together are 599,272 states, and hold as well: `search(Rules(), most=1_000_000)`, some minutes. So do the
+    116,422 of failed items again that are told at any time."""
     found = search(rules)
     assert (found.violations, found.stuck) == ([], 0)
     assert found.states > 1_000
@@ -51,6 +58,20 @@ def _forgets_the_rest(record: Instance, most_failures: float, now_ms: int) -> In
     return replace(ended, counts=record.counts) if ended.state in ("cancelled", "failed") else ended
 
 
+def _ends_untold(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    return replace(moves.end_running(record, most_failures, now_ms), moments=record.moments)
+
+
+def _fails_untold(record: Instance, *rest: Any, **named: Any) -> Instance:
+    return replace(moves.count(record, *rest, **named), moments=record.moments)
+
+
+def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
+    """Owes the first failure anew with each failure."""
+    moved = moves.count(replace(record, counts=replace(record.counts, failed=0)), *rest, **named)
+    return replace(moved, counts=moves.count(record, *rest, **named).counts) if moved.moments else moved
+
+
 @pytest.mark.parametrize(
     "rules",
     [
@@ -58,8 +79,19 @@ def _forgets_the_rest(record: Instance, most_failures: float, now_ms: int) -> In
         Rules(sealing=_seals_unfenced),
         Rules(ending=_ends_with_open_chunks),
         Rules(ending=_forgets_the_rest),
+        Rules(ending=_ends_untold),
+        Rules(counting=_fails_untold),
+        Rules(counting=_fails_each_time),
     ],
-    ids=["counts every round", "seals without a fence", "ends with open chunks", "forgets the rest"],
+    ids=[
+        "counts every round",
+        "seals without a fence",
+        "ends with open chunks",
+        "forgets the rest",
+        "ends untold",
+        "fails untold",
+        "fails each time",
+    ],
 )
 def test_a_known_bad_rule_is_caught(rules: Rules) -> None:
     assert search(rules).violations
