@@ -21,6 +21,7 @@ __all__ = [
     "NotAccepted",
     "Order",
     "OrderRefused",
+    "Outbox",
     "PenstockError",
     "ReduceContext",
     "Reject",
@@ -52,6 +53,7 @@ _LATER = {
     "Credentials": "streams.credentials",
     "HeldJob": "penstock.held_jobs",
     "new_job": "penstock.client_jobs",
+    "Outbox": "penstock.outbox",
     "batch": "penstock.batches",
     "external_batch": "penstock.batches",
     "Reject": "actors.batch_worker.handler",
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
     from penstock.client_jobs import new_job
     from penstock.held_jobs import HeldJob
     from penstock.jobs import job
+    from penstock.outbox import Outbox
     from penstock.sinks import sink
     from streams.credentials import Credentials
     from streams.messages import Order

@@ -1,14 +1,14 @@
 """How the client writes what it asks, and reads what it is answered. Pure."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from actors.model.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved, TopicView
+from actors.model.setting_values import BadSetting, Duration, shown, span_ms
 from penstock.errors import PenstockError, UsageError
 from streams.job_messages import LARGEST_BODY, NewJob, State
 
@@ -17,7 +17,6 @@ __all__ = [
     "Answers",
     "ListPage",
     "ReservedJobs",
-    "Seconds",
     "TopicViews",
     "decode",
     "encode",
@@ -27,7 +26,6 @@ __all__ = [
     "too_large",
 ]
 
-Seconds = float | timedelta
 MOST_IN_PART = 500
 _T = TypeVar("_T")
 
@@ -124,12 +122,12 @@ def parts_of(jobs: Sequence[tuple[int, bytes]], most_bytes: int) -> Iterator[Seq
         yield jobs[start:]
 
 
-def millis(name: str, value: Seconds) -> int:
+def millis(name: str, value: Duration) -> int:
     """Return whole milliseconds; raises UsageError for what is no length of time. What the desk allows is its own."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise UsageError(f"{name}: {value!r} is no number of seconds, and no timedelta")
-    return round(seconds * 1000)
+    try:
+        return span_ms(name, value)
+    except BadSetting as error:
+        raise UsageError(f"{name}: {shown(value)} {error.why}; {error.do}") from error
 
 
 def moment_ms(name: str, value: datetime) -> int:

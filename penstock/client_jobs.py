@@ -1,4 +1,5 @@
-"""Jobs as the client has them: added, reserved, settled, looked at. Times are seconds here, or `timedelta`.
+"""Jobs as the client has them: added, reserved, settled, looked at. A length of time is a text with
+its unit ("30s", "5m"), a number of seconds, or a `timedelta`.
 
 A held job's `body` is decoded when it is asked for. `reserve` is for one job at a time and does all by itself; with
 `reserve_many` the caller finishes, touches and releases.
@@ -14,6 +15,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.model.job_answers import Added, Answer, Listed, NotAdded, TopicCounts, TopicView
+from actors.model.setting_values import BadSetting, Duration
+from actors.model.topic_settings import as_written
 from actors.supervisor import one_error
 from penstock.calls import Asker
 from penstock.client_forms import (
@@ -21,7 +24,6 @@ from penstock.client_forms import (
     Answers,
     ListPage,
     ReservedJobs,
-    Seconds,
     TopicViews,
     decode,
     encode,
@@ -52,12 +54,12 @@ def new_job(
     body: object = None,
     *,
     id: str = "",
-    delay: Seconds = 0,
+    delay: Duration = 0,
     due: datetime | None = None,
-    ttr: Seconds | None = None,
+    ttr: Duration | None = None,
     priority: Priority = "normal",
     attempts: int | None = None,
-    expires_in: Seconds | None = None,
+    expires_in: Duration | None = None,
     on_same: OnSame = "keep",
 ) -> NewJob:
     """Return a job for `add_many`. `body`: what JSON can hold, or `msgspec.Raw` for JSON that is text already.
@@ -98,12 +100,12 @@ class Jobs:
         body: object = None,
         *,
         id: str = "",
-        delay: Seconds = 0,
+        delay: Duration = 0,
         due: datetime | None = None,
-        ttr: Seconds | None = None,
+        ttr: Duration | None = None,
         priority: Priority = "normal",
         attempts: int | None = None,
-        expires_in: Seconds | None = None,
+        expires_in: Duration | None = None,
         on_same: OnSame = "keep",
     ) -> Added:
         """Add one job, see `new_job`; return it, or with `is_new` False the one that was there first.
@@ -147,7 +149,9 @@ class Jobs:
 
     # ---- holding
 
-    def reserve(self, topic: str, *, wait: Seconds = 0, ttr: Seconds | None = None, holder: str = "") -> "Reservation":
+    def reserve(
+        self, topic: str, *, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
+    ) -> "Reservation":
         """Hold one job for the length of a block: `async with client.jobs.reserve("mail", wait=30) as job: …`.
 
         The block gets None when none became ready within `wait`. Leaving it finishes the job; an exception releases it
@@ -158,7 +162,7 @@ class Jobs:
         return Reservation(self, topic, wait, ttr, holder)
 
     async def reserve_many(
-        self, topic: str, *, most: int = 1, wait: Seconds = 0, ttr: Seconds | None = None, holder: str = ""
+        self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
     ) -> builtins.list[HeldJob]:
         """Hold up to `most` jobs, at least one if one becomes ready within `wait`; settle each within its TTR. What was
         handed out and got lost on the way comes again when its TTR runs out."""
@@ -194,7 +198,7 @@ class Jobs:
         """Finish the reservation of the job of this id, whoever holds it. NotAccepted: no such job is reserved."""
         await self._asker.ask("finish", encode({"id": id}))
 
-    async def touch(self, job: HeldJob | str, ttr: Seconds | None = None, *, timeout_s: float | None = None) -> None:
+    async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
         """Hold it for as long again from now on, or for `ttr`. Raises Stale."""
         more = {} if ttr is None else {"ttr_ms": millis("ttr", ttr)}
         began_s = monotonic_s()
@@ -203,7 +207,7 @@ class Jobs:
             job.held_until_s = began_s + (job.ttr_s if ttr is None else more["ttr_ms"] / 1000)
 
     async def release(
-        self, job: HeldJob | str, *, delay: Seconds | None = None, reason: str = "", counts: bool = True
+        self, job: HeldJob | str, *, delay: Duration | None = None, reason: str = "", counts: bool = True
     ) -> None:
         """Give it back, ready again in `delay`, or after the topic's backoff. `counts`: the attempt is used up; the
         last one makes it a dead letter. Raises Stale."""
@@ -283,5 +287,9 @@ class Jobs:
 
     async def change_topic(self, topic: str, **values: object) -> TopicView:
         """Set what is named about a topic (`ttr="90s"`, `is_paused=True`, …), None: back to the default; return what is
-        in force then. Raises NotAccepted, its `field` naming the setting."""
+        in force then. Raises NotAccepted, its `field` naming the setting; UsageError."""
+        try:
+            values = as_written(values)
+        except BadSetting as error:
+            raise UsageError(str(error)) from error
         return decode((await self._asker.ask("topic", encode({"topic": topic, "set": values}))).payload, TopicView)

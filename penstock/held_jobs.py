@@ -8,7 +8,7 @@ import anyio
 import msgspec
 
 from actors.model.job_answers import Reserved
-from penstock.client_forms import Seconds
+from actors.model.setting_values import Duration
 from penstock.errors import PenstockError, Stale
 from streams.clock import monotonic_s
 from streams.job_messages import LONGEST_REASON
@@ -62,11 +62,11 @@ class HeldJob:
         """Done. Raises Stale if it is not ours any more."""
         await self._jobs.finish(self)
 
-    async def touch(self, ttr: Seconds | None = None) -> None:
+    async def touch(self, ttr: Duration | None = None) -> None:
         """Still at it: hold it for as long again from now on, or for `ttr`. Raises Stale."""
         await self._jobs.touch(self, ttr)
 
-    async def release(self, *, delay: Seconds | None = None, reason: str = "", counts: bool = True) -> None:
+    async def release(self, *, delay: Duration | None = None, reason: str = "", counts: bool = True) -> None:
         """Give it back; see `Jobs.release`. Raises Stale."""
         await self._jobs.release(self, delay=delay, reason=reason, counts=counts)
 
@@ -81,7 +81,7 @@ class HeldJob:
 class Reservation:
     """One job held for the length of a block; see `Jobs.reserve`."""
 
-    def __init__(self, jobs: "Jobs", topic: str, wait: Seconds, ttr: Seconds | None, holder: str) -> None:
+    def __init__(self, jobs: "Jobs", topic: str, wait: Duration, ttr: Duration | None, holder: str) -> None:
         self._jobs = jobs
         self._topic = topic
         self._wait = wait

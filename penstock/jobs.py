@@ -27,7 +27,8 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 
 from actors.job_worker.handler import ALL_LANES, Handler, Taker, async_taker, plain_taker
-from actors.job_worker.job import BadBody, Bury, Duration, Job, JobLost, Retry, ttr_of
+from actors.job_worker.job import BadBody, Bury, Job, JobLost, Retry, ttr_of
+from actors.model.setting_values import Duration
 from actors.model.topic_settings import DEFAULT
 from penstock.errors import UsageError
 from streams.job_messages import Priority

@@ -1,6 +1,6 @@
 """Jobs added in a transaction of your own database, and handed over afterwards.
 
-    outbox = Outbox()
+    outbox = penstock.Outbox()
     outbox.create(engine)  # or, for your migrations: outbox.table(Base.metadata)
 
     with Session(engine) as session, session.begin():
@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.dml import Insert
 
 from actors.model.job_rules import BadJob, make_job
+from actors.model.setting_values import Duration
 from actors.model.topic_settings import TopicSettings
-from penstock.client_forms import Seconds
 from penstock.client_jobs import new_job
 from penstock.errors import UsageError
 from streams.clock import SYSTEM, Clock
@@ -61,12 +61,12 @@ class Outbox:
         body: object = None,
         *,
         id: str = "",
-        delay: Seconds = 0,
+        delay: Duration = 0,
         due: datetime | None = None,
-        ttr: Seconds | None = None,
+        ttr: Duration | None = None,
         priority: Priority = "normal",
         attempts: int | None = None,
-        expires_in: Seconds | None = None,
+        expires_in: Duration | None = None,
     ) -> str:
         """Add a job to the transaction that is open on `where`; return its id, a fresh one if none is given.
 

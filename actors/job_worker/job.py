@@ -4,14 +4,14 @@ Everything here is for the handler's own task or thread, one at a time; none of 
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 import msgspec.inspect
 
-from actors.model.setting_values import BadSetting, read_duration
+from actors.model.setting_values import BadSetting, Duration, duration_text, span_ms
 from streams.clock import monotonic_s, now_ms
 from streams.delivery import Delivery
 from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, Priority
@@ -20,8 +20,6 @@ from streams.job_messages import Job as JobRecord
 __all__ = ["BadBody", "Bury", "Call", "Job", "JobLost", "Retry", "duration_ms", "ttr_of"]
 
 T = TypeVar("T")
-Duration = str | float | timedelta
-"""A text with a unit (`90s`, `5m`), or a number of seconds, or a timedelta."""
 
 
 class Retry(Exception):
@@ -183,17 +181,9 @@ def decoder_of(type_: Any) -> Callable[[Any], Any]:
 
 def duration_ms(name: str, value: Duration, *, most: int) -> int:
     """Return whole milliseconds from 0 to `most`. Raises BadSetting, a ValueError."""
-    do = "write a text with a unit (90s, 5m), a number of seconds, or a timedelta"
-    if isinstance(value, timedelta):
-        found = round(value.total_seconds() * 1000)
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        found = read_duration(name, value)
-    elif value != value or abs(value) == float("inf"):
-        raise BadSetting(name, value, "is not a duration", do)
-    else:
-        found = round(value * 1000)
+    found = span_ms(name, value)
     if not 0 <= found <= most:
-        raise BadSetting(name, value, f"is not within 0 ms and {most} ms", do)
+        raise BadSetting(name, value, f"is not within 0 and {duration_text(most)}", "give one that is")
     return found
 
 

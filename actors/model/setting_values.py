@@ -8,7 +8,7 @@ moment without an offset is not a moment, `true` is not 1.
 import math
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
 from urllib.parse import urlsplit
@@ -18,6 +18,8 @@ DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,6})?(?:ms|[smhdw]))+", re.ASC
 DURATION_PART = re.compile(r"([0-9.]+)(ms|[smhdw])", re.ASCII)
 MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:Z|[+-][0-9]{2}:[0-9]{2})?", re.ASCII)
 LABEL = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+Duration = str | float | timedelta
+"""A length of time in a program: a text with its unit (`90s`, `5m`), or a number of seconds, or a timedelta."""
 REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/[^\x00-\x1f]{1,1000}", re.ASCII)
 
 
@@ -64,6 +66,22 @@ def read_duration(name: str, value: object) -> int:
     if total != int(total):
         raise BadSetting(name, value, "is not a whole number of milliseconds", do)
     return int(total)
+
+
+def span_ms(name: str, value: object) -> int:
+    """Return a `Duration` in whole milliseconds. A number or a timedelta may be negative; what is allowed is for the
+    caller to say."""
+    if isinstance(value, timedelta):
+        return round(value.total_seconds() * 1000)
+    do = "write a text with its unit (90s, 5m), a number of seconds, or a timedelta"
+    if isinstance(value, str):
+        try:
+            return read_duration(name, value)
+        except BadSetting as error:
+            raise BadSetting(name, value, error.why, do) from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadSetting(name, value, "is not a duration", do)
+    return round(value * 1000)
 
 
 def duration_text(duration_ms: int) -> str:

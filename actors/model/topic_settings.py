@@ -18,10 +18,11 @@ from actors.model.setting_values import (
     read_number,
     read_text,
     read_whole,
+    span_ms,
 )
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
 
-__all__ = ["DEFAULT", "LANES", "TopicSettings", "as_document", "parse_topic", "resolve_topic"]
+__all__ = ["DEFAULT", "LANES", "TopicSettings", "as_document", "as_written", "parse_topic", "resolve_topic"]
 
 DEFAULT = "default"
 """The level that holds for all topics; so no topic has this name."""
@@ -96,6 +97,17 @@ def as_document(settings: TopicSettings) -> dict[str, object]:
         name: duration_text(value) for name, value in values.items() if _is_duration(name) and value is not None
     }
     return {**values, **durations, "lanes": list(settings.lanes)}
+
+
+def as_written(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values as a level has them, each length of time as a text. Raises BadSetting for what is none; all else is
+    the reader's to refuse."""
+    return {
+        name: value
+        if value is None or name not in _READERS or not _is_duration(name)
+        else duration_text(span_ms(name, value))
+        for name, value in values.items()
+    }
 
 
 def _is_duration(name: str) -> bool:

@@ -59,7 +59,12 @@ async def _up(
     ] = None,
     history: Annotated[bool | None, typer.Option("--history", help="Keep each change of an order, too.")] = None,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve figures to Prometheus there.")] = None,
-    app: Annotated[str | None, typer.Option(metavar="MODULE", help="Python module with your own sinks.")] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP gateway listens, 127.0.0.1:7070; or off.")
+    ] = None,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE", help="Python module with your own handlers, tasks and sinks.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     seed: Seed = None,
 ) -> None:
@@ -79,6 +84,7 @@ async def _up(
         history=history,
         app=app,
         metrics=metrics,
+        http=http,
         log_level=log_level,
     )
     if config.app:

@@ -63,9 +63,10 @@ def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
             log.error("gateway.failed", exc_info=error, extra=fields(operation=operation.name))
         return _problem(problem)
 
-    return HTTPRouteHandler(_path(operation.path), http_method=operation.method, status_code=200, name=operation.name)(
-        handle
-    )
+    methods = [operation.method, "HEAD"] if operation.is_public else [operation.method]
+    return HTTPRouteHandler(
+        _path(operation.path), http_method=cast(Any, methods), status_code=200, name=operation.name
+    )(handle)
 
 
 async def _carry_out(shared: Shared, operation: Operation, names: Sequence[str], scope: Any) -> Answer:
@@ -129,7 +130,7 @@ def _schema() -> HTTPRouteHandler:
             text.append(_encode(document()))
         return _Sent(text[0])
 
-    return HTTPRouteHandler(["/schema", "/schema/openapi.json"], http_method="GET", name="schema")(schema)
+    return HTTPRouteHandler(["/schema", "/schema/openapi.json"], http_method=["GET", "HEAD"], name="schema")(schema)
 
 
 def _path(path: str) -> str:

@@ -17,7 +17,7 @@ from penstock.gateway.uploads import is_sheet, is_upload_path, name_of_header, t
 
 __all__ = ["Head", "check_head", "is_json", "is_local"]
 
-METHODS = ("DELETE", "GET", "OPTIONS", "PATCH", "POST")
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST")
 OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 IN_URL = frozenset({b"token", b"access_token", b"api_key", b"apikey", b"authorization"})
 HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")

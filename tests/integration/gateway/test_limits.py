@@ -103,7 +103,7 @@ CHUNK = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
         ),
         pytest.param(400, [GET + CLOSE + b"Authorization: Bearer a\r\n b\r\n\r\n"], id="41: a folded token"),
         pytest.param(405, [b"TRACE /queue HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"], id="61: TRACE"),
-        pytest.param(405, [b"HEAD /health HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"], id="61: HEAD"),
+        pytest.param(405, [b"HEAD /v1/topics HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"], id="61: HEAD"),
         pytest.param(400, [GET + CLOSE + b"X-HTTP-Method-Override: DELETE\r\n\r\n"], id="61: a method behind"),
         pytest.param(400, [b"CONNECT host:80 HTTP/1.1\r\n" + HOST + b"\r\n"], id="61: CONNECT"),
         pytest.param(400, [b"GET http://other/health HTTP/1.1\r\n" + HOST + b"\r\n"], id="62: another address"),

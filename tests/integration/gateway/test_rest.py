@@ -183,6 +183,9 @@ async def test_topics_are_listed_with_their_counts(client: ClientSession, topic:
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 async def test_health_is_told(client: ClientSession, path: str) -> None:
     assert await call(client, "GET", path) == {"status": "ok"}
+    async with client.head(path) as response:
+        assert (response.status, await response.read()) == (200, b"")
+        assert response.headers["Content-Length"] == str(len(b'{"status":"ok"}'))
 
 
 async def test_the_document_is_served(client: ClientSession) -> None:

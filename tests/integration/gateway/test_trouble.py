@@ -123,8 +123,9 @@ async def test_with_a_certificate_it_speaks_tls(
 
 
 async def test_a_node_serves_http_and_heeds_its_signals_itself(tmp_path: Path) -> None:
-    environment = {"PENSTOCK_HTTP": "127.0.0.1:0", "PENSTOCK_LOG_FORM": "json"}
-    async with node("--data", str(tmp_path), "--sink", "none", environment=environment) as running:
+    environment = {"PENSTOCK_HTTP": "off", "PENSTOCK_LOG_FORM": "json"}
+    arguments = ("--data", str(tmp_path), "--sink", "none", "--http", "127.0.0.1:0")  # a flag is stronger
+    async with node(*arguments, environment=environment) as running:
         line = await running.logged("gateway.listens")
         assert line["callers_need"] == "nothing: there are no tokens"
         await running.logged("node.ready")

@@ -59,9 +59,14 @@ async def test_times_are_seconds_timedeltas_and_moments(client: Client, office: 
     one, two, three = (
         await client.jobs.add(TOPIC, delay=3600),
         await client.jobs.add(TOPIC, delay=HOUR),
-        await client.jobs.add(TOPIC, due=due, ttr=HOUR, expires_in=2 * HOUR),
+        await client.jobs.add(TOPIC, due=due, ttr=HOUR, expires_in="2h"),
     )
-    assert max(added.due_ms for added in (one, two, three)) - min(added.due_ms for added in (one, two, three)) < 60_000
+    four = await client.jobs.add(TOPIC, delay="1h", ttr="90s")
+    moments_ms = [added.due_ms for added in (one, two, three, four)]
+    assert max(moments_ms) - min(moments_ms) < 60_000
+    timed = await client.jobs.peek(TOPIC, four.id)
+    assert timed is not None
+    assert timed.ttr_ms == 90_000
     shown = await client.jobs.peek(TOPIC, three.id)
     assert shown is not None
     assert (shown.ttr_ms, shown.due_ms) == (3_600_000, round(due.timestamp() * 1000))
@@ -297,7 +302,11 @@ async def test_what_a_person_does(client: Client, office: Office) -> None:
     await client.jobs.change_topic(TOPIC, ttr="90s")
     assert [view.topic for view in await client.jobs.topics()] == [TOPIC]
     with pytest.raises(penstock.NotAccepted):
+        await client.jobs.change_topic(TOPIC, ttr=-1)
+    with pytest.raises(penstock.UsageError, match="ttr: 'for ever' is not a duration; write a text with its unit"):
         await client.jobs.change_topic(TOPIC, ttr="for ever")
+    view = await client.jobs.change_topic(TOPIC, ttr=timedelta(minutes=2), backoff=1.5, attempts=4)
+    assert [view.settings[name] for name in ("ttr", "backoff", "attempts")] == ["2m", "1500ms", 4]
 
 
 # ---- when answers are lost

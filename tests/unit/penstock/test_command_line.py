@@ -32,6 +32,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
         (["up", "--seed", "/none.toml"], "/none.toml: No such file"),
         (["up", "--config", "/none.toml"], "/none.toml: No such file"),
         (["up", "--zoen", "x"], "--zone"),
+        (["up", "--http", "7070"], "http: '7070' is no address; write HOST:PORT"),
         (["init", "--replicas", "2"], "use 1, 3 or 5"),
         (["settings", "set", "mall"], "nothing to set"),
         (["settings", "set", "mall", "slice"], "write NAME=VALUE"),

@@ -57,3 +57,12 @@ def test_import_takes_few_modules_and_little_time() -> None:
         assert took is not None
         took_us.append(int(took[1]))
     assert min(took_us) < 150_000
+
+
+def test_every_public_name_is_there_and_what_it_needs_is_loaded_only_then() -> None:
+    code = (
+        "import sys, penstock; assert 'sqlalchemy' not in sys.modules\n"
+        "print([name for name in penstock.__all__ if getattr(penstock, name, None) is None], penstock.Outbox.__name__)"
+    )
+    child = run(code)
+    assert child.stdout.strip() == "[] Outbox", child.stderr

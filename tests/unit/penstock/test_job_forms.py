@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 import penstock
+from actors.job_worker.job import duration_ms
 from actors.model.job_answers import Added, NotAdded
+from actors.model.topic_settings import as_written
 from penstock.client_forms import AddAnswers, decode, encode, millis, moment_ms, parts_of, too_large
 from penstock.errors import PenstockError, UsageError
 from penstock.job_forms import CountAsk, FinishAsk, Malformed, read_ask, read_jobs
@@ -86,7 +88,19 @@ def test_seconds_become_whole_milliseconds(seconds: float) -> None:
     assert abs(millis("delay", timedelta(seconds=seconds)) - seconds * 1000) <= 0.501
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "30", None])
+@pytest.mark.parametrize(
+    "value", ["90s", "1m30s", "90000ms", 90, 90.0, timedelta(minutes=1.5), "1.5m"], ids=lambda value: repr(value)
+)
+def test_a_length_of_time_is_a_text_a_number_of_seconds_or_a_timedelta(value: Any) -> None:
+    assert millis("delay", value) == duration_ms("delay", value, most=90_000) == 90_000
+    assert as_written({"backoff": value, "attempts": 3, "remember": None}) == {
+        "backoff": "90s",
+        "attempts": 3,
+        "remember": None,
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "30", "-5s", "soon", "", None])
 def test_what_is_no_length_of_time_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="delay"):
         millis("delay", value)

@@ -28,9 +28,10 @@ def status_of(
     ("status", "changes"),
     [
         (200, {}),
+        (200, {"method": "HEAD"}),
         (405, {"method": "TRACE"}),
         (405, {"method": "CONNECT"}),
-        (405, {"method": "HEAD"}),
+        (405, {"method": "PUT"}),
         (400, {"path": b"/v1//topics"}),
         (400, {"path": b"/v1/../queue"}),
         (400, {"path": b"/v1/."}),
