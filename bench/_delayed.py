@@ -18,6 +18,7 @@ from penstock.demo.processes import NodeProcess
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.direct_get import NONE, get_batch
+from streams.errors import StreamError
 from streams.job_messages import Job, body_of, encode_job
 from streams.outcomes import Outgoing
 from streams.publisher import Publisher
@@ -106,6 +107,14 @@ class Bed:
             jobs = [self._job(n, dues_ms[n * 7_919 % len(dues_ms)], now_ms, "waiting") for n in numbers]
             answers = await self.publisher.publish_many([self._delayed(job) for job in jobs])
             assert all(not isinstance(answer, Exception) for answer in answers)
+
+    async def is_answered(self) -> bool:
+        """Ask the server about its jobs, once; return whether it answered."""
+        try:
+            await self.last_seq()
+        except StreamError:
+            return False
+        return True
 
     async def last_seq(self) -> int:
         state = (await self.connection.api(f"STREAM.INFO.{self.stream}"))["state"]
