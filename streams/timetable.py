@@ -9,7 +9,7 @@ import difflib
 import re
 import zoneinfo
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 
 from streams.errors import StreamError
 
@@ -44,7 +44,13 @@ def at_line(due_ms: int) -> str:
     if not 0 <= due_ms <= LATEST_MS:
         raise BadSchedule(f"due_ms {due_ms!r}: use 0 to {LATEST_MS} (the end of 2261); were seconds or µs meant?")
     seconds, ms = divmod(due_ms, 1000)
-    return f"@at {datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{ms:03d}Z"  # strftime takes ten times as long
+    return f"{_at_second(seconds)}.{ms:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _at_second(seconds: int) -> str:
+    """Many jobs are due in the same second."""
+    return f"@at {datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}"  # strftime takes ten times as long
 
 
 def every_line(every_ms: int) -> str:
