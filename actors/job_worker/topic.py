@@ -408,9 +408,13 @@ class TopicWorker:
         await self._ends.settle(jobs, result, error, cut)
 
     async def _give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Let others have what was not begun, or not ended before the node had to stop; no attempt is counted."""
-        unstarted = []
+        """Let others have what was not begun, or not ended before the node had to stop; no attempt is counted. What may
+        be somebody else's by now is left to him: a move of ours would take it out of his hands."""
+        unstarted, is_ours = [], self._hold.is_sure(monotonic_s())
         for delivery in deliveries:
+            if not is_ours:
+                delivery.forget()
+                continue
             try:
                 unstarted.append((delivery, decode_job(delivery.payload)))
             except MalformedMessage:
