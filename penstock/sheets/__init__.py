@@ -1,1 +1,1 @@
-"""Sheets that people send and get: xlsx, csv and jsonl, read in a limited process and written in constant memory."""
+"""Sheets that people send and get: xlsx, csv, jsonl (and parquet, to read), in a limited process and little memory."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.sheets.kinds import SheetKind
+from penstock.sheets.kinds import InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.reading import read_rows
 
@@ -25,14 +25,14 @@ def main(arguments: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        _tell({"count": _read(Path(path), msgspec.convert(kind, SheetKind), limits, sheet)})
+        _tell({"count": _read(Path(path), msgspec.convert(kind, InputKind), limits, sheet)})
     except BadSheet as error:
         _tell({"error": str(error)})
     except MemoryError:
         _tell({"error": "it takes more memory than allowed; send it in parts"})
 
 
-def _read(path: Path, kind: SheetKind, limits: SheetLimits, sheet: str) -> int:
+def _read(path: Path, kind: InputKind, limits: SheetLimits, sheet: str) -> int:
     rows, count = read_rows(path, kind, limits, sheet=sheet), 0
     while taken := list(islice(rows, AT_ONCE)):
         count += len(taken)

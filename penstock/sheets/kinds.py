@@ -5,15 +5,18 @@ from typing import Literal
 
 from penstock.sheets.limits import BadSheet
 
-__all__ = ["SheetKind", "kind_of"]
+__all__ = ["InputKind", "SheetKind", "kind_of"]
 
 SheetKind = Literal["xlsx", "csv", "jsonl"]
+"""What is written."""
+InputKind = SheetKind | Literal["parquet"]
+"""What is read."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PAR1": "parquet"}
+_OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PARE": "encrypted parquet"}
 
 
-def kind_of(path: Path, name: str = "") -> SheetKind:
+def kind_of(path: Path, name: str = "") -> InputKind:
     """Return the kind of the file at `path`; `name` is what its sender called it. Raises BadSheet."""
     with path.open("rb") as file:
         start = file.read(4096)
@@ -21,11 +24,13 @@ def kind_of(path: Path, name: str = "") -> SheetKind:
         raise BadSheet("the file is empty; its first row has to name the columns")
     if start.startswith(_ZIP):
         return "xlsx"
+    if start.startswith(b"PAR1"):
+        return "parquet"
     if start.startswith(_OLE):
         raise BadSheet("an old xls file, or one with a password; open it and save it as xlsx without a password")
     for sign, what in _OTHERS.items():
         if start.startswith(sign):
-            raise BadSheet(f"it is {what}; send xlsx, csv or jsonl")
+            raise BadSheet(f"it is {what}; send xlsx, csv, jsonl or parquet")
     if name.lower().endswith((".xlsx", ".xlsm", ".xls")):
         raise BadSheet(f"called {name[-40:]!a}, but no workbook is in it; save it as xlsx, or name it .csv")
     if b"\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):

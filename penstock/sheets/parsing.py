@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from penstock.sheets.kinds import SheetKind, kind_of
+from penstock.sheets.kinds import InputKind, kind_of
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.rows import Row
 
@@ -29,7 +29,7 @@ class _Told(msgspec.Struct):
 
 
 async def parse_sheet(
-    path: Path, *, name: str = "", limits: SheetLimits | None = None, sheet: str = "", kind: SheetKind | None = None
+    path: Path, *, name: str = "", limits: SheetLimits | None = None, sheet: str = "", kind: InputKind | None = None
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a file, some hundred at a time, with their numbers. Raises BadSheet, before or after some rows:
     nothing of a sheet counts until it has been read to its end."""

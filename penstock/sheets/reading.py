@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 import python_calamine
 
-from penstock.sheets.kinds import SheetKind
+from penstock.sheets.kinds import InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
+from penstock.sheets.parquet import read_parquet
 from penstock.sheets.rows import Cell, Row, named_rows
 from penstock.sheets.zip_guard import check_xlsx
 
@@ -24,7 +25,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _CHUNK = 1024 * 1024
 
 
-def read_rows(path: Path, kind: SheetKind, limits: SheetLimits, *, sheet: str = "") -> Iterator[Row]:
+def read_rows(path: Path, kind: InputKind, limits: SheetLimits, *, sheet: str = "") -> Iterator[Row]:
     """Yield the rows of a file; of a workbook those of the first sheet, or of the one named. Raises BadSheet."""
     match kind:
         case "xlsx":
@@ -33,6 +34,8 @@ def read_rows(path: Path, kind: SheetKind, limits: SheetLimits, *, sheet: str = 
             return named_rows(_csv(path, limits), limits)
         case "jsonl":
             return _jsonl(path, limits)
+        case "parquet":
+            return read_parquet(path, limits)
 
 
 def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[object]]:

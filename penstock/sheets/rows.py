@@ -14,12 +14,13 @@ __all__ = ["Cell", "Row", "letters_of", "named_rows"]
 
 Cell = str | int | float | bool
 Row = tuple[int, dict[str, Cell]]
-"""The row's number as people see it (the header is 1), and its cells by column."""
+"""The row's number as people see it (a header is 1; where there is none, the first row is), and its cells by column."""
 
 
-def named_rows(lines: Iterable[Sequence[object]], limits: SheetLimits) -> Iterator[Row]:
-    """Yield the rows below the header. Raises BadSheet for a header or a cell that is not within the limits."""
-    numbered = enumerate(lines, 1)
+def named_rows(lines: Iterable[Sequence[object]], limits: SheetLimits, *, first: int = 1) -> Iterator[Row]:
+    """Yield the rows below the header, which has the number `first`. Raises BadSheet for a header or a cell that is not
+    within the limits."""
+    numbered = enumerate(lines, first)
     header = next(((at, line) for at, line in numbered if not _is_blank(line)), None)
     if header is None:
         raise BadSheet("no row has a value; the first row has to name the columns")
