@@ -1,8 +1,9 @@
 """Conductor: takes instances from one state to the next, and lets their work out at a bounded pace.
 
 In: a look at an instance when its record changed, when an executor said that something is done, or when time alone
-makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record. State: none of
-its own; the record and the log of results are the state, and what was offered when is a cache that spares repeats.
+makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record; what it owes
+to those outside, by what the node hands us. State: none of its own; the record and the log of results are the state,
+and what was offered when is a cache that spares repeats.
 Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too.
 Under redelivery: two that both believe they tend an instance meet at compare-and-set; a pointer's subject must not
 exist, so offering twice is refused; a result counts at the place in the log at which it stands.
@@ -12,7 +13,7 @@ When it cannot go on: an instance that fails is looked at again later, alone; th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal
 
 import anyio
@@ -27,6 +28,7 @@ from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit
+from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import FINAL, Instance
 from actors.model.batch_rounds import cancelled, items_to_run, result_of
@@ -76,6 +78,7 @@ class Conductor:
         beats: Bucket[bytes],
         clock: Clock,
         chance: Callable[[], float],
+        tell: Callable[[Instance], Awaitable[None]],
     ) -> None:
         self._connection = connection
         self._publisher = publisher
@@ -87,6 +90,7 @@ class Conductor:
         self._beats = beats
         self._clock = clock
         self._chance = chance
+        self._tell_moments = tell
         self._agenda: Agenda[str] = Agenda(clock)
         self._offered: dict[str, dict[str, int]] = {}
         self._failures: dict[str, str] = {}
@@ -166,10 +170,12 @@ class Conductor:
         if record is None:
             self._offered.pop(instance_id, None)
             return None
+        is_told = await self._tell_owed(record)
         task = self._tasks.current(record.task)
         if record.state in FINAL:
             self._offered.pop(instance_id, None)
-            return await self._keep_or_drop(record, task)
+            until_ms = await self._keep_or_drop(record, task)
+            return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
             await self._admit(task)
             return self._clock.now_ms() + LOOK_MS
@@ -185,6 +191,19 @@ class Conductor:
         await self._offer(record)
         is_more = len(results) == COUNTED
         return self._clock.now_ms() + (0 if is_more else LOOK_MS)
+
+    async def _tell_owed(self, record: Instance) -> bool:
+        """Tell what the record owes; False if that did not go, which holds up nothing else of the instance."""
+        if not owed(record):
+            return True
+        try:
+            await self._tell_moments(record)
+        except FATAL:
+            raise
+        except StreamError as error:
+            self._tell(record.instance_id, error)
+            return False
+        return True
 
     async def _admit(self, task: TaskRecord) -> None:
         """Let instances of the task begin. One node does it for all of a task, so that its limit holds."""

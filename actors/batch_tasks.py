@@ -58,6 +58,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
     executor: str = "python"
     """`python`, or where somebody else runs the items: `http:URL`, `nats:SUBJECT`."""
+    callback: str = ""
+    """The URL that is told of instances whose submitter names none."""
 
     @property
     def retries(self) -> Backoff:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import aiohttp.abc
 from yarl import URL
 
 from platforms.adapter import Request, Response
 
-__all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport"]
+__all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport", "shown_url"]
 
 CHUNK = 1 << 16
 MOST_REASON = 200
@@ -58,20 +60,20 @@ class Transport:
                 return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlatformDown(
-                f"{request.method} {_shown(request.url)}: {type(error).__name__} {_said(error)}"
+                f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_said(error)}"
             ) from None
 
 
 async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
     """Read the body, decompressed, up to `most` bytes."""
     if answer.content_length is not None and answer.content_length > most:
-        raise TooMuch(f"{_shown(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
+        raise TooMuch(f"{shown_url(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
     parts, size = [], 0
     async for part in answer.content.iter_chunked(CHUNK):
         parts.append(part)
         size += len(part)
         if size > most:
-            raise TooMuch(f"{_shown(str(answer.url))}: more than the {most} bytes allowed")
+            raise TooMuch(f"{shown_url(str(answer.url))}: more than the {most} bytes allowed")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -82,15 +84,15 @@ def check_url(url: str) -> URL:
         parsed = URL(url, encoded=False)
         has_user = bool(parsed.user or parsed.password)
     except ValueError:
-        raise BadUrl(f"cannot call {_shown(url)!r}: it is no URL") from None
+        raise BadUrl(f"cannot call {shown_url(url)!r}: it is no URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise BadUrl(f"cannot call {_shown(url)!r}: the URL must begin with http:// or https:// and name a host")
+        raise BadUrl(f"cannot call {shown_url(url)!r}: the URL must begin with http:// or https:// and name a host")
     if has_user:
-        raise BadUrl(f"cannot call {_shown(url)!r}: put user and password into the account, not into the URL")
+        raise BadUrl(f"cannot call {shown_url(url)!r}: put user and password into the account, not into the URL")
     return parsed
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
     """Return the URL without user, query and fragment: those may be secret."""
     try:
         parts = urlsplit(url)
@@ -105,9 +107,13 @@ def _said(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def open_transport(*, connections: int = 200) -> AsyncIterator[Transport]:
-    """Open the node's client; closed with the block."""
-    connector = aiohttp.TCPConnector(limit=connections, ttl_dns_cache=60)
+async def open_transport(
+    *, connections: int = 200, resolver: aiohttp.abc.AbstractResolver | None = None
+) -> AsyncIterator[Transport]:
+    """Open the node's client; closed with the block. With a `resolver` of the caller's own every request asks it, and
+    connects to one of the addresses that it answers."""
+    own: dict[str, Any] = {"ttl_dns_cache": 60} if resolver is None else {"use_dns_cache": False, "force_close": True}
+    connector = aiohttp.TCPConnector(limit=connections, resolver=resolver, **own)
     async with aiohttp.ClientSession(
         connector=connector,
         headers={"User-Agent": "penstock"},

@@ -12,8 +12,11 @@ from msgspec import Raw
 from actors.batch_instances import InstanceExists, Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
+from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
 from actors.model.batch_record import Instance, shown_state
+from actors.model.callback_rules import Allowed
+from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput
 from penstock.batch_views import UPLOAD_BYTES, Beat, ItemPage, ItemView, View, Wanted, result_file, upload_name
 from penstock.errors import NotAccepted, UsageError
@@ -28,6 +31,8 @@ __all__ = ["BatchDesk"]
 INPUT_BYTES = 64 * 1024
 """Of an input that is given as JSON: it stands in the instance's record, which is written at every step."""
 LONGEST_NAME = 255
+NO_CALLBACK = "none"
+"""In place of a URL: nobody is called, whatever the task says."""
 MOST_ITEMS = 1_000
 MOST_REDONE = 1_000
 MOST_SHOWN = 1_000
@@ -39,8 +44,9 @@ ROOM_EACH = 100
 
 
 class BatchDesk:
-    """One desk. Raises UnknownTask, UnknownInstance, InstanceExists, NotAccepted (with `code`: `state`, `not_found`),
-    UsageError, MalformedSubject, FileTooLarge, and the broker's errors."""
+    """One desk; `callbacks`: whom its submitters may have called. Raises UnknownTask, UnknownInstance, InstanceExists,
+    NotAccepted (with `code`: `state`, `not_found`, `bad`), UsageError, MalformedSubject, FileTooLarge, and the broker's
+    errors."""
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class BatchDesk:
         files: Files,
         beats: Bucket[bytes],
         clock: Clock,
+        callbacks: Allowed | None = None,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -58,6 +65,7 @@ class BatchDesk:
         self._files = files
         self._beats = beats
         self._clock = clock
+        self._callbacks = callbacks or Allowed()
 
     async def submit(
         self,
@@ -72,11 +80,13 @@ class BatchDesk:
         tenant: str = "",
         priority: int = 0,
         weight: int = 1,
+        callback: str = "",
     ) -> View:
         """Make an instance of a task, of `given` (any JSON value) or of a file with `given` as its params: `upload`, or
         `file`, which somebody put into the object store under a name that `upload_name` made. `name`: what its sender
-        calls it. The same again under an id of the caller's own is one instance."""
-        self._tasks.current(task)
+        calls it. `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's.
+        The same again under an id of the caller's own is one instance, which stays as it was made first."""
+        callback = self._checked_callback(callback or self._tasks.current(task).callback)
         chosen = check_token("instance", instance_id or secrets.token_hex(8))
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
             raise UsageError(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
@@ -96,8 +106,18 @@ class BatchDesk:
             tenant=tenant,
             priority=priority,
             weight=weight,
+            callback=callback,
         )
         return self._view(await self._create(record))
+
+    def _checked_callback(self, url: str) -> str:
+        if url in ("", NO_CALLBACK):
+            return ""
+        try:
+            check_callback(url, self._callbacks)
+        except BadCallback as error:
+            raise NotAccepted(str(error), code="bad", field="callback") from error
+        return url
 
     async def _sheet_input(self, instance_id: str, file: str, *, name: str, sheet: str, params: Raw) -> Raw:
         info = await self._files.info(file) if file.startswith(f"{instance_id}/upload-") else None
@@ -232,6 +252,8 @@ class BatchDesk:
             reasons=record.reasons,
             step=beat,
             result=msgspec.json.decode(record.result),
+            callback=shown_url(record.callback) if record.callback else "",
+            calls=record.moments if record.callback else (),
         )
 
     async def _beat(self, record: Instance) -> Beat | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from anyio.abc import TaskStatus
 
+from actors.batch_callbacks import Moments
 from actors.batch_conductor import Conductor
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
@@ -17,6 +18,7 @@ from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
 from actors.membership import Members
+from actors.model.callback_rules import parse_allowed
 from actors.release import ReleaseRates
 from actors.supervisor import ActorSpec
 from penstock.batch_desk import BatchDesk
@@ -88,6 +90,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         beats=node.bucket("BEATS"),
         clock=node.clock,
         chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        tell=Moments(instances, node.publisher, node.connection.namespace).tell,
     )
     executor = None
     if handlers and node.config.has_role("executor"):
@@ -105,7 +108,13 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
             stop=node.stop,
         )
     desk = BatchDesk(
-        tasks=tasks, instances=instances, items=items, files=files, beats=node.bucket("BEATS"), clock=node.clock
+        tasks=tasks,
+        instances=instances,
+        items=items,
+        files=files,
+        beats=node.bucket("BEATS"),
+        clock=node.clock,
+        callbacks=parse_allowed(node.config.callback_hosts),
     )
     yield BatchEngine(
         tasks=tasks,

@@ -87,6 +87,7 @@ class BatchService:
             tenant=ask.tenant,
             priority=ask.priority,
             weight=ask.weight,
+            callback=ask.callback,
         )
         return encode(view)
 

@@ -51,4 +51,5 @@ def _rest(ask: _Handed) -> dict[str, Any]:
         "tenant": ask.tenant,
         "priority": ask.priority,
         "weight": ask.weight,
+        "callback": ask.callback,
     }

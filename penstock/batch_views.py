@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from actors.model.batch_record import FINAL
+from actors.model.batch_record import FINAL, Moment
 from penstock.errors import NotAccepted
 from streams.batch_messages import Counts, Status
 
@@ -41,6 +41,10 @@ class View(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     step: Beat | None = None
     result: Any = None
+    callback: str = ""
+    """Without its query."""
+    calls: tuple[Moment, ...] = ()
+    """What the callback is told, and how far that is."""
 
     @property
     def is_over(self) -> bool:

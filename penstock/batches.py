@@ -66,13 +66,15 @@ def batch(
     item_timeout_s: float = 60.0,
     keep_days: int = 14,
     concurrency: int = 1,
+    callback: str = "",
     version: str = "",
 ) -> Callable[[ClassT], ClassT]:
     """Have instances of the task run by the decorated class, which is made without arguments, once a process.
 
     Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time, `main_concurrency`
     instances at work (0: no limit). `most_failures`: share of the items that may fail before the rest is stopped.
-    `concurrency`: items of one chunk at the same time, for functions that wait for others. Raises UsageError.
+    `concurrency`: items of one chunk at the same time, for functions that wait for others. `callback`: the URL that is
+    told of an instance whose submitter names none; the operator has to allow its host. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -95,6 +97,7 @@ def batch(
             chunk_items=chunk_items,
             item_timeout_ms=round(item_timeout_s * 1000),
             keep_days=keep_days,
+            callback=callback,
         )
         _handlers[task] = _handler(_checked(record), cls, concurrency), cls
         return cls
@@ -116,6 +119,7 @@ def external_batch(
     chunk_items: int = 100,
     timeout_s: float = 60.0,
     keep_days: int = 14,
+    callback: str = "",
     version: str = "",
 ) -> None:
     """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
@@ -140,6 +144,7 @@ def external_batch(
             chunk_items=chunk_items,
             item_timeout_ms=round(timeout_s * 1000),
             keep_days=keep_days,
+            callback=callback,
             executor=_checked_place(task, place),
         )
     )

@@ -55,10 +55,13 @@ class Batches:
         tenant: str = "",
         priority: int = 0,
         weight: int = 1,
+        callback: str = "",
         on_sent: Callable[[float], None] | None = None,
     ) -> View:
-        """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, up to 200 MiB) with
-        `input` as its params. `sheet`: which of a workbook's sheets, else the first.
+        """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, parquet, up to 200
+        MiB) with `input` as its params. `sheet`: which of a workbook's sheets, else the first.
+
+        `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's own.
 
         The same again under an `id` of your own is one instance, so with one it is safe to repeat what was interrupted.
         `on_sent` hears which share of the file is sent, from 0 to 1."""
@@ -71,6 +74,7 @@ class Batches:
             "tenant": tenant,
             "priority": priority,
             "weight": weight,
+            "callback": callback,
         }
         if file is None:
             return await self._view("submit", ask)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from actors.model.callback_rules import parse_allowed
 from actors.secrets import BadReference, is_reference, is_secret_name, looks_secret, resolve_reference
 from penstock.errors import UsageError
 from penstock.logs import Form, Level
@@ -30,7 +31,7 @@ PREFIX = "PENSTOCK_"
 ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
 """What a node can do; it does all of it unless told otherwise."""
 SCHEMES = ("nats", "tls", "ws", "wss")
-LISTS = ("roles", "labels")
+LISTS = ("roles", "labels", "callback_hosts")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 to 64 of A-Z a-z 0-9 _ -")]
 
@@ -89,6 +90,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The gateway's certificate chain and key, as PEM files."""
     behind_proxy: bool = False
     """A reverse proxy stands before the gateway: it ends TLS, and its X-Forwarded-For is believed."""
+    callback_hosts: tuple[str, ...] = ()
+    """Whom batches' submitters may have called: host names, `*.` and a name, `*`, HOST:PORT, addresses; networks such
+    as 10.0.0.0/8, into which those names may lead. Empty: nobody. The same on every node."""
+    callback_secret: str = ""
+    """The secret with which calls are signed, 16 characters or more."""
     monitor: str = ""
     """The server's monitoring address (http://host:8222), for `penstock doctor`; empty: not asked."""
     log_level: Level = "info"
@@ -102,12 +108,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"roles: {role!r} is none; there are {', '.join(ROLES)}{_nearest(role, ROLES)}")
-        for name in ("password", "token", "nkey_seed"):
+        for name in ("password", "token", "nkey_seed", "callback_secret"):
             value = getattr(self, name)
             if value and not is_reference(value):
                 raise ValueError(
                     f"{name}: write env:NAME or file:/path in its place; a secret is never written down here"
                 )
+        _check_callbacks(self)
 
     @property
     def is_embedded(self) -> bool:
@@ -272,6 +279,15 @@ def _check_http(config: Config) -> None:
             )
     if bool(config.http_cert) != bool(config.http_key):
         raise ValueError("http_cert, http_key: one without the other; set both, or neither")
+
+
+def _check_callbacks(config: Config) -> None:
+    try:
+        parse_allowed(config.callback_hosts)
+    except ValueError as error:
+        raise ValueError(f"callback_hosts: {error}") from None
+    if bool(config.callback_hosts) != bool(config.callback_secret):
+        raise ValueError("callback_hosts, callback_secret: one without the other; set both, or neither")
 
 
 def is_loopback(host: str) -> bool:

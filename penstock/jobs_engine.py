@@ -1,12 +1,13 @@
 """Wires the delay queue of one node: what its parts share, and the actors with their roles."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from actors.delay_timer.timer import DelayTimer
 from actors.job_desk import JobDesk
 from actors.job_store import JobStore
+from actors.job_worker.handler import Handler
 from actors.measures import Measures
 from actors.recurring import RecurringJobs
 from actors.release import ReleaseRates
@@ -14,6 +15,7 @@ from actors.supervisor import ActorSpec
 from actors.topics import Topics
 from penstock.job_doors import job_door_actors, open_job_desk, sharing_nodes
 from penstock.job_handlers import JobHandlers, open_job_workers
+from penstock.jobs import handlers as registered
 from penstock.node import AT_ONCE, Node
 from streams.server_clock import ServerClock
 
@@ -46,14 +48,24 @@ class JobsEngine:
 
 
 @asynccontextmanager
-async def open_jobs_engine(node: Node, measures: Measures) -> AsyncIterator[JobsEngine]:
-    """Open what the engine's parts share, one of each for the node."""
+async def open_jobs_engine(
+    node: Node, measures: Measures, built_in: Sequence[Handler] = ()
+) -> AsyncIterator[JobsEngine]:
+    """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own."""
     namespace = node.connection.namespace
     clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
     rates = ReleaseRates(lambda topic: topics.current(topic).rate, sharing_nodes(node.members))
-    handlers = open_job_workers(node, store=store, topics=topics, rates=rates, clock=clock, measures=measures)
+    handlers = open_job_workers(
+        node,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        measures=measures,
+        registered={**registered(), **{handler.topic: handler for handler in built_in}},
+    )
     timer = DelayTimer(
         connection=node.connection,
         namespace=namespace,

@@ -13,6 +13,7 @@ __all__ = ["open_engines"]
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.batch_callbacks import open_callbacks
     from penstock.batch_engine import open_batch_engine
     from penstock.fetch_engine import open_fetch_engine
     from penstock.gateway.actor import gateway_spec
@@ -31,7 +32,8 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     )
     async with (
         opened as fetch,
-        open_jobs_engine(node, fetch.measures) as jobs,
+        open_callbacks(node) as callbacks,
+        open_jobs_engine(node, fetch.measures, callbacks) as jobs,
         open_batch_engine(node) as batches,
     ):
         node.status = lambda: Status(

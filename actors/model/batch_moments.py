@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from actors.model.batch_record import Instance, Moment, MomentName
 from streams.batch_messages import BatchEvent
 
-__all__ = ["called", "event_of", "find", "owed", "reach", "told"]
+__all__ = ["CallState", "called", "event_of", "find", "owed", "reach", "told"]
 
+CallState = Literal["waiting", "taken", "given_up"]
 MOST_SETTLED = 20
 MAX_INFO = 300
 
@@ -48,9 +49,7 @@ def find(record: Instance, name: str, pass_no: int) -> Moment | None:
     return next((each for each in record.moments if (each.name, each.pass_no) == (name, pass_no)), None)
 
 
-def called(
-    record: Instance, moment: Moment, state: Literal["waiting", "taken", "given_up"], *, tries: int, info: str = ""
-) -> Instance:
+def called(record: Instance, moment: Moment, state: CallState, *, tries: int, info: str = "") -> Instance:
     """Record how a call went. What was taken stays so."""
     now = find(record, moment.name, moment.pass_no)
     if now is None or now.state == "taken":

@@ -15,6 +15,7 @@ from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.batch_tasks import TaskRecord
+    from actors.model.batch_record import Moment
     from penstock.batch_views import ItemView, View
     from penstock.client_batches import Batches
 
@@ -58,7 +59,7 @@ async def open_batches(call: Call) -> "AsyncIterator[Batches]":
 
 async def _submit(
     call: Call,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv or jsonl.")] = "",
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv, jsonl or parquet.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="KEY", help="Which task is to run.")] = "",
     param: Annotated[
         list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.", show_default=False)
@@ -70,6 +71,10 @@ async def _submit(
     id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", show_default=False)] = "",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
+    callback: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.", show_default=False),
+    ] = "",
     waits: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if that is not done.")
     ] = False,
@@ -91,6 +96,7 @@ async def _submit(
                 sheet=sheet,
                 tenant=tenant,
                 priority=priority,
+                callback=callback,
                 on_sent=sent,
             )
         call.out.say(f"{view.instance_id}: {view.state}")
@@ -273,6 +279,15 @@ def _say(call: Call, view: "View") -> None:
         call.out.say(f"  {reason}")
     for name in _files(view):
         call.out.say(f"  result: {name}; penstock batch result {view.instance_id}")
+    for told in view.calls:
+        call.out.say(f"  callback {view.callback}: {_call(told)}")
+
+
+def _call(told: "Moment") -> str:
+    """Return what the callback was told, and how far that is: `done, pass 2: given up after 12 tries: …`."""
+    name = told.name.replace("_", " ") + (f", pass {told.pass_no}" if told.pass_no > 1 else "")
+    after = f" after {told.tries} tries" if told.tries > 1 or told.info else ""
+    return f"{name}: {told.state.replace('_', ' ')}{after}" + (f": {told.info}" if told.info else "")
 
 
 def _files(view: "View") -> list[Any]:

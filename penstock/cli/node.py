@@ -65,6 +65,12 @@ async def _up(
     app: Annotated[
         str | None, typer.Option(metavar="MODULE", help="Python module with your own handlers, tasks and sinks.")
     ] = None,
+    callback_hosts: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Hosts that batches' submitters may have called.")
+    ] = None,
+    callback_secret: Annotated[
+        str | None, typer.Option(metavar="env:NAME|file:/PATH", help="What these calls are signed with.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
     seed: Seed = None,
 ) -> None:
@@ -85,6 +91,8 @@ async def _up(
         app=app,
         metrics=metrics,
         http=http,
+        callback_hosts=callback_hosts,
+        callback_secret=callback_secret,
         log_level=log_level,
     )
     if config.app:

@@ -14,6 +14,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from actors.batch_tasks import TaskRecord, UnknownTask
+from actors.callback_transport import LONGEST_URL
+from actors.model.batch_record import Moment
 from penstock.answering import NUMBERS, refusal_of
 from penstock.batch_views import Beat, ItemPage, ItemView, View, Wanted
 from penstock.gateway.callers import PART
@@ -34,14 +36,16 @@ Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class SubmitQuery(Asked, frozen=True, kw_only=True):
-    """`id`: of your own, under which the same again is one instance. Of a file: its `name`, which of a workbook's
-    sheets, and `params`, JSON for the task's code."""
+    """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
+    failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, and
+    `params`, JSON for the task's code."""
 
     id: Annotated[str, Meta(max_length=64)] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     name: Text = ""
     sheet: Text = ""
     params: Annotated[str, Meta(max_length=2048)] = ""
+    callback: Annotated[str, Meta(max_length=LONGEST_URL)] = ""
 
 
 class BatchesQuery(Asked, frozen=True, kw_only=True):
@@ -87,9 +91,21 @@ class BatchCounts(Struct, frozen=True, kw_only=True):
     cancelled: int = 0
 
 
+class BatchCall(Struct, frozen=True, kw_only=True):
+    """What the callback is told: `event` is `first_failure`, `done`, `failed` or `cancelled`, of which pass. `state`:
+    `owed`, `waiting` for the next try, `taken`, or `given_up`; `info`: why the last try was not taken."""
+
+    event: str
+    pass_no: int
+    at_ms: int
+    state: str
+    tries: int
+    info: str
+
+
 class BatchShown(Struct, frozen=True, kw_only=True):
     """An instance as it stands. `items`: null before all are known; `step`: how far a split or a reduce is; `files`: of
-    the result; `result`: what the task's own code said at the end."""
+    the result; `result`: what the task's own code said at the end; `callback`: without its query."""
 
     id: str
     task: str
@@ -106,6 +122,8 @@ class BatchShown(Struct, frozen=True, kw_only=True):
     step: Beat | None
     files: list[str]
     result: Any
+    callback: str
+    calls: list[BatchCall]
 
 
 class BatchesShown(Struct, frozen=True, kw_only=True):
@@ -162,6 +180,7 @@ async def submit(shared: Shared, call: Call) -> Answer:
         "instance_id": call.caller.inner_id(asked.id or secrets.token_hex(8)),
         "tenant": call.caller.tenant,
         "priority": asked.priority,
+        "callback": asked.callback,
     }
     with _telling(call):
         if call.upload is not None:
@@ -353,6 +372,19 @@ def _shown(call: Call, view: View) -> BatchShown:
         step=view.step,
         files=[each for each in told if isinstance(each, str)] if isinstance(told, list) else [],
         result=view.result,
+        callback=view.callback,
+        calls=[_called(each) for each in view.calls],
+    )
+
+
+def _called(moment: Moment) -> BatchCall:
+    return BatchCall(
+        event=moment.name,
+        pass_no=moment.pass_no,
+        at_ms=moment.at_ms,
+        state=moment.state,
+        tries=moment.tries,
+        info=moment.info,
     )
 
 

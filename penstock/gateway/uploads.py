@@ -17,6 +17,7 @@ SHEETS = (
     "text/csv",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     "application/x-ndjson",
+    "application/vnd.apache.parquet",
 )
 """What an upload may call itself; what it is, is seen when it is read."""
 LONGEST_NAME = 200

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 
+from actors.batch_callbacks import TRIES
 from actors.batch_items import BatchItems
+from actors.measures import Measures
 from actors.membership import NodeRecord, Status
+from actors.model.backoff import Backoff
 from actors.model.batch_record import Instance
-from actors.supervisor import Supervisor
+from actors.supervisor import ActorSpec, Supervisor
+from penstock.batch_callbacks import open_callbacks
 from penstock.batch_desk import BatchDesk
 from penstock.batch_engine import BatchEngine, open_batch_engine
 from penstock.batch_views import View
 from penstock.batches import task_handlers
 from penstock.config import Config
-from penstock.node import open_node
+from penstock.jobs_engine import open_jobs_engine
+from penstock.node import Node, open_node
 from streams.batch_messages import ChunkResult
 from streams.connection import Connection
 from streams.specs import wanted
@@ -68,17 +73,27 @@ class Plant:
 
 @asynccontextmanager
 async def plant(
-    connection: Connection, tasks: Sequence[str], *, name: str = "n1", roles: tuple[str, ...] = ()
+    connection: Connection,
+    tasks: Sequence[str],
+    *,
+    name: str = "n1",
+    roles: tuple[str, ...] = (),
+    calls: Mapping[str, Any] | None = None,
+    tries: Backoff = TRIES,
 ) -> AsyncIterator[Plant]:
-    """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then."""
+    """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then. With `calls`,
+    the configuration of callbacks, it runs jobs too, which carry them."""
     await apply(connection, wanted(connection.namespace, profile="fast"))
-    config = Config(nats="nats://given", roles=roles, namespace=connection.namespace.name)
+    config = Config(nats="nats://given", roles=roles, namespace=connection.namespace.name, **(calls or {}))
     stop = anyio.Event()
     record = NodeRecord(node=name, run=name, roles=roles)
     async with open_node(config, connection, record, stop) as node:
-        async with open_batch_engine(node, [task_handlers()[task] for task in tasks]) as engine:
+        async with (
+            open_batch_engine(node, [task_handlers()[task] for task in tasks]) as engine,
+            _jobs_of(node, tries) as jobs,
+        ):
             node.status = lambda: Status(tasks=engine.served)
-            specs = [*node.actors(), *engine.actors()]
+            specs = [*node.actors(), *jobs, *engine.actors()]
             supervisor = Supervisor(
                 [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=10, chance=lambda: 0.0
             )
@@ -88,6 +103,15 @@ async def plant(
                 yield made
                 stop.set()
             assert made.failures() == {}
+
+
+@asynccontextmanager
+async def _jobs_of(node: Node, tries: Backoff) -> AsyncIterator[tuple[ActorSpec, ...]]:
+    if not node.config.callback_hosts:
+        yield ()
+        return
+    async with open_callbacks(node, tries) as callers, open_jobs_engine(node, Measures(), callers) as jobs:
+        yield jobs.actors()
 
 
 @asynccontextmanager

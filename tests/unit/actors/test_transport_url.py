@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.transport import BadUrl, _said, _shown, check_url
+from actors.transport import BadUrl, _said, check_url, shown_url
 
 SECRET = "s3cr3t"
 
@@ -52,7 +52,7 @@ def test_any_text_is_called_or_refused(text: str) -> None:
 
 
 def test_what_is_shown_has_neither_user_nor_query() -> None:
-    shown = _shown(f"https://user:{SECRET}@host:8443/orders?sign={SECRET}#{SECRET}")
+    shown = shown_url(f"https://user:{SECRET}@host:8443/orders?sign={SECRET}#{SECRET}")
     assert shown == "https://host:8443/orders"
 
 
