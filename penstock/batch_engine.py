@@ -20,6 +20,7 @@ from actors.batch_worker.handler import TaskHandler
 from actors.membership import Members
 from actors.model.callback_rules import parse_allowed
 from actors.release import ReleaseRates
+from actors.revenants import Revenants
 from actors.supervisor import ActorSpec
 from penstock.batch_desk import BatchDesk
 from penstock.batch_service import BatchService
@@ -39,6 +40,7 @@ class BatchEngine:
     instances: Instances
     desk: BatchDesk
     conductor: Conductor
+    revenants: Revenants
     executor: Executor | None
     service: BatchService
     submissions: BatchSubmissions
@@ -55,6 +57,7 @@ class BatchEngine:
             ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+            ActorSpec(name="revenants of work", role="conductor", run=self.revenants.run),
             ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
             ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
         )
@@ -121,6 +124,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         instances=instances,
         desk=desk,
         conductor=conductor,
+        revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")]),
         executor=executor,
         service=BatchService(desk, node.connection, node.stop),
         submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),

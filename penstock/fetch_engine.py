@@ -17,6 +17,7 @@ from actors.measures import Measures
 from actors.membership import Members
 from actors.monitor import Monitor
 from actors.notify import Notifier
+from actors.revenants import Revenants
 from actors.settings_watch import LiveSettings
 from actors.slice_allocator import SliceAllocator
 from actors.sources import Sources
@@ -58,6 +59,7 @@ class FetchEngine:
         self.fetcher = _fetcher(shared)
         self.allocator = _allocator(shared)
         self.monitor = _monitor(shared)
+        self.revenants = Revenants(shared.connection, [shared.connection.namespace.stream("SLICES")])
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever consumes comes before whoever produces for it."""
@@ -67,6 +69,7 @@ class FetchEngine:
             ActorSpec(name="fetcher", role="fetcher", run=self.fetcher.run, drains=True),
             ActorSpec(name="allocator", role="allocator", run=self.allocator.run),
             ActorSpec(name="monitor", role="monitor", run=self.monitor.run),
+            ActorSpec(name="revenants of slices", role="monitor", run=self.revenants.run),
         )
 
 

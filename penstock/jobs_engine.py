@@ -11,6 +11,7 @@ from actors.job_worker.handler import Handler
 from actors.measures import Measures
 from actors.recurring import RecurringJobs
 from actors.release import ReleaseRates
+from actors.revenants import Revenants
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
 from penstock.job_doors import job_door_actors, open_job_desk, sharing_nodes
@@ -34,6 +35,7 @@ class JobsEngine:
     handlers: JobHandlers
     timer: DelayTimer
     recurring: RecurringJobs
+    revenants: Revenants
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever hands out before whoever makes ready and lets in."""
@@ -43,6 +45,7 @@ class JobsEngine:
             *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
+            ActorSpec(name="revenants", role="timer", run=self.revenants.run),
             *job_door_actors(self.node, self.desk),
         )
 
@@ -94,4 +97,5 @@ async def open_jobs_engine(
             handlers=handlers,
             timer=timer,
             recurring=recurring,
+            revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")]),
         )

@@ -12,13 +12,16 @@ __all__ = ["ConsumerState", "consumer_states", "consumers_pending"]
 
 class ConsumerState(NamedTuple):
     """One consumer as the server counts. `pending`: not delivered yet; `in_hand`: delivered and not acknowledged;
-    `pulls`: requests that wait for messages now; `delivered`: deliveries so far, repeats too."""
+    `pulls`: requests that wait for messages now; `delivered`: deliveries so far, repeats too; `ack_floor`: all of its
+    `subject` up to this sequence is acknowledged."""
 
     name: str
     pending: int
     in_hand: int
     pulls: int
     delivered: int
+    ack_floor: int
+    subject: str
 
 
 async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
@@ -30,6 +33,8 @@ async def consumer_states(connection: Connection, stream: str, *, timeout_s: flo
             in_hand=one["num_ack_pending"],
             pulls=one.get("num_waiting", 0),
             delivered=one["delivered"]["consumer_seq"],
+            ack_floor=one["ack_floor"]["stream_seq"],
+            subject=one["config"].get("filter_subject", ">"),
         )
         async for one in _consumers(connection, stream, timeout_s)
     ]

@@ -22,6 +22,7 @@ __all__ = [
     "extent_of",
     "last_entries",
     "last_entry",
+    "next_entry",
     "purge_subject",
     "read_log",
 ]
@@ -104,6 +105,11 @@ async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | 
 async def last_entry(connection: Connection, stream: str, subject: str, *, timeout_s: float = 5.0) -> LogEntry | None:
     """Return the last message whose subject matches, as the stream's leader has it; None if there is none."""
     return await _asked_of_leader(connection, stream, {"last_by_subj": subject}, timeout_s)
+
+
+async def next_entry(connection: Connection, stream: str, subject: str, *, start_seq: int = 1) -> LogEntry | None:
+    """Return the first message from a sequence on whose subject matches, as the stream's leader has it."""
+    return await _asked_of_leader(connection, stream, {"seq": start_seq, "next_by_subj": subject}, 5.0)
 
 
 async def _asked_of_leader(

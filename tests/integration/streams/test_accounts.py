@@ -43,6 +43,8 @@ PUBLISH = {
     "settle jobs": ("$JS.ACK.PENSTOCK_JOBS.jobs_mail.1.1.1.1.1", NODE),
     "read a job": (f"{API}DIRECT.GET.PENSTOCK_JOBS", NODE),
     "delete jobs": (f"{API}STREAM.PURGE.PENSTOCK_JOBS", NODE),
+    "remove what came back of the slices": (f"{API}STREAM.MSG.DELETE.PENSTOCK_SLICES", NODE),
+    "look for what came back of the slices": (f"{API}STREAM.MSG.GET.PENSTOCK_SLICES", NODE),
     "write a token": ("$KV.PENSTOCK_TOKENS.a", NODE),
     "read tokens": (f"{API}DIRECT.GET.KV_PENSTOCK_TOKENS", NODE),
     "publish in another namespace": ("other.orders.mall.shop.1", ADMIN),

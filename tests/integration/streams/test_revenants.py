@@ -1,0 +1,87 @@
+"""What a killed server brings back below the ack floor is removed, and nothing else."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from streams.clock import now_ms
+from streams.connection import Connection, connect
+from streams.log import read_log
+from streams.outcomes import Outgoing
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.revenants import remove_revenants
+from streams.server import EmbeddedServer
+from tests.support.server import add_consumer, add_stream
+
+CONSUMERS = {"a": "c", "b": "d"}
+"""The consumer of each kind of work."""
+
+
+async def work_queue(connection: Connection) -> str:
+    stream = await add_stream(connection, "WORK", retention="workqueue", max_msgs_per_subject=1, allow_direct=True)
+    for kind, consumer in CONSUMERS.items():
+        pattern = connection.namespace.pattern("work", kind, ">")
+        await add_consumer(connection, stream, consumer, filter_subject=pattern, ack_wait=600 * 10**9)
+    return stream
+
+
+async def publish(publisher: Publisher, connection: Connection, *names: str) -> None:
+    subjects = [connection.namespace.subject("work", *name.split(".")) for name in names]
+    await publisher.publish_many([Outgoing(subject, b"") for subject in subjects])
+
+
+async def settle(connection: Connection, stream: str, kind: str, count: int) -> None:
+    async with PullOnce(connection) as pulls:
+        for _ in range(count):
+            [delivery] = await pulls.pull(stream, CONSUMERS[kind], most=1, wait_s=20)
+            await delivery.ack_sync()
+
+
+async def until_written(store: Path) -> None:
+    """Wait until what was acknowledged is in the consumers' files: they have not changed for a while."""
+    while now_ms() / 1000 - last_written(store) < 2:
+        await anyio.lowlevel.checkpoint()
+
+
+def last_written(store: Path) -> float:
+    return max(path.stat().st_mtime for path in store.rglob("o.dat"))
+
+
+async def left(connection: Connection, stream: str) -> list[str]:
+    """Return what the stream holds, kind and name, in order."""
+    entries = read_log(connection, stream, connection.namespace.pattern("work", ">"))
+    return [".".join(entry.subject.split(".")[2:]) async for entry in entries]
+
+
+async def test_what_was_acknowledged_and_is_back_after_a_crash_is_removed(own_server: EmbeddedServer) -> None:
+    """What was replaced and acknowledged comes back each time (ADR 20), and so serves as an example for the rest."""
+    with anyio.fail_after(60):
+        async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
+            stream = await work_queue(connection)
+            await publish(publisher, connection, "a.back", "b.waits", "a.back", "a.done")
+            await settle(connection, stream, "a", 2)
+            await publish(publisher, connection, "a.waits")
+            await until_written(own_server.store)
+            await own_server.kill()
+            await own_server.start()
+            assert await left(connection, stream) == ["a.back", "b.waits", "a.waits"]
+
+            assert await remove_revenants(connection, stream) == 1
+            assert await left(connection, stream) == ["b.waits", "a.waits"]
+            assert await remove_revenants(connection, stream) == 0
+            await settle(connection, stream, "a", 1)
+            await settle(connection, stream, "b", 1)
+
+
+@pytest.mark.parametrize("settled", [0, 1, 5])
+async def test_what_waits_or_is_in_hand_stays(connection: Connection, publisher: Publisher, settled: int) -> None:
+    stream = await work_queue(connection)
+    await publish(publisher, connection, *(f"a.{number}" for number in range(10)))
+    await settle(connection, stream, "a", settled)
+    async with PullOnce(connection) as pulls:
+        [in_hand] = await pulls.pull(stream, CONSUMERS["a"], most=1, wait_s=20)
+        assert await remove_revenants(connection, stream) == 0
+        assert await left(connection, stream) == [f"a.{number}" for number in range(settled, 10)]
+        await in_hand.ack_sync()
