@@ -13,7 +13,7 @@ from tests.support.processes import free_ports
 from tests.support.reader import Reader
 
 pytestmark = [
-    pytest.mark.timeout(180),  # some twenty processes, one after the other
+    pytest.mark.timeout(400),  # some twenty processes, one after the other
     pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl"),
 ]
 

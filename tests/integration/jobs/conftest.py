@@ -8,6 +8,12 @@ from streams.connection import Connection
 from tests.support.jobs import Jobs, open_jobs
 
 
+@pytest.fixture(autouse=True)
+def _lists_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the jobs of one list may come to the desk a moment apart."""
+    monkeypatch.setattr("streams.pull_once.LINGER_S", 2.0)
+
+
 @pytest.fixture
 async def jobs(connection: Connection) -> AsyncIterator[Jobs]:
     async with open_jobs(connection) as opened:

@@ -92,7 +92,7 @@ async def test_a_job_that_was_cancelled_does_not_become_ready_and_one_replaced_d
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher) as firer:
             await until_complete(firer.timer)
-            soon_ms = now_ms() + 1_000
+            soon_ms = now_ms() + 3_000
             await delay(connection, publisher, "cancelled", soon_ms)
             seqs = {name: await delay(connection, publisher, name, soon_ms) for name in ("later", "never")}
             sooner = await delay(connection, publisher, "sooner", soon_ms + HOUR_MS)
@@ -208,7 +208,7 @@ async def test_the_jobs_of_a_killed_timer_are_taken_over_within_five_seconds(
                     (ready,) = await until_ready(connection, 1)
                     assert heir.heard.left == 0
                     assert ready.stored_ms >= ready.due_ms
-    assert took_s < 5 + 5  # five, and what a busy machine adds
+    assert took_s < 5 + 10  # five, and what a busy machine adds
 
 
 # ---- the server goes
@@ -244,7 +244,7 @@ async def test_what_falls_due_while_the_link_is_down_is_left_to_the_server(own_s
             await until_complete(firer.timer)
             cut = anyio.Event()
             connection.on_disconnect(cut.set)
-            due_ms = now_ms() + 1_000
+            due_ms = now_ms() + 2_500
             await delay(connection, publisher, "job", due_ms)
             while not firer.timer._loaded:
                 await anyio.lowlevel.checkpoint()

@@ -165,7 +165,7 @@ async def test_job_that_may_have_killed_its_holders_begins_alone(jobs: Jobs, log
         topic = work.worker.topic(TOPIC)
         await jobs.added(20)
         await log.has("begun 0 1")
-        assert begun_s["0"] - begun_s["suspect"] > 0.95
+        assert begun_s["0"] - begun_s["suspect"] > 0.5  # a second, but for what passed before the suspect was begun
         assert topic.held <= 4  # the suspect and what runs, and the next one: not twenty that it could take with it
 
 

@@ -80,11 +80,11 @@ async def test_handler_that_swallows_its_cancellation_has_failed_too(jobs: Jobs,
 async def test_touch_gives_a_handler_more_time(jobs: Jobs, log: Log) -> None:
     async def handle(job: Job) -> None:
         for _ in range(4):
-            await anyio.sleep(0.4)
+            await anyio.sleep(0.9)
             job.touch()
         log("ended", job.attempt)
 
-    async with working(jobs, handler(handle, ttr_ms=1_000)):
+    async with working(jobs, handler(handle, ttr_ms=3_000)):
         await jobs.add("1")
         await until_gone(jobs)
     assert log.lines == ["ended 1"]
@@ -281,7 +281,7 @@ async def test_rate_is_never_exceeded_and_all_is_run(jobs: Jobs, log: Log) -> No
         await work.end()
     burst = 10
     for count in range(burst + 1, 60):
-        assert begun_s[count] - begun_s[0] >= (count - burst) / 100 - 0.02
+        assert begun_s[count] - begun_s[0] >= (count - burst) / 100 - 0.15  # the first may be begun a moment late
 
 
 async def test_urgent_jobs_go_first_and_the_others_are_not_starved(jobs: Jobs, log: Log) -> None:
