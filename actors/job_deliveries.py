@@ -84,22 +84,20 @@ class JobDeliveries:
         outcome: Literal["buried", "expired"] = "buried",
         node: str = "",
     ) -> list[Answer]:
-        """Make jobs dead letters, with their history; what has expired just ends. The letter is written first: the
-        other way round a crash in between would lose the job."""
-        answers: list[Answer] = [False] * len(buried)
-        if outcome == "buried":
-            jobs = self._jobs
-            at_ms = jobs.clock.now_ms()
-            burials = [
-                Burial(noted_once(came_back(job), at_ms=at_ms, node=node, reason=reason), delivery.seq, reason)
-                for delivery, job, reason in buried
-            ]
-            try:
-                failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
-            except StreamError as error:
-                failures = [error for _ in buried]
-            answers = [failure or False for failure in failures]
-            reach("job.letter")
+        """Make jobs dead letters, with their history; those of what has expired begin with that word. The letter is
+        written first: the other way round a crash in between would lose the job."""
+        jobs, at_ms = self._jobs, self._jobs.clock.now_ms()
+        why = "expired: " if outcome == "expired" else ""
+        burials = [
+            Burial(noted_once(came_back(job), at_ms=at_ms, node=node, reason=why + reason), delivery.seq, why + reason)
+            for delivery, job, reason in buried
+        ]
+        try:
+            failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
+        except StreamError as error:
+            failures = [error for _ in buried]
+        answers: list[Answer] = [failure or False for failure in failures]
+        reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
         now_ms = self._jobs.clock.now_ms()
         ends = [

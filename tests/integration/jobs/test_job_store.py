@@ -381,7 +381,9 @@ async def test_what_has_expired_is_not_handed_out(jobs: Jobs) -> None:
         assert found is not None
         assert found.done is not None
         assert found.done.outcome == "expired"
-        assert await jobs.dead() == []
+        (letter,) = await jobs.dead()
+        assert (letter["id"], letter["reason"]) == ("1", "expired: it was not started in time")
+        assert (await jobs.add("1", policy="again")).is_new
 
 
 async def test_what_is_no_job_is_set_aside_and_blocks_nothing(jobs: Jobs) -> None:

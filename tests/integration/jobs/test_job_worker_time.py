@@ -173,6 +173,8 @@ async def test_expired_job_is_not_run(jobs: Jobs, log: Log) -> None:
             while await jobs.state("1") != "done":
                 await jobs.connection.flush()
     assert log.lines == ["2"]
+    (letter,) = await jobs.dead()
+    assert letter["reason"].startswith("expired: it was not started in time: ")
 
 
 async def test_job_whose_holders_vanished_too_often_is_buried_unrun(jobs: Jobs, log: Log) -> None:
