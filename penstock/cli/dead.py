@@ -1,7 +1,7 @@
 """`penstock dead`: letters about what was given up on; sent round again, or dropped."""
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -11,12 +11,13 @@ import typer
 from penstock.cli.call import Call, command
 from penstock.cli.person import By, Yes, confirm, progress, who
 from penstock.errors import UsageError
-from penstock.times import time_text
+from penstock.times import span_text, time_text
 from streams.clock import monotonic_s, now_ms
 
 if TYPE_CHECKING:
     from penstock.dead_letters import Filter, Letter, Replayed
     from penstock.records import Records
+    from streams.job_messages import Job
 
 __all__ = ["add_to"]
 
@@ -33,6 +34,7 @@ Sequences = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="All that the other options choose.")]
 LONGEST_BODY = 20_000
+LABELS = {"stored_ms": "since", "first_ms": "first", "attempts": "tried", "reason": "why"}
 MOST_AT_ONCE = 256
 TURNS_A_SECOND = 10
 """With --rate: so often some are sent, so that a rate of 100 comes as ten and ten."""
@@ -110,26 +112,52 @@ def _summary(letter: "Letter") -> dict[str, object]:
 async def _show(
     call: Call, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
 ) -> None:
-    """Show one letter whole: body, history, and what sending it again would do."""
+    """Show one letter: why, history, body, and what sending it again would do. With --json it is whole."""
     from penstock.dead_letters import find
     from penstock.records import Records
 
     async with call.session() as session:
         records = Records(session)
         letter = await find(records, which)
+    for line in _lines(letter):
+        call.out.say(line)
     body = _body(letter)
-    for key, value in _summary(letter).items():
-        call.out.say(f"{key}: {time_text(value) if key.endswith('_ms') and isinstance(value, int) else value}")
-    for each in letter.letter.history if letter.letter else ():
-        tried = f"attempt {each.attempt}: {time_text(each.at_ms)} {each.node}: " if each.at_ms else ""
-        call.out.say(f"{tried}{each.reason}")
-    call.out.say(f"again: {_plan_text(letter)}")
-    call.out.say(
-        body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; --json prints all"
-    )
     history = msgspec.to_builtins(letter.letter.history) if letter.letter else []
     is_base64 = letter.letter.is_base64 if letter.letter else False
     call.out.result({**_summary(letter), "history": history, "is_base64": is_base64, "body": body})
+
+
+def _lines(letter: "Letter") -> Iterator[str]:
+    """Yield a letter as a person reads it: of a job its own body, since all else of it stands above."""
+    job = _job(letter)
+    for key, value in _summary(letter).items():
+        is_moment = key.endswith("_ms") and isinstance(value, int)
+        yield f"{LABELS.get(key, key)}: {time_text(value) if is_moment and isinstance(value, int) else value}"
+    if job is not None:
+        yield f"due: {time_text(job.due_ms)}, {job.priority} priority, {span_text(job.ttr_ms)} to run"
+        if job.expires_ms:
+            yield f"expires: {time_text(job.expires_ms)}"
+    for each in letter.letter.history if letter.letter else ():
+        tried = f"attempt {each.attempt}: {time_text(each.at_ms)} {each.node}: " if each.at_ms else ""
+        yield f"{tried}{each.reason}"
+    yield f"again: {_plan_text(letter)}"
+    body = _indented(_body(letter) if job is None else bytes(job.body).decode("utf-8", "replace"))
+    yield body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; --json prints all"
+
+
+def _job(letter: "Letter") -> "Job | None":
+    from penstock.dead_letters import Requeue, plan
+
+    found = plan(letter.letter) if letter.letter is not None else None
+    return found.job if isinstance(found, Requeue) else None
+
+
+def _indented(text: str) -> str:
+    """Return JSON on lines of its own; any other text as it is."""
+    try:
+        return msgspec.json.format(text, indent=2)
+    except msgspec.MsgspecError:
+        return text
 
 
 def _body(letter: "Letter") -> str:

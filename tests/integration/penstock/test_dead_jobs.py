@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -82,7 +83,11 @@ async def test_a_letter_about_a_job_is_shown_with_its_history(cli: CommandLine) 
     await bury(cli, ("mail", "a", "timeout"))
     shown = (await cli("dead", "show", "a")).ok().out
     assert "attempt 3: 2026-11-21T09:30:00Z n1: timeout\nsent round again from dead letter 7 at x\n" in shown
-    assert "again: adds job a of mail, due now, with 3 attempts" in shown
+    assert "why: timeout\ndue: 20" in shown
+    assert ", normal priority, 1m to run\n" in shown
+    assert shown.endswith("again: adds job a of mail, due now, with 3 attempts\n1\n"), "its own body, and that alone"
+    whole = (await cli("dead", "show", "a", "--json")).ok().json()
+    assert json.loads(whole["body"])["most_attempts"] == 3
 
 
 async def test_what_is_there_already_keeps_its_letter(cli: CommandLine) -> None:
