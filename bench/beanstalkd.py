@@ -1,6 +1,9 @@
 """beanstalkd beside us: jobs of 200 B added, taken and finished by one client, drained by two workers, and how late.
 
 The doors are alike: their client on its socket and ours on the service of a node, workers that hold a job at a time.
+What one caller does, one call after the other, is a figure of the way there and back: theirs is one hop to a server
+that does it all, ours goes by the NATS server to a node, from there to the store, and back. So there are figures of
+many callers at once, too: theirs with a connection and a thread each, as its client is made, ours on one connection.
 Both keep what they acknowledge in files, and neither waits for the disk. Where beanstalkd is not installed there is
 nothing to compare, and that is said. It is a table, not a race: to be sound is all that is asked.
 """
@@ -8,9 +11,10 @@ nothing to compare, and that is said. It is a table, not a race: to be sound is 
 from __future__ import annotations
 
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -31,12 +35,16 @@ WHAT = "no-op jobs of 200 B drained by two workers, one a call"
 ROUNDS = 2
 SINGLES, PAGES, PAGE = 400, 5_000, 500
 """Jobs a round: one by one, and by lists of `PAGE`."""
+CALLERS, EACH = 32, 40
+"""At once, and what each does a round."""
 DRAINED = 10_000
 TIMED, A_SECOND = 500, 200
 LATE_S = (1, 2)
 """Delays: whole seconds, for theirs know no others."""
 BODY = "x" * 198
 LOOK_S = 0.005
+WAIT_S = 10.0
+"""For a job that is there, and that another caller was nearly given."""
 
 
 async def run() -> Result:
@@ -79,6 +87,8 @@ async def _rates(ours: Ours, theirs: Theirs) -> dict[str, list[int]]:
         "added_in_lists": (ours.added_in_lists, theirs.added_in_lists),
         "taken_one_by_one": (ours.taken_one_by_one, theirs.taken_one_by_one),
         "taken_in_lists": (ours.taken_in_lists, theirs.taken_in_lists),
+        f"added_by_{CALLERS}_callers": (ours.added_by_callers, theirs.added_by_callers),
+        f"taken_by_{CALLERS}_callers": (ours.taken_by_callers, theirs.taken_by_callers),
     }
     found = {}
     for name, (our_side, their_side) in sides.items():
@@ -112,6 +122,14 @@ def _cuts(waits: dict[str, list[list[float]]]) -> dict[str, list[float]]:
         found[f"{name}_p50_ms"] = [round(statistics.median(side), 2) for side in sides]
         found[f"{name}_p99_ms"] = [round(statistics.quantiles(side, n=100)[98], 2) for side in sides]
     return found
+
+
+async def _at_once(act: Callable[[int], Coroutine[Any, Any, None]]) -> int:
+    """Have every caller do its part, `act` being given which one it is; return how much was done in all."""
+    async with anyio.create_task_group() as tasks:
+        for caller in range(CALLERS):
+            tasks.start_soon(act, caller)
+    return CALLERS * EACH
 
 
 async def _evenly(count: int, add: Callable[[int], Awaitable[None]]) -> None:
@@ -149,6 +167,21 @@ class Ours:
             answers = await self._jobs.finish_many(await self._jobs.reserve_many("held", most=PAGE))
             done += sum(answer.code == "ok" for answer in answers)
         return done
+
+    async def added_by_callers(self, number: int) -> int:
+        async def add(_caller: int) -> None:
+            for _ in range(EACH):
+                await self._jobs.add("held", BODY)
+
+        return await _at_once(add)
+
+    async def taken_by_callers(self, number: int) -> int:
+        async def take(_caller: int) -> None:
+            for _ in range(EACH):
+                [job] = await self._jobs.reserve_many("held", wait=WAIT_S)
+                await self._jobs.finish(job)
+
+        return await _at_once(take)
 
     async def fill(self) -> None:
         await self._pause(True)
@@ -198,9 +231,10 @@ class Ours:
 class Theirs:
     """Their server; a client in this process, in a thread of its own, and worker processes."""
 
-    def __init__(self, port: int, client: Beanstalk) -> None:
+    def __init__(self, port: int, client: Beanstalk, callers: Sequence[Beanstalk]) -> None:
         self._port = port
         self._client = client
+        self._callers = callers
         self._workers: list[Worker] = []
 
     async def added_one_by_one(self, number: int) -> int:
@@ -230,6 +264,27 @@ class Theirs:
 
         await run_sync(take)
         return PAGES
+
+    async def added_by_callers(self, number: int) -> int:
+        def put(caller: int) -> None:
+            for _ in range(EACH):
+                self._callers[caller].put(BODY.encode())
+
+        async def add(caller: int) -> None:
+            await run_sync(put, caller)
+
+        return await _at_once(add)
+
+    async def taken_by_callers(self, number: int) -> int:
+        def reserve(caller: int) -> None:
+            client = self._callers[caller]
+            for _ in range(EACH):
+                client.delete(client.reserve()[0])
+
+        async def take(caller: int) -> None:
+            await run_sync(reserve, caller)
+
+        return await _at_once(take)
 
     async def fill(self) -> None:
         await run_sync(self._add, DRAINED)
@@ -263,8 +318,9 @@ class Theirs:
 
 @asynccontextmanager
 async def _their_side() -> AsyncIterator[Theirs]:
-    with beanstalkd() as port, closing(Beanstalk(port)) as client:
-        yield Theirs(port, client)
+    with beanstalkd() as port, ExitStack() as opened:
+        client, *callers = (opened.enter_context(closing(Beanstalk(port))) for _ in range(1 + CALLERS))
+        yield Theirs(port, client, callers)
 
 
 def _read(path: Path) -> list[float]:
