@@ -293,7 +293,7 @@ class Logged(logging.Handler):
         """Return the facts of every line of one event."""
         return [facts for name, facts in self.lines if name == event]
 
-    async def first(self, event: str, *, within_s: float = 15.0) -> dict[str, Any]:
+    async def first(self, event: str, *, within_s: float = 30.0) -> dict[str, Any]:
         """Return the facts of the first line of one event, as soon as it is logged."""
         with anyio.fail_after(within_s):
             while not (found := self.of(event)):
@@ -330,11 +330,11 @@ class Heard:
             one for one in self.all if isinstance(one, kind) and all(getattr(one, k) == v for k, v in facts.items())
         ]
 
-    async def first(self, kind: type[E], *, within_s: float = 15.0, **facts: object) -> E:
+    async def first(self, kind: type[E], *, within_s: float = 30.0, **facts: object) -> E:
         """Return the first of one kind with these facts, as soon as it is told."""
         return (await self.many(kind, 1, within_s=within_s, **facts))[0]
 
-    async def many(self, kind: type[E], count: int, *, within_s: float = 15.0, **facts: object) -> list[E]:
+    async def many(self, kind: type[E], count: int, *, within_s: float = 30.0, **facts: object) -> list[E]:
         """Return those of one kind with these facts, as soon as there are so many."""
         with anyio.fail_after(within_s):
             while len(found := self.of(kind, **facts)) < count:

@@ -34,7 +34,7 @@ class Seen(Generic[T]):
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def until(self, is_enough: Callable[[list[T]], object], within_s: float = 10.0) -> None:
+    async def until(self, is_enough: Callable[[list[T]], object], within_s: float = 30.0) -> None:
         """Wait until `is_enough` of all things is true."""
         with anyio.fail_after(within_s):
             while not is_enough(self.all):

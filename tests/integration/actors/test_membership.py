@@ -46,12 +46,12 @@ class Node:
         self.changed.set()
         self.changed = anyio.Event()
 
-    async def until(self, is_so: Callable[[], bool], within_s: float = 20) -> None:
+    async def until(self, is_so: Callable[[], bool], within_s: float = 30) -> None:
         with anyio.fail_after(within_s):
             while not is_so():
                 await self.changed.wait()
 
-    async def sees(self, *names: str, within_s: float = 20) -> None:
+    async def sees(self, *names: str, within_s: float = 30) -> None:
         await self.until(lambda: self.members.names() == names, within_s)
 
 

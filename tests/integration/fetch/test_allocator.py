@@ -59,7 +59,7 @@ class Queue:
         self._news.set()
         self._news = anyio.Event()
 
-    async def until(self, count: int, within_s: float = 10.0) -> list[str]:
+    async def until(self, count: int, within_s: float = 30) -> list[str]:
         """Return what was offered, as soon as there are so many; offers that the queue refused count too."""
         with anyio.fail_after(within_s):
             while len(self.subjects) < count:
@@ -255,7 +255,7 @@ async def wait_until(cluster: Cluster, names: set[str]) -> None:
             changed = anyio.Event()
 
 
-async def until_all_know(cluster: Cluster, shops: set[SourceKey], within_s: float = 10.0) -> None:
+async def until_all_know(cluster: Cluster, shops: set[SourceKey], within_s: float = 30) -> None:
     """Wait until every node of the cluster knows exactly these sources."""
     changed = anyio.Event()
     for node in cluster.nodes.values():

@@ -59,7 +59,7 @@ class Door:
             await turn.wait()
         return None
 
-    async def until_waiting(self, count: int, within_s: float = 10.0) -> None:
+    async def until_waiting(self, count: int, within_s: float = 30) -> None:
         """Wait until so many requests stand before the door, or have been let in."""
         with anyio.fail_after(within_s):
             while self.waiting < count:
@@ -88,7 +88,7 @@ def last_ms(mall: Mall) -> int:
     return max(event.modified_ms for shop in mall.shops.values() for event in shop.events)
 
 
-async def read_up(node: Node, mall: Mall, source: SourceKey = SHOP, within_s: float = 20) -> Ledger:
+async def read_up(node: Node, mall: Mall, source: SourceKey = SHOP, within_s: float = 30) -> Ledger:
     end_ms = last_ms(mall)
     return await ledger_when(node.engine, source, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
 
@@ -147,7 +147,7 @@ async def test_a_silent_holder_is_followed_after_the_ack_wait_and_its_late_end_c
 async def silent_has_forgotten(node: Node) -> None:
     """Wait until the node holds nothing that it has not settled."""
     (running,) = [one for lane, one in node.engine.fetcher._running.items() if lane.is_tail]
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while running.puller is None or running.puller.held:
             await anyio.lowlevel.checkpoint()
 
@@ -187,10 +187,11 @@ async def test_past_the_drain_deadline_all_is_given_back_at_once(
             leaver.stop.set()
             with anyio.fail_after(20):
                 await leaver.has_ended.wait()
-        began_s = monotonic_s()
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            ledger = await ledgers.move(SHOP, lambda ledger: (ledger, ledger))
+        assert "leaver" not in {piece.holder for piece in ledger.open if piece.is_taken}
         door.open()
         await read_up(heir, mall)
-        assert monotonic_s() - began_s < 2.5  # sooner than an ack wait
     assert {event.attempt for event in heard.of(SliceCompleted)} == {1}
     assert await stored_versions(connection, SHOP) == truth_of(mall, "s1")
 

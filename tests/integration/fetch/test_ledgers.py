@@ -39,7 +39,7 @@ class Holder:
         self.bucket = bucket
         self.runs = runs
 
-    async def when(self, source: SourceKey, holds: Callable[[Ledger | None], bool], within_s: float = 10.0) -> None:
+    async def when(self, source: SourceKey, holds: Callable[[Ledger | None], bool], within_s: float = 30) -> None:
         """Wait until `holds` is true of what is seen of a source."""
         changed = anyio.Event()
         remove = self.ledgers.on_change(lambda _source: changed.set())

@@ -52,7 +52,7 @@ def last_ms(mall: Mall) -> int:
     return max(event.modified_ms for event in mall.shops["s1"].events)
 
 
-async def read_up(node: Node, mall: Mall, within_s: float = 20) -> Ledger:
+async def read_up(node: Node, mall: Mall, within_s: float = 30) -> Ledger:
     end_ms = last_ms(mall)
     return await ledger_when(node.engine, SHOP, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
 
@@ -129,7 +129,7 @@ async def test_a_backfill_removed_in_the_middle_leaves_nothing_open(
 async def queue_is_empty(connection: Connection) -> None:
     """Wait until no offer is left, also of those that mean nothing any more."""
     stream = connection.namespace.stream("SLICES")
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while (await connection.api(f"STREAM.INFO.{stream}"))["state"]["messages"]:
             await anyio.lowlevel.checkpoint()
 

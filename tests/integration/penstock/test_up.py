@@ -162,7 +162,7 @@ async def test_a_permission_that_is_taken_back_ends_the_node_and_names_the_subje
 async def test_a_node_outlives_its_log_and_few_descriptors(server: EmbeddedServer, ready: Namespace) -> None:
     async with node(*on(server, ready), "--name", "mute", "--roles", "monitor", shell="exec 2>/dev/full") as mute:
         async with connected(server, ready) as connection:
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while not await _is_listed(connection, "mute"):
                     pass
             async with node(*on(server, ready), "--roles", "monitor", shell="ulimit -n 64") as poor:

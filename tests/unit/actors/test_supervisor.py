@@ -50,7 +50,7 @@ class Stage:
                 failed.append(error)
                 tasks.cancel_scope.cancel()
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 await tasks.start(supervise)
                 tasks.start_soon(play)
