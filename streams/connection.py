@@ -33,7 +33,8 @@ from streams.errors import (
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.subjects import Namespace
-from streams.wire import Deliver, WireClient
+from streams.wire import WireClient
+from streams.wire_parser import Deliver
 
 log = logging.getLogger(__name__)
 

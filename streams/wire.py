@@ -8,16 +8,13 @@ reads them, and formats each publish through three coroutines: good for a third 
 """
 
 import asyncio
-from collections.abc import Callable
 
 from nats.aio.client import Client, Srv
 from nats.aio.subscription import Subscription
 from nats.errors import Error
 
 from streams.errors import ConnectionLost, Disconnected
-
-Deliver = Callable[[bytes, bytes, bytes, bytes | None], None]
-"""Called for each message with subject, reply, payload and header block; it is short, and does not raise."""
+from streams.wire_parser import Deliver, WireParser
 
 MAX_WAITING = 2 * 1024 * 1024
 """Bytes that may wait for the socket, or for the reconnect, before a sender is held up or refused."""
@@ -37,6 +34,17 @@ class _Sink(asyncio.Future[object]):
 
 class WireClient(Client):
     """nats-py's client with a short way out and a short way in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = WireParser(self, self._sink_of)
+
+    def _sink_of(self, sid: int) -> Deliver | None:
+        subscription = self._subs.get(sid)
+        if subscription is None:
+            return _drop
+        sink = subscription._future
+        return sink.deliver if type(sink) is _Sink else None
 
     def send(self, frame: bytes) -> None:
         """Queue a frame for the socket: flushed in this turn of the loop, or after the reconnect.
@@ -136,18 +144,19 @@ class WireClient(Client):
             await super()._process_err(err_msg)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """Called by the library's parser for each message."""
-        subscription = self._subs.get(sid)
-        if subscription is None:
-            return
-        sink = subscription._future
-        if type(sink) is _Sink:
-            sink.deliver(subject, reply, data, headers)
-        else:
+        """Called by the library's parser for a message that it put together."""
+        sink = self._sink_of(sid)
+        if sink is None:
             await super()._process_msg(sid, subject, reply, data, headers)
+        else:
+            sink(subject, reply, data, headers)
 
     def _check_room(self, size: int) -> None:
         if self.is_closed:
             raise ConnectionLost("the connection is closed")
         if self._pending_data_size + size > MAX_WAITING:
             raise Disconnected(f"{self._pending_data_size} bytes wait for the reconnect already")
+
+
+def _drop(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+    """Take a message that nobody listens to any more."""
