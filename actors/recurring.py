@@ -30,6 +30,7 @@ from actors.model.job_answers import Added, NotAdded
 from actors.model.recurrence import (
     BadRecurrence,
     Recurring,
+    Step,
     added,
     check_recurring,
     decide,
@@ -55,7 +56,8 @@ BUCKET = "RECURRING"
 LEASE = "jobs.recurring"
 LEASE_TTL_S = 3
 """A killed leader is followed within five seconds; what was added ahead does not wait for that."""
-AT_ONCE = 32
+AT_ONCE = 128
+"""Records that are attended to at a time; thousands may be due in the same second."""
 AGAIN_MS = 1_000
 OPEN_STATES = ("delayed", "ready", "reserved")
 FORESEEN = (StreamError, BadRecurrence)
@@ -230,8 +232,7 @@ class RecurringJobs:
                 reach("job.recur")
                 await self._set(key, held, added(record, record.adding))
             else:
-                is_open = record.overlap == "skip" and await self._is_open(topic, name, record.added_ms)
-                step = decide(record, self._clock.now_ms(), is_open=is_open)
+                step = await self._decided(topic, name, record)
                 if step.missed is not None:
                     log.warning(
                         "recurring.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1])
@@ -240,6 +241,14 @@ class RecurringJobs:
                     return step.look_ms
                 await self._set(key, held, step.record)
         return None
+
+    async def _decided(self, topic: str, name: str, record: Recurring) -> Step:
+        """Decide what follows. Whether the occurrence before is finished is read only where one is to be added."""
+        now_ms = self._clock.now_ms()
+        step = decide(record, now_ms, is_open=False)
+        if step.record.adding and record.overlap == "skip" and await self._is_open(topic, name, record.added_ms):
+            return decide(record, now_ms, is_open=True)
+        return step
 
     async def _set(self, key: str, held: _Held, record: Recurring) -> None:
         """Store the record at the revision that it had. Raises RevisionConflict if a person was first."""

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-__all__ = ["FORM", "BadRecurrence", "check_cron", "cron_dues"]
+__all__ = ["FORM", "BadRecurrence", "check_cron", "cron_dues", "next_cron"]
 
 LONGEST_LINE = 256
 
@@ -75,6 +75,12 @@ def _fields(line: str) -> _Fields:
     text = _NICKNAMES.get(line.strip().lower(), line)
     parsed = CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
     return _Fields(" ".join(parsed.parts[1:]), tuple(sorted(parsed.seconds)))
+
+
+@lru_cache(maxsize=4096)
+def next_cron(line: str, tz: str, after_ms: int) -> int | None:
+    """Return the first moment after `after_ms`, None if there is none. Kept, since each is asked for several times."""
+    return next((at_ms for at_ms in cron_dues(line, tz, after_ms) if at_ms > after_ms), None)
 
 
 def cron_dues(line: str, tz: str, after_ms: int) -> Iterator[int]:

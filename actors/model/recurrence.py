@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from actors.model.cron import FORM, BadRecurrence, check_cron, cron_dues
+from actors.model.cron import FORM, BadRecurrence, check_cron, next_cron
 from actors.model.job_rules import BadJob, make_job
 from actors.model.topic_settings import TopicSettings
 from streams.job_messages import NewJob, Priority
@@ -148,7 +148,7 @@ def next_due(record: Recurring, after_ms: int) -> int | None:
     after_ms = max(after_ms, record.start_ms - 1)
     if record.every_ms:
         return record.start_ms + ((after_ms - record.start_ms) // record.every_ms + 1) * record.every_ms
-    return next((at_ms for at_ms in cron_dues(record.cron, record.tz, after_ms) if at_ms > after_ms), None)
+    return next_cron(record.cron, record.tz, after_ms)
 
 
 def next_dues(record: Recurring, after_ms: int, most: int) -> list[int]:

@@ -18,7 +18,7 @@ from actors.model.job_answers import Added, NotAdded
 from actors.model.job_rules import make_job
 from actors.model.recurrence import Misfire, Recurring, occurrence_id
 from actors.model.topic_settings import TopicSettings
-from actors.recurring import RecurringJobs, decode_recurring
+from actors.recurring import Found, JobFinder, RecurringJobs, decode_recurring
 from penstock import recurring
 from penstock.errors import UsageError
 from streams.bucket import Bucket
@@ -67,14 +67,14 @@ class Ground(NamedTuple):
     records: Bucket[bytes]
     leases: Bucket[bytes]
 
-    def actor(self, node: str = "n1") -> RecurringJobs:
+    def actor(self, node: str = "n1", *, store: JobFinder | None = None) -> RecurringJobs:
         return RecurringJobs(
             node=node,
             connection=self.connection,
             records=self.records,
             leases=self.leases,
             desk=self.desk,
-            store=self.store,
+            store=store or self.store,
             clock=SYSTEM,
             stop=anyio.Event(),
         )
@@ -315,3 +315,26 @@ async def test_a_record_that_cannot_be_followed_is_told_and_holds_up_no_other(
             assert (bad.recurring, said in bad.fault) == (None, True)
             await ground.put(FAR)
             await ground.record_when(is_added)
+
+
+class CountingStore:
+    """The store, and how often it was asked for a job."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self.asked: list[str] = []
+
+    async def find(self, topic: str, job_id: str) -> Found | None:
+        self.asked.append(job_id)
+        return await self._store.find(topic, job_id)
+
+
+async def test_one_that_may_not_overlap_is_looked_for_when_the_next_is_to_be_added_and_not_else(ground: Ground) -> None:
+    store = CountingStore(ground.store)
+    record = replace(EACH_SECOND, overlap="skip")
+    async with running(ground.actor(store=store)):
+        await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+        first = await ground.record_when(is_added)
+        left_out = await ground.record_when(lambda record: record.left_out >= 2)
+    assert set(store.asked) == {occurrence_id("nightly", first.added_ms)}
+    assert len(store.asked) <= 2 * (1 + left_out.left_out) + 2, "once when it could be added ahead, once when it is due"
