@@ -99,12 +99,12 @@ async def test_silence_ends_it_by_the_holders_own_clock_before_another_can_take_
 
 @ONE_LOOP
 async def test_renewing_keeps_it_past_its_time_to_live(leases: Bucket[bytes]) -> None:
-    first = await held(leases, "a", 1)
+    first = await held(leases, "a", 3)  # a busy machine may stand still for a second or two
     begun_s = monotonic_s()
     with fail_after(20):
-        while monotonic_s() - begun_s < 1.6:
+        while monotonic_s() - begun_s < 3.6:
             await first.renew()
-            assert await acquire(leases, "k", "b", ttl_s=1) is None
+            assert await acquire(leases, "k", "b", ttl_s=3) is None
     assert first.is_held()
 
 
