@@ -31,6 +31,7 @@ import msgspec
 from actors.batch_tasks import TaskLimits, TaskRecord
 from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
 from actors.batch_worker.handler import Reject, Skip, TaskHandler
+from penstock.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
 from penstock.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
 from penstock.errors import UsageError
 from streams.subjects import TOKEN
@@ -209,11 +210,13 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
     decode = _decoder(item_type, is_row=split is None)
     return TaskHandler(
         record=record,
-        split=_async(split) if split is not None else split_sheet,
-        reduce=_async(reduce) if reduce is not None else functools.partial(reduce_to_sheet, is_rows=split is None),
+        split=_step(split) if split is not None else split_sheet,
+        reduce=_step(reduce) if reduce is not None else functools.partial(reduce_to_sheet, is_rows=split is None),
         decode=decode,
         run=_with_context(one) if one is not None and inspect.iscoroutinefunction(one) else None,
-        run_many=_looped(one) if one is not None and not inspect.iscoroutinefunction(one) else _many(many),
+        run_many=_looped(one, record.item_timeout_ms / 1000)
+        if one is not None and not inspect.iscoroutinefunction(one)
+        else _many(many),
         check=_with_context(user.check) if record.has_check else None,
         concurrency=concurrency,
     )
@@ -253,17 +256,16 @@ def _many(function: Callable[..., Any] | None) -> Callable[[Any, Any], Awaitable
     return None if function is None else _with_context(function)
 
 
-def _looped(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+def _looped(function: Callable[..., Any], within_s: float) -> Callable[[Any, Any], Awaitable[Any]]:
     """Return a plain function of one item as one of many: a thread for each item would cost more than most items."""
     takes_context = len(inspect.signature(function).parameters) > 1
 
-    def each(item: Any, context: ItemContext) -> object:
-        try:
-            return function(item, context) if takes_context else function(item)
-        except Exception as error:  # the border to the user's code: its item's answer, and nobody else's
-            return error
+    def run(items: list[Any], contexts: list[ItemContext]) -> Awaitable[list[object]]:
+        pairs = zip(items, contexts, strict=True)
+        calls = [functools.partial(function, *(pair if takes_context else pair[:1])) for pair in pairs]
+        return each_in_a_thread(calls, within_s=within_s)
 
-    return _async(lambda items, contexts: [each(*pair) for pair in zip(items, contexts, strict=True)])
+    return run
 
 
 def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -280,11 +282,31 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitabl
 
 
 def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Return the function itself if it is async; a plain one is run in a thread."""
+    """Return the function as an async one; a plain one is run in a thread."""
     if inspect.iscoroutinefunction(function):
-        return function
+        return guarded(function)
 
-    async def in_thread(*arguments: Any) -> Any:
-        return await anyio.to_thread.run_sync(functools.partial(function, *arguments))
+    def in_thread(*arguments: Any) -> Awaitable[Any]:
+        return in_a_thread(functools.partial(function, *arguments))
+
+    return in_thread
+
+
+def _step(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return a split or a reduce as an async function. A plain one runs in a thread from which it can call what the
+    context has, by `anyio.from_thread.run`."""
+    if inspect.iscoroutinefunction(function):
+        return guarded(function)
+
+    def run(context: Any) -> object:
+        try:
+            return function(context)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise CodeEnded(f"{type(error).__name__}: {error}") from error
+
+    async def in_thread(context: Any) -> Any:
+        return await anyio.to_thread.run_sync(run, context, abandon_on_cancel=True)
 
     return in_thread

@@ -99,8 +99,8 @@ class SplitContext(_Step):
         split has ended. Raises NotJson, and the broker's errors, after which the split is begun again."""
         for item in items:
             self._add(as_json(item, f"item {self._count}"))
-        if len(self._full) >= BUFFERED:
-            await self._store()
+            if len(self._full) >= BUFFERED:
+                await self._store()
 
     def _add(self, item: Raw) -> None:
         size = len(bytes(item))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import anyio
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
@@ -51,7 +52,8 @@ async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Ou
     if handler.check is not None:
         try:
             value = handler.decode(item)
-            happened = await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt))
+            with anyio.fail_after(handler.record.item_timeout_ms / 1000):
+                happened = await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt))
             if happened is not None:
                 return Outcome(index, "ok") if happened else None
         except Exception as error:  # the border to the user's code
