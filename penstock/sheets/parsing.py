@@ -1,5 +1,6 @@
 """Reads an uploaded sheet in a process of its own, so that a hostile file hurts nothing but that process."""
 
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,7 +41,7 @@ async def parse_sheet(
     known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name)
     arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet]
     command = [sys.executable, "-I", "-m", "penstock.sheets.child", *arguments]
-    async with await anyio.open_process(command, stdin=None, stderr=None) as process:
+    async with await anyio.open_process(command, stdin=None, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         lines, decode, is_whole = BufferedByteReceiveStream(process.stdout), msgspec.json.Decoder(_Told).decode, False
         try:
