@@ -26,8 +26,14 @@ TOPOLOGY = wanted(Namespace())
 BUCKETS = {bucket.name for bucket in TOPOLOGY.buckets}
 STREAMS = {stream.name for stream in TOPOLOGY.streams} | {f"KV_{name}" for name in BUCKETS}
 EVENTS = {str(event.__struct_config__.tag) for event in FetchEvent.__args__}
-ROWS = {f"FETCH-{number:02}" for number in range(1, 51)} | {f"DELAY-{number:02}" for number in range(1, 55)}
-"""The fetch and the delay part of the plan."""
+ROWS = {
+    f"{part}-{number:02}"
+    for part, last in (("FETCH", 50), ("DELAY", 54), ("BATCH", 58))
+    for number in range(1, last + 1)
+}
+"""The fetch, the delay and the batch part of the plan."""
+BAD_INPUTS = {*range(86, 96), *range(105, 120)}
+"""Of the catalogue: what a task's code and an uploaded sheet may be."""
 FORMS = {"slices": (4,), "orders": (2, 3), "dead": (3,)}
 """How many tokens follow the first one of a subject (streams/subjects.py)."""
 
@@ -102,11 +108,22 @@ def test_every_event_says_what_to_do() -> None:
 
 def test_every_row_of_the_plan_is_shown_by_something() -> None:
     rows = dict(
-        re.findall(r"^\| ((?:FETCH|DELAY)-\d\d) \| [^|]+ \| (.+) \|$", page_named("docs/guarantees.md").text, re.M)
+        re.findall(
+            r"^\| ((?:FETCH|DELAY|BATCH)-\d\d) \| [^|]+ \| (.+) \|$", page_named("docs/guarantees.md").text, re.M
+        )
     )
     assert set(rows) == ROWS
     for row, shown in rows.items():
         assert re.search(r"::test_|tests/|\]\(|promise \d|`penstock ", shown), f"{row}: {shown}"
+        assert "tests/" in shown or not row.startswith("BATCH"), f"{row} names no test"
+
+
+def test_every_bad_input_of_batches_has_its_test() -> None:
+    text = page_named("docs/guarantees.md").text.partition("## Bad inputs")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| ([\d, ]+) \| .+ \| (.+) \|$", text, re.M))
+    assert {int(number) for numbers in rows for number in numbers.split(", ")} == BAD_INPUTS
+    for numbers, shown in rows.items():
+        assert "tests/" in shown, numbers
 
 
 def test_every_key_of_an_adapter_file_is_explained() -> None:
