@@ -10,6 +10,12 @@ from streams.server import EmbeddedServer
 from tests.support.gateway import SharedGateway, gateway_thread
 
 
+@pytest.fixture(autouse=True)
+def _lists_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the jobs of one list may come to the desk a moment apart."""
+    monkeypatch.setattr("streams.pull_once.LINGER_S", 2.0)
+
+
 @pytest.fixture(scope="session")
 def open_gateway(server: EmbeddedServer) -> Iterator[SharedGateway]:
     """A gateway without tokens."""

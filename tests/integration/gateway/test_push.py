@@ -90,7 +90,7 @@ async def test_when_the_client_goes_nothing_more_is_handed_out(client: ClientSes
         await events.next()
     async with pushed(client, topic):
         pass
-    await add(client, topic, {"id": "2", "delay_ms": 300})
+    await add(client, topic, {"id": "2", "delay_ms": 2_000})
     (job,) = (await call(client, "POST", f"/v1/topics/{topic}/reserve", {"wait_ms": 20_000}))["jobs"]
     assert (job["id"], job["attempt"]) == ("2", 1)
 

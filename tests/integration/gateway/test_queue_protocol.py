@@ -27,7 +27,7 @@ async def test_a_job_goes_through_its_life(client: ClientSession, topic: str) ->
 
 
 async def test_a_delayed_job_comes_when_it_is_due(client: ClientSession, topic: str) -> None:
-    await ask(client, "add", topic=topic, id=f"{topic}-1", delay=1.5, TTR=60, body="[]")
+    await ask(client, "add", topic=topic, id=f"{topic}-1", delay=3, TTR=60, body="[]")
     assert await ask(client, "pop", topic=topic) == {"success": True}
     assert (await ask(client, "pop", topic=topic, timeout=20))["id"] == f"{topic}-1"
 
