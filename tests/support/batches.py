@@ -29,7 +29,7 @@ from streams.connection import Connection
 from streams.specs import wanted
 from streams.topology import apply
 
-LONG_S = 30.0
+LONG_S = 60.0
 
 
 class Plant:

@@ -20,7 +20,7 @@ from streams.subjects import Namespace
 from streams.topology import Topology, apply
 from tests.support.jobs import TOPIC, Jobs
 
-WITHIN_S = 20.0
+WITHIN_S = 40.0
 
 
 class Log:

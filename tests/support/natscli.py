@@ -36,7 +36,7 @@ class NatsCli:
 
     async def run(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
         """Return what the command prints; an exit code other than 0 raises, with what it said."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             done = await anyio.run_process(
                 [self._binary, "--server", self._url, *arguments],
                 input=stdin.encode(),

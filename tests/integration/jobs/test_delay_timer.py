@@ -27,7 +27,7 @@ from tests.support.timers import (
     until_ready,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 WITHIN_S = 40
 HOUR_MS = 3_600_000

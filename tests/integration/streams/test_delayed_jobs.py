@@ -12,7 +12,7 @@ from streams.timetable import at_line
 from streams.topology import apply
 from tests.support.jobs import topology_of_jobs
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 LATER_MS = 4_000_000_000_000
 

@@ -14,7 +14,7 @@ from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from tests.support.server import add_stream, fresh_namespace
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def test_it_is_the_local_clock_before_it_was_measured(connection: Connection) -> None:
