@@ -10,7 +10,7 @@ from pathlib import Path
 
 from streams.clock import monotonic_s
 
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 
 
 class Program:

@@ -70,7 +70,7 @@ class Reader:
         )
         return done.returncode, done.stdout.decode()
 
-    async def type_until(self, text: str, *, within_s: float = 60.0) -> str:
+    async def type_until(self, text: str, *, within_s: float = 90.0) -> str:
         """Run commands again until they succeed: the reader waits where the page says that something takes a while."""
         give_up_s = monotonic_s() + within_s
         while True:
@@ -93,7 +93,7 @@ class Reader:
             self._node = process
             await self._logged('"event":"node.ready"')
 
-    async def _logged(self, text: str, *, within_s: float = 60.0) -> None:
+    async def _logged(self, text: str, *, within_s: float = 90.0) -> None:
         """Wait until something is in the log once more, to which each process appends."""
         give_up_s = monotonic_s() + within_s
         while text not in (log := self.log.read_text(encoding="utf-8"))[self._read :]:

@@ -21,7 +21,7 @@ from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
 
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 HANDLERS = ("up", "--roles", "worker", "--app", "tests.support.job_app")
 
 
