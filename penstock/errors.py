@@ -45,6 +45,8 @@ class NotAccepted(PenstockError):
         super().__init__(reason)
         self.code = code
         self.field = field
+        if code == "bad":
+            self.exit_code = UsageError.exit_code
 
 
 class Stale(NotAccepted):

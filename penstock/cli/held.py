@@ -81,15 +81,24 @@ async def _reserve(
         ask["ttr_ms"] = read_span("--ttr", ttr)
     async with open_asker(call) as asker:
         answered = await asker.ask("reserve", encode(ask), wait_s=wait_ms / 1000)
-    jobs: list[Reserved] = decode(answered.payload, ReservedJobs).jobs
+        jobs: list[Reserved] = decode(answered.payload, ReservedJobs).jobs
+        is_paused = not jobs and await _is_paused(asker, topic)
     for job in jobs:
         attempt = f"attempt {job.attempt} of {job.most_attempts}"
         call.out.say(f"{job.topic}/{job.id}: {attempt}, until {time_text(job.until_ms)}")
         call.out.say(f"  receipt {job.receipt}")
         call.out.say(f"  {bytes(job.body).decode('utf-8', 'replace')}")
     if not jobs:
-        call.out.say(f"nothing is ready in {topic}")
+        goes_on = f"; `penstock jobs topic {topic} is_paused=false` has it go on"
+        call.out.say(f"{topic} is paused{goes_on}" if is_paused else f"nothing is ready in {topic}")
     call.out.result({"jobs": jobs})
+
+
+async def _is_paused(asker: "Asker", topic: str) -> bool:
+    from penstock.client_forms import TopicViews, decode
+
+    views = decode((await asker.ask("topics", b"")).payload, TopicViews).topics
+    return any(view.topic == topic and view.settings.get("is_paused") for view in views)
 
 
 async def _finish(call: Call, receipts: Receipts) -> None:

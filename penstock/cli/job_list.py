@@ -79,12 +79,18 @@ async def _peek(call: Call, topic: Topic, id_: JobId) -> None:
         raise PenstockError(f"{topic}/{id_}: there is no such job")
     for key, value in _document(job).items():
         if key not in ("body", "history") and value not in (0, ""):
-            call.out.say(f"{key}: {time_text(value) if key in MOMENTS and isinstance(value, int) else value}")
+            call.out.say(f"{key.removesuffix('_ms')}: {_readable(key, value)}")
     for line in job.history:
         call.out.say(f"before: {line}")
     body = bytes(job.body).decode("utf-8", "replace")
     call.out.say(body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; see --json")
     call.out.result(job)
+
+
+def _readable(key: str, value: object) -> object:
+    if not isinstance(value, int) or not key.endswith("_ms"):
+        return value
+    return time_text(value) if key in MOMENTS else span_text(value)
 
 
 def _document(job: "Listed") -> dict[str, object]:

@@ -47,7 +47,14 @@ async def _add(
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
     attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
     expires: Annotated[
-        str, typer.Option(metavar="SPAN", help="Give it up if it was not begun by then.", show_default=False)
+        str,
+        typer.Option(
+            "--expires-in",
+            "--expires",
+            metavar="SPAN",
+            help="Give it up if it was not begun by then.",
+            show_default=False,
+        ),
     ] = "",
     on_same: Annotated[OnSame, typer.Option(help="If there is a job of this id.")] = "keep",
     file: Annotated[
@@ -72,7 +79,7 @@ async def _add(
         ttr_ms=read_span("--ttr", ttr) if ttr else None,
         priority=priority,
         attempts=attempts,
-        expires_in_ms=read_span("--expires", expires) if expires else None,
+        expires_in_ms=read_span("--expires-in", expires) if expires else None,
         on_same=on_same,
         tz=tz,
     )

@@ -49,7 +49,14 @@ async def _add(
     attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
     expires: Annotated[
-        str, typer.Option(metavar="SPAN", help="Give one up that was not begun so long after.", show_default=False)
+        str,
+        typer.Option(
+            "--expires-in",
+            "--expires",
+            metavar="SPAN",
+            help="Give one up that was not begun so long after.",
+            show_default=False,
+        ),
     ] = "",
     misfire: Annotated[
         Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
@@ -78,7 +85,7 @@ async def _add(
         ttr_ms=read_span("--ttr", ttr) if ttr else None,
         attempts=attempts,
         priority=priority,
-        expires_in_ms=read_span("--expires", expires) if expires else None,
+        expires_in_ms=read_span("--expires-in", expires) if expires else None,
         misfire=misfire,
         overlap=overlap,
     )

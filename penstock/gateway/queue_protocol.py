@@ -32,6 +32,15 @@ Seconds = Annotated[float, Meta(ge=0, le=LONGEST_DELAY_MS / 1000)]
 TtrSeconds = Annotated[float, Meta(ge=SHORTEST_TTR_MS / 1000, le=LONGEST_TTR_MS / 1000)]
 Id = Annotated[str, Meta(min_length=1, max_length=255)]
 _BRACKETS = ("{", "[")
+_TTR = f"; use seconds, from {SHORTEST_TTR_MS / 1000:g} to {LONGEST_TTR_MS // 1000}"
+_HINTS = {
+    "command": "; use add, pop, finish or delete",
+    "delay": f"; use seconds, from 0 to {LONGEST_DELAY_MS // 1000}",
+    "ttr": _TTR,
+    "TTR": _TTR,
+    "timeout": f"; use seconds, from 0 to {LONGEST_WAIT_MS // 1000}",
+}
+"""What to write in place of a value of the wrong kind or out of its range."""
 
 
 class Add(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="add", tag_field="command"):
@@ -87,7 +96,8 @@ async def carry_out(shared: Shared, call: Call) -> Answer:
     except RefusedRequest as told:
         if told.problem.status != 422:
             raise
-        return Answer(Reply(success=False, error=_words(told.problem.what, told.problem.detail)))
+        what, detail = told.problem.what, told.problem.detail
+        return Answer(Reply(success=False, error=_words(what, f"{detail}{_HINTS.get(what, '')}")))
     except BadJob as bad:
         return Answer(Reply(success=False, error=_words(bad.field, f"{bad.what}; {bad.hint}")))
 

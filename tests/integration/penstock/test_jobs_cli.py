@@ -71,6 +71,9 @@ async def test_a_job_is_added_reserved_touched_and_finished(cli: CommandLine) ->
         assert (job["id"], job["body"], job["attempt"], job["ttr_ms"]) == ("o1", {"to": "a@b"}, 1, 30_000)
         shown = await told(cli, "peek", "mail", "o1")
         assert (shown["state"], shown["holder"]) == ("reserved", "me")
+        for_people = (await cli("jobs", "peek", "mail", "o1")).ok().out
+        assert "\nttr: 30s\n" in for_people
+        assert "\ndue: 20" in for_people
         [held] = (await told(cli, "touch", job["receipt"], "--ttr", "1h"))["answers"]
         assert held["until_ms"] > job["until_ms"]
         (await cli("jobs", "finish", job["receipt"])).ok()
@@ -249,19 +252,24 @@ async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLi
 
 async def test_what_the_desk_refuses_is_told_with_its_reason(cli: CommandLine) -> None:
     async with node(cli):
-        for arguments, said in (
-            (["add", "a b", "1"], "topic"),
-            (["add", "mail", "1", "--delay", "8000d"], "delay_ms"),
-            (["add", "mail", "1", "--ttr", "1ms"], "ttr_ms"),
-            (["add", "mail", "1", "--id", "x" * 256], "255"),
-            (["add", "mail", "1", "--delay", "1h", "--expires", "1m"], "is over before the job is due"),
-            (["finish", "nonsense"], "nonsense"),
-            (["peek", "mail", "none"], "there is no such job"),
-            (["delete", "mail", "none"], "there is no such job"),
-            (["list", "mail", "--after", "tampered"], "cursor"),
+        for code, arguments, said in (
+            (2, ["add", "a b", "1"], "topic"),
+            (2, ["add", "mail", "1", "--delay", "8000d"], "delay_ms"),
+            (2, ["add", "mail", "1", "--ttr", "1ms"], "ttr_ms"),
+            (2, ["add", "mail", "1", "--id", "x" * 256], "255"),
+            (2, ["add", "mail", "1", "--delay", "1h", "--expires-in", "1m"], "is over before the job is due"),
+            (2, ["topic", "mail", "ttr=for"], "is not a duration"),
+            (1, ["finish", "nonsense"], "nonsense"),
+            (1, ["peek", "mail", "none"], "there is no such job"),
+            (1, ["delete", "mail", "none"], "there is no such job"),
+            (2, ["list", "mail", "--after", "tampered"], "cursor"),
         ):
             answer = await cli("jobs", *arguments)
-            assert (answer.code, said in answer.err) == (1, True), (arguments, answer.err)
+            assert (answer.code, said in answer.err) == (code, True), (arguments, answer.err)
+        (await cli("jobs", "topic", "still", "is_paused=true")).ok()
+        paused = (await cli("jobs", "reserve", "still")).ok().out
+        assert "still is paused; `penstock jobs topic still is_paused=false` has it go on" in paused
+        assert "nothing is ready in mail" in (await cli("jobs", "reserve", "mail")).ok().out
         await told(cli, "add", "mail", "1", "--id", "o1")
         clash = await cli("jobs", "add", "mail", "1", "--id", "o1", "--on-same", "error", "--json")
         assert (clash.code, "o1" in clash.json()["error"] or "this id" in clash.json()["error"]) == (1, True)
