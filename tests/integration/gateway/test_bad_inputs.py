@@ -74,6 +74,7 @@ ROWS: dict[str, Row] = {
     "49 ttr 0": Row(422, "bad", "ttr_ms", body=job(ttr_ms=0)),
     "50 ttr 10 years": Row(422, "bad", "ttr_ms", body=job(ttr_ms=TEN_YEARS_MS)),
     "53 id of 256": Row(422, "bad", "id", body=job(id="x" * 256)),
+    "53 an empty id is none": Row(201, "", body=job(id="")),
     "53 id with a line end": Row(422, "bad", "id", body=job(id="a\nb")),
     "12 id with NUL": Row(422, "bad", "id", body=job(id="a\x00b")),
     "11 id from right to left": Row(422, "bad", "id", body=job(id="a\u202eb")),

@@ -101,6 +101,7 @@ CHUNK = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
         pytest.param(
             415, [POST + CLOSE + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"], id="45: gzip"
         ),
+        pytest.param(400, [GET + CLOSE + b"Authorization: Bearer a\r\n" * 2 + b"\r\n"], id="39: two tokens"),
         pytest.param(400, [GET + CLOSE + b"Authorization: Bearer a\r\n b\r\n\r\n"], id="41: a folded token"),
         pytest.param(405, [b"TRACE /queue HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"], id="61: TRACE"),
         pytest.param(405, [b"HEAD /v1/topics HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"], id="61: HEAD"),
