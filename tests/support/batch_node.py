@@ -27,6 +27,8 @@ from tests.support.server import fresh_namespace
 WITHIN_S = 60.0
 UNSERVED = "unserved"
 """A task whose application does not run: its instances go on for ever, until somebody cancels them."""
+CALLBACKS = {"PENSTOCK_CALLBACK_HOSTS": "shop.example.com", "PENSTOCK_CALLBACK_SECRET": "env:OUR_CALLBACK_KEY"}
+"""Who may be called. The node has no handlers of jobs: calls wait for one that has."""
 WISHES = {
     "operator": TokenWish(name="operator", verbs=("add", "read", "admin")),
     "acme": TokenWish(name="acme", namespace="acme", verbs=("add", "read", "admin")),
@@ -60,7 +62,7 @@ def batch_node(server: EmbeddedServer) -> Iterator[BatchNode]:
     roles = "conductor,executor,desk,gateway"
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "up", *arguments, "--roles", roles, "--app", "tests.support.batch_app"],
-        env=plain_environment(PENSTOCK_HTTP=f"127.0.0.1:{port}", PENSTOCK_LOG_FORM="json"),
+        env=plain_environment(PENSTOCK_HTTP=f"127.0.0.1:{port}", PENSTOCK_LOG_FORM="json", **CALLBACKS),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -66,6 +66,14 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert (ended.code, "cancelled" in ended.out) == (1, True)
 
 
+async def test_a_callback_is_named_and_shown(penstock: CommandLine) -> None:
+    url = "https://shop.example.com/told?key=7"
+    arguments = ("submit", "--task", "count", "--input", '{"n": 2}', "--id", "cli-3", "--callback", url, "--wait")
+    (await penstock("batch", *arguments)).ok()
+    shown = (await penstock("batch", "show", "cli-3")).ok().out
+    assert "callback https://shop.example.com/told: done: " in shown
+
+
 async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> None:
     assert UNSERVED in (await penstock("batch", "tasks")).ok().out
     changed = (await penstock("batch", "task", UNSERVED, "item_rate=2.5", "main_rate=3")).ok().out
@@ -86,6 +94,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("submit", "--task", "count", "--input", "{"), 2, "--input"),
         (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
         (("submit", "--task", "count", "--input", "1", "--id", "a b"), 1, "a b"),
+        (("submit", "--task", "count", "--input", "1", "--callback", "http://10.0.0.1/"), 1, "use https"),
         (("show", "nobody"), 1, "no instance"),
         (("items", "nobody", "--cursor", "x"), 1, "no instance"),
         (("result", "nobody"), 1, "no instance"),

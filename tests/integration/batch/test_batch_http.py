@@ -86,6 +86,18 @@ async def test_an_input_alone_is_submitted_listed_and_steered(client: ClientSess
     assert (await over(client, batch))["state"] == "cancelled"
 
 
+async def test_a_callback_is_named_and_how_far_it_is_is_shown(client: ClientSession) -> None:
+    params = {"id": "http-called", "callback": "https://shop.example.com/told?key=7"}
+    status, made = await told(client, "POST", "/v1/batches/count", json=COUNT, params=params)
+    assert (status, made["callback"], made["calls"]) == (201, "https://shop.example.com/told", [])
+    view = await over(client, "http-called")
+    with anyio.fail_after(60):
+        while view["calls"][0]["state"] == "owed":
+            view = await over(client, "http-called")
+    [call] = view["calls"]
+    assert (call["event"], call["pass_no"], call["state"], call["tries"]) == ("done", 1, "waiting", 0)
+
+
 async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) -> None:
     _, listed = await told(client, "GET", "/v1/tasks")
     assert {"register", "count"} <= {task["task"] for task in listed["tasks"]}
@@ -112,6 +124,9 @@ async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) 
         ("POST", "/v1/batches/count?id=a.b", {"json": COUNT}, 422, "bad"),
         ("POST", "/v1/batches/count?id=acme--x", {"json": COUNT}, 422, "bad"),
         ("POST", "/v1/batches/count?name=x.csv", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count?callback=http://169.254.169.254/", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/count?callback=https://evil.example.org/", {"json": COUNT}, 422, "bad"),
+        ("POST", "/v1/batches/register?callback=nonsense", {"data": SHEET, "headers": CSV}, 422, "bad"),
         ("POST", "/v1/batches/count?nam=x.csv", {"json": COUNT}, 422, "bad"),
         ("POST", "/v1/batches/count", {"json": "x" * 70_000}, 422, "bad"),
         ("POST", "/v1/batches/count", {"data": io.BytesIO(b"1" * 1_100_000), "headers": JSON}, 413, "too_large"),

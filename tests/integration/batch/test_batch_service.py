@@ -49,6 +49,16 @@ async def test_an_input_is_submitted_and_looked_at(link: Connection, batches: Ba
     assert {"register", "count"} <= {each["task"] for each in (await ask(link, "tasks")).told["tasks"]}
 
 
+async def test_a_callback_is_named_or_refused(link: Connection, batches: Batches) -> None:
+    url = "https://shop.example.com/told"
+    made = await ask(link, "submit", {**COUNT, "id": "svc-called", "callback": url})
+    assert (made.number, made.told["callback"]) == (0, url)
+    refused = await ask(link, "submit", {**COUNT, "callback": "https://shop.example.com:4222/"})
+    assert (refused.number, refused.told["error"]["code"], refused.told["error"]["field"]) == (400, "bad", "callback")
+    assert "shop.example.com on port 4222 is not among the hosts" in refused.told["error"]["reason"]
+    assert (await batches.submit("count", {"n": 1}, callback=url)).callback == url
+
+
 async def test_the_same_under_one_id_is_one_instance(link: Connection) -> None:
     first = await ask(link, "submit", {**COUNT, "id": "svc-2"})
     again = await ask(link, "submit", {**COUNT, "id": "svc-2"})
