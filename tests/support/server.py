@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 
+from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.errors import Refused, StreamError
 from streams.server import EmbeddedServer, embedded_server
@@ -103,6 +104,17 @@ async def freeze(server: EmbeddedServer) -> None:
 
 def thaw(server: EmbeddedServer) -> None:
     server.send_signal(signal.SIGCONT)
+
+
+async def until_written(server: EmbeddedServer) -> None:
+    """Wait until what was acknowledged is in the consumers' files: they have not changed for a while."""
+    with anyio.fail_after(30):
+        while now_ms() / 1000 - _last_written(server.store) < 2:
+            await anyio.lowlevel.checkpoint()
+
+
+def _last_written(store: Path) -> float:
+    return max(path.stat().st_mtime for path in store.rglob("o.dat"))
 
 
 def _stands_still(pid: int) -> bool:

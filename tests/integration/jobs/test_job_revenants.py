@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from actors import revenants
+from actors.revenants import Revenants
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
-from tests.support.server import add_stream, stream_state
+from tests.support.server import add_stream, stream_state, until_written
 
 HOUR_MS = 3_600_000
 
@@ -78,6 +80,30 @@ async def test_a_job_that_was_given_back_and_run_leaves_nothing_behind(jobs: Job
     [second] = await jobs.pull()
     await second.ack_sync()
     assert await after_a_crash(jobs, own_server) == {}
+
+
+async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_the_reconnect(
+    jobs: Jobs, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is handed out to nobody, and takes its id for ever. A copy that was replaced serves as an example."""
+    monkeypatch.setattr(revenants, "SETTLE_S", 0.1)
+    await jobs.add("before", delay_ms=HOUR_MS)
+    for _ in range(2):
+        await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "1"), b"{}")
+    [delivery] = await jobs.pull(1)
+    await delivery.ack_sync()
+    await jobs.add("other")
+    await until_written(own_server)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(Revenants(jobs.connection, [jobs.namespace.stream("JOBS")]).run)
+        await own_server.kill()
+        await own_server.start()
+        with anyio.fail_after(30):
+            while "revenants.removed" not in caplog.messages:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert (await jobs.add("1")).is_new
+    assert await jobs.state("other") == "ready"
 
 
 async def test_the_server_still_brings_back_what_was_replaced(own_server: EmbeddedServer) -> None:

@@ -1,11 +1,8 @@
 """What a killed server brings back below the ack floor is removed, and nothing else."""
 
-from pathlib import Path
-
 import anyio
 import pytest
 
-from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.log import read_log
 from streams.outcomes import Outgoing
@@ -13,7 +10,7 @@ from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.revenants import remove_revenants
 from streams.server import EmbeddedServer
-from tests.support.server import add_consumer, add_stream
+from tests.support.server import add_consumer, add_stream, until_written
 
 CONSUMERS = {"a": "c", "b": "d"}
 """The consumer of each kind of work."""
@@ -39,16 +36,6 @@ async def settle(connection: Connection, stream: str, kind: str, count: int) -> 
             await delivery.ack_sync()
 
 
-async def until_written(store: Path) -> None:
-    """Wait until what was acknowledged is in the consumers' files: they have not changed for a while."""
-    while now_ms() / 1000 - last_written(store) < 2:
-        await anyio.lowlevel.checkpoint()
-
-
-def last_written(store: Path) -> float:
-    return max(path.stat().st_mtime for path in store.rglob("o.dat"))
-
-
 async def left(connection: Connection, stream: str) -> list[str]:
     """Return what the stream holds, kind and name, in order."""
     entries = read_log(connection, stream, connection.namespace.pattern("work", ">"))
@@ -63,7 +50,7 @@ async def test_what_was_acknowledged_and_is_back_after_a_crash_is_removed(own_se
             await publish(publisher, connection, "a.back", "b.waits", "a.back", "a.done")
             await settle(connection, stream, "a", 2)
             await publish(publisher, connection, "a.waits")
-            await until_written(own_server.store)
+            await until_written(own_server)
             await own_server.kill()
             await own_server.start()
             assert await left(connection, stream) == ["a.back", "b.waits", "a.waits"]
