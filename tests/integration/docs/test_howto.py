@@ -6,8 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 
+from actors.model.callback_rules import signature
+from streams.clock import now_ms
 from tests.support.docs import DOCS, ROOT, Page
 from tests.support.processes import free_ports
 from tests.support.reader import Reader
@@ -69,15 +72,37 @@ def test_the_page_about_jobs_shows_the_examples_as_they_are() -> None:
 
 
 async def test_the_page_about_batches_works_as_it_is_typed(tmp_path: Path) -> None:
-    nats, gateway = free_ports(2)
-    ports = {"4222": nats, "7070": gateway}
+    nats, gateway, back_end = free_ports(3)
+    ports = {"4222": nats, "7070": gateway, "8099": back_end}
     async with Reader(tmp_path, ports, PENSTOCK_HTTP=f"127.0.0.1:{gateway}") as reader:
         typed = await reader.follow(howto("batch.md"))
     assert typed >= 10
     assert "spring: done, 5 of 5 items, 2 succeeded, 3 failed" in reader.printed
     assert "spring: done, 5 of 5 items, 3 succeeded, 2 failed, pass 2" in reader.printed
     assert "done 3 succeeded 2 failed" in reader.printed
+    log = (tmp_path / "log").read_text(encoding="utf-8")
+    assert [log.count(f"winter {moment} ") for moment in ("first_failure", "done")] == [1, 1]
     for name in ("spring", "summer", "autumn"):
         assert (tmp_path / f"{name}.xlsx").read_bytes().startswith(b"PK"), name
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         assert sorted(shop.execute("SELECT sku FROM products")) == [("C-200",), ("T-100",), ("T-101",)]
+
+
+async def test_the_page_about_batches_checks_signatures_in_php(tmp_path: Path) -> None:
+    if (php := shutil.which("php")) is None:
+        pytest.skip("the page uses php")
+    [block] = [block for block in howto("batch.md").blocks if block.file == "signed.php"]
+    (tmp_path / "signed.php").write_text(block.text, encoding="utf-8")
+    code = 'require "signed.php"; [, $header, $body, $key] = $argv; echo json_encode(is_signed($header, $body, $key));'
+    body, now_s = '{"event": "done", "a": "ü & =;,"}'.encode(), now_ms() // 1000
+    signed = signature("a key of the shop", body, now_s)
+    for header, sent, is_right in (
+        (signed, body, True),
+        (signed, body + b" ", False),
+        (signed.replace(f"t={now_s}", f"t={now_s + 1}"), body, False),
+        (signature("another key", body, now_s), body, False),
+        (signature("a key of the shop", body, now_s - 600), body, False),
+        ("", body, False),
+    ):
+        ran = await anyio.run_process([php, "-r", code, "--", header, sent, "a key of the shop"], cwd=tmp_path)
+        assert json.loads(ran.stdout) is is_right, header

@@ -86,6 +86,7 @@ SUBSCRIBE = {
     "hear a node's answers": ("_INBOX_node.>", NODE),
     "hear everybody's answers": ("_INBOX.>", ADMIN),
     "hear orders pass": ("penstock.orders.>", ADMIN),
+    "hear what becomes of batches": ("penstock.events.batch.>", "admin console app"),
     "hear events": ("penstock.events.>", "admin console"),
     "hear everything": (">", ADMIN),
     "hear the api": ("$JS.>", ADMIN),

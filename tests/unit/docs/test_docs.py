@@ -3,13 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 import typer.main
 
+from actors.model.batch_record import MomentName
 from actors.model.setting_table import SETTINGS
 from penstock.cli.root import app
 from penstock.config import Config
@@ -26,14 +27,15 @@ TOPOLOGY = wanted(Namespace())
 BUCKETS = {bucket.name for bucket in TOPOLOGY.buckets}
 STREAMS = {stream.name for stream in TOPOLOGY.streams} | {f"KV_{name}" for name in BUCKETS}
 EVENTS = {str(event.__struct_config__.tag) for event in FetchEvent.__args__}
+MOMENTS = {*get_args(MomentName), "callback_given_up"}
 ROWS = {
     f"{part}-{number:02}"
     for part, last in (("FETCH", 50), ("DELAY", 54), ("BATCH", 58))
     for number in range(1, last + 1)
 }
 """The fetch, the delay and the batch part of the plan."""
-BAD_INPUTS = {*range(1, 70), *range(86, 96), *range(105, 120)}
-"""Of the catalogue: what callers send, what a task's code and an uploaded sheet may be."""
+BAD_INPUTS = {*range(1, 70), *range(86, 96), *range(105, 121)}
+"""Of the catalogue: what callers send, what a task's code, an uploaded sheet and a callback may be."""
 FORMS = {"slices": (4,), "orders": (2, 3), "dead": (3,)}
 """How many tokens follow the first one of a subject (streams/subjects.py)."""
 
@@ -169,8 +171,9 @@ def test_every_subject_has_the_form_of_its_stream(page: Page) -> None:
         if first != "events":
             assert len(rest) in FORMS[first], subject
             continue
-        assert rest[0] in ("fetch", "<engine>", "…"), subject
-        assert len(rest) < 2 or rest[1] in EVENTS | {"<event>", "…"}, subject
+        assert rest[0] in ("fetch", "batch", "<engine>", "…", ">"), subject
+        known = MOMENTS if rest[0] == "batch" else EVENTS
+        assert len(rest) < 2 or rest[1] in known | {"<event>", "<moment>", "…", ">"}, subject
 
 
 # ---- commands
