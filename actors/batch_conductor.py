@@ -31,7 +31,7 @@ from actors.model.batch_admission import admit
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import FINAL, Instance
-from actors.model.batch_rounds import cancelled, items_to_run, result_of
+from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult, Pointer, encode_message
 from streams.bucket import Bucket
@@ -250,11 +250,13 @@ class Conductor:
             if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
                 return
             chunk = await self._items.chunk(record.instance_id, fence, each.chunk)
-            if chunk is not None:
-                earlier = (await self._items.results(record.instance_id, [each.chunk]))[each.chunk]
+            earlier = await self._items.rounds(record.instance_id, each.chunk, rounds_before(each.round))
+            if chunk is None or earlier is None:
+                result = gone(each.chunk, each.round, self._members.name)
+            else:
                 indexes = items_to_run(chunk, earlier, each.round, record.redo)
                 result = result_of(chunk, each.chunk, each.round, cancelled(indexes), earlier, self._members.name)
-                await self._items.add_result(record.instance_id, result)
+            await self._items.add_result(record.instance_id, result)
 
     def _cancelled_since(self, record: Instance) -> int:
         """Return since when this node has known that the instance is cancelled."""
@@ -311,4 +313,6 @@ def _ended(seq: int, result: ChunkResult) -> Ended:
         again=result.again,
         redone=result.redone,
         reasons=result.reasons,
+        left=result.left,
+        is_gone=result.is_gone,
     )

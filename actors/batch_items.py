@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from actors.model.batch_record import Seal
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
-from streams.errors import NoStream, Refused, RevisionConflict
-from streams.log import last_entries, purge_subject, read_log
+from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
+from streams.log import LogEntry, last_entries, last_entry, purge_subject, read_log
 from streams.publisher import Outgoing, Publisher
 
 __all__ = ["BatchItems"]
@@ -46,16 +47,35 @@ class BatchItems:
         return payloads
 
     async def chunk(self, instance_id: str, fence: int, number: int) -> Chunk | None:
-        """Return a chunk; None if it is not there (any more). Raises MalformedMessage."""
-        subject = self._chunk_subject(instance_id, fence, number)
-        found = await last_entries(self._connection, self._stream, [subject])
-        return decode_chunk(found[subject].payload) if subject in found else None
+        """Return a chunk; None if it is gone, or somebody put something else in its place."""
+        return (await self.chunks(instance_id, fence, [number]))[0]
 
-    async def chunks(self, instance_id: str, fence: int, numbers: Sequence[int]) -> list[Chunk]:
-        """Return several chunks in the order asked for; those that are not there are left out."""
+    async def chunks(self, instance_id: str, fence: int, numbers: Sequence[int]) -> list[Chunk | None]:
+        """Return several chunks in the order asked for; None for those that are gone. Any replica is asked first, and
+        the leader about what that one has not got: it may be behind."""
         subjects = [self._chunk_subject(instance_id, fence, number) for number in numbers]
         found = await last_entries(self._connection, self._stream, subjects)
-        return [decode_chunk(found[subject].payload) for subject in subjects if subject in found]
+        entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
+        return [None if entry is None else _readable(entry) for entry in entries]
+
+    async def lost(self, instance_id: str, seal: Seal, number: int) -> tuple[range, list[ChunkResult]]:
+        """Return the indexes of the items in the missing chunks from `number` on, and what results there are of them;
+        none if the one before is missing, too. Chunks tell where their items begin: those beside the gap tell its
+        ends."""
+        first, results = 0, list[ChunkResult]()
+        if number:
+            before = await self.chunk(instance_id, seal.fence, number - 1)
+            if before is None:
+                return range(0), []
+            first = before.first + len(before.items)
+        for start in range(number, seal.chunks, PAGE):
+            numbers = range(start, min(start + PAGE, seal.chunks))
+            told = await self.results(instance_id, numbers)
+            for at, chunk in zip(numbers, await self.chunks(instance_id, seal.fence, numbers), strict=True):
+                if chunk is not None:
+                    return range(first, chunk.first), results
+                results += told[at]
+        return range(first, seal.items), results
 
     async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
         """Return the results of chunks by chunk, each in the order of their rounds."""
@@ -65,6 +85,19 @@ class BatchItems:
             result = decode_result(entry.payload)
             results[result.chunk].append(result)
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
+
+    async def rounds(self, instance_id: str, chunk: int, before: Sequence[int]) -> list[ChunkResult] | None:
+        """Return the results of a chunk in the order of their rounds; None if one of the rounds `before` is gone."""
+        found = (await self.results(instance_id, [chunk]))[chunk]
+        known = {result.round for result in found}
+        for number in before:
+            if number not in known:
+                subject = self._namespace.subject("results", instance_id, str(chunk), str(number))
+                entry = await self._of_leader(subject)
+                if entry is None:
+                    return None
+                found.append(decode_result(entry.payload))
+        return sorted(found, key=lambda each: each.round)
 
     async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
         """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's."""
@@ -106,5 +139,15 @@ class BatchItems:
             except NoStream:
                 return
 
+    async def _of_leader(self, subject: str) -> LogEntry | None:
+        return await last_entry(self._connection, self._stream, subject)
+
     def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:
         return self._namespace.subject("items", instance_id, str(fence), str(number))
+
+
+def _readable(entry: LogEntry) -> Chunk | None:
+    try:
+        return decode_chunk(entry.payload)
+    except MalformedMessage:
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,13 +14,13 @@ from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
-from actors.model.batch_record import Instance, shown_state
+from actors.model.batch_record import FINAL, Instance, shown_state
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput
 from penstock.batch_views import UPLOAD_BYTES, Beat, ItemPage, ItemView, View, Wanted, result_file, upload_name
 from penstock.errors import NotAccepted, UsageError
-from streams.batch_messages import last_outcomes
+from streams.batch_messages import LOST, Chunk, ChunkResult, last_outcomes, lost_parts
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
@@ -173,7 +173,7 @@ class BatchDesk:
         fence, chunks = (record.seal.fence, record.seal.chunks) if record.seal else (record.step_fence, record.staged)
         size = 0
         for number in range(first, min(first + SCANNED, chunks)):
-            for at, (view, own) in enumerate(await self._of_chunk(record, fence, number)):
+            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, fence, number)]):
                 if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
                 if found and size + own > most_bytes:
@@ -262,22 +262,31 @@ class BatchDesk:
         entry = await self._beats.get(f"{record.instance_id}.{record.step_fence}")
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
-    async def _of_chunk(self, record: Instance, fence: int, number: int) -> list[tuple[ItemView, int]]:
-        """Return a chunk's items, each with its size in bytes."""
+    async def _of_chunk(self, record: Instance, fence: int, number: int) -> AsyncIterator[tuple[ItemView, int]]:
+        """Yield a chunk's items, each with its size in bytes; of some that are gone, at the first of them."""
         chunk = await self._items.chunk(record.instance_id, fence, number)
-        if chunk is None:
-            return []
-        results = (await self._items.results(record.instance_id, [number]))[number]
-        decode = msgspec.json.decode
-        views = []
-        for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
-            size = len(bytes(item)) + ROOM_EACH
-            if end is None or end.status == "again":
-                views.append((ItemView(chunk.first + at, decode(item), None), size))
-            else:
-                view = ItemView(chunk.first + at, decode(item), end.status, decode(end.info))
-                views.append((view, size + len(bytes(end.info))))
-        return views
+        if chunk is not None:
+            results = (await self._items.results(record.instance_id, [number]))[number]
+            for pair in _views(chunk, results, is_lost=record.gone > 0 and record.state in FINAL):
+                yield pair
+        elif record.seal is not None:
+            indexes, results = await self._items.lost(record.instance_id, record.seal, number)
+            for part in lost_parts(indexes.start, indexes.stop):
+                for pair in _views(part, results, is_lost=True):
+                    yield pair
+
+
+def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> Iterator[tuple[ItemView, int]]:
+    decode = msgspec.json.decode
+    for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
+        size = len(bytes(item)) + ROOM_EACH
+        if end is not None and end.status != "again":
+            view = ItemView(chunk.first + at, decode(item), end.status, decode(end.info))
+            yield view, size + len(bytes(end.info))
+        elif is_lost:
+            yield ItemView(chunk.first + at, decode(item), "failed", LOST), size
+        else:
+            yield ItemView(chunk.first + at, decode(item), None), size
 
 
 def _input_of(given: Any) -> Raw:

@@ -17,9 +17,9 @@ from actors.batch_submissions import BatchSubmissions
 from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.lanes import ItemRates, chunk_size, share_of
 from actors.membership import Members
 from actors.model.callback_rules import parse_allowed
-from actors.release import ReleaseRates
 from actors.revenants import Revenants
 from actors.supervisor import ActorSpec
 from penstock.batch_desk import BatchDesk
@@ -105,8 +105,9 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
             items=items,
             files=files,
             beats=node.bucket("BEATS"),
-            rates=ReleaseRates(lambda task: _limits(tasks, task).item_rate, _servers(node.members)),
-            at_once=_at_once(tasks, _servers(node.members)),
+            rates=ItemRates(_share(tasks, node.members)),
+            chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
+            at_once=_at_once(tasks, node.members),
             clock=node.clock,
             stop=node.stop,
         )
@@ -138,16 +139,21 @@ def _limits(tasks: Tasks, task: str) -> TaskLimits:
         return TaskLimits()
 
 
-def _at_once(tasks: Tasks, servers: Callable[[str], int]) -> Callable[[str], int]:
+def _share(tasks: Tasks, members: Members) -> Callable[[str], float]:
+    """Return this process's part of the rate of a task's items, as a function of the task."""
+    return lambda task: share_of(_limits(tasks, task).item_rate, _servers(members, task), members.name)
+
+
+def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int]:
     """Return this process's part of how many of a task's items may be at work, as a function of the task."""
 
     def at_once(task: str) -> int:
         most = _limits(tasks, task).item_concurrency
-        return max(1, most // servers(task)) if most else 0
+        return max(1, most // max(1, len(_servers(members, task)))) if most else 0
 
     return at_once
 
 
-def _servers(members: Members) -> Callable[[str], int]:
-    """Return how many live nodes serve a task, as a function of the task."""
-    return lambda task: max(1, sum(task in node.tasks for node in members.live().values()))
+def _servers(members: Members, task: str) -> list[str]:
+    """Return the live nodes that serve a task."""
+    return [name for name, node in members.live().items() if task in node.tasks]

@@ -77,7 +77,8 @@ async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[s
         async for page in context.read(PAGE):
             rows = [_result_row(result, is_rows=is_rows) for result in page]
             if columns is None:
-                columns = list(rows[0])
+                widest = max(rows, key=len)  # the row of an item that was lost has no cells
+                columns = list(widest)
                 sheets.open(RESULT, columns)
             await sheets.write(rows)
         if columns is None:
@@ -86,6 +87,8 @@ async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[s
 
 
 def _result_row(result: ItemResult, *, is_rows: bool) -> dict[str, object]:
+    if is_rows and result.item is None:
+        return {ROW: None, STATUS: _WORDS.get(result.status, result.status), REASON: result.info}
     if is_rows:
         number, cells = result.item
     else:

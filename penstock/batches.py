@@ -219,6 +219,7 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
         else _many(many),
         check=_with_context(user.check) if record.has_check else None,
         concurrency=concurrency,
+        is_loop=one is not None and not inspect.iscoroutinefunction(one),
     )
 
 

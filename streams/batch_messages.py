@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from streams.errors import MalformedMessage
 
 __all__ = [
+    "LOST",
     "NOTHING",
     "BatchEvent",
     "Chunk",
@@ -27,6 +28,7 @@ __all__ = [
     "decode_result",
     "encode_message",
     "last_outcomes",
+    "lost_parts",
     "ranges_of",
 ]
 
@@ -36,6 +38,8 @@ NOTHING = Raw(b"null")
 CHUNK_ITEMS = 1_000
 CHUNK_BYTES = 256 * 1024
 """A chunk is one message, far below the server's limit, and a piece of work that ends in seconds."""
+LOST = "its chunk is gone: somebody removed it from the stream"
+"""Why an item failed that nobody has any more."""
 INFO_BYTES = 2_048
 """Of what an item tells about its end: a thousand of them still fit one message."""
 
@@ -72,7 +76,9 @@ class Counts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of one chunk. `ran`: half-open ranges of indexes; those without an entry in `others` succeeded and told
-    nothing. `counts` and `again` count them; `redone`: how these items had ended in an earlier pass."""
+    nothing. `counts` and `again` count them; `redone`: how these items had ended in an earlier pass. `left`: items that
+    had not begun when their node was told to stop; the next round runs them. `is_gone`: the chunk was not there any
+    more, and what of its items has no end gets none."""
 
     chunk: int
     round: int
@@ -83,6 +89,8 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again: int = 0
     redone: Counts = Counts()
     reasons: tuple[str, ...] = ()
+    left: int = 0
+    is_gone: bool = False
 
 
 class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -158,6 +166,12 @@ def ranges_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append([index, index + 1])
     return tuple((start, end) for start, end in ranges)
+
+
+def lost_parts(first: int, upto: int) -> Iterator[Chunk]:
+    """Yield chunks of a usual size that stand for items which are gone."""
+    for start in range(first, upto, CHUNK_ITEMS):
+        yield Chunk(first=start, items=(NOTHING,) * min(CHUNK_ITEMS, upto - start))
 
 
 def last_outcomes(chunk: Chunk, results: Sequence[ChunkResult]) -> Iterator[Outcome | None]:

@@ -11,7 +11,18 @@ from msgspec import Raw
 
 from actors.batch_items import BatchItems
 from actors.model.batch_record import Instance, Seal
-from streams.batch_messages import CHUNK_BYTES, NOTHING, Chunk, Counts, Outcome, Status, last_outcomes
+from streams.batch_messages import (
+    CHUNK_BYTES,
+    LOST,
+    NOTHING,
+    Chunk,
+    ChunkResult,
+    Counts,
+    Outcome,
+    Status,
+    last_outcomes,
+    lost_parts,
+)
 from streams.files import Files
 
 __all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json"]
@@ -151,7 +162,8 @@ class ItemContext(msgspec.Struct, frozen=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True):
-    """How one item ended. `info`: what its code returned, or why it failed."""
+    """How one item ended. `info`: what its code returned, or why it failed. `item`: None of one whose chunk was removed
+    from the stream by hand."""
 
     index: int
     item: Any
@@ -187,24 +199,36 @@ class ReduceContext(_Step):
     async def _chunks(self) -> AsyncIterator[list[ItemResult]]:
         seal = self._record.seal
         assert seal is not None
+        upto, held = 0, list[ChunkResult]()  # results of chunks that are gone
         for first in range(0, seal.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, seal.chunks))
             chunks = await self._items.chunks(self.instance_id, seal.fence, numbers)
             results = await self._items.results(self.instance_id, numbers)
             for number, chunk in zip(numbers, chunks, strict=True):
-                self.done = chunk.first + len(chunk.items)
-                yield _results(chunk, list(last_outcomes(chunk, results[number])))
+                if chunk is None:
+                    held += results[number]
+                    continue
+                for lost in lost_parts(upto, chunk.first):
+                    yield self._ended(lost, held)
+                upto, held = chunk.first + len(chunk.items), []
+                self.done = upto
+                yield self._ended(chunk, results[number])
+        for lost in lost_parts(upto, seal.items):
+            yield self._ended(lost, held)
+
+    def _ended(self, chunk: Chunk, results: Sequence[ChunkResult]) -> list[ItemResult]:
+        return _results(chunk, list(last_outcomes(chunk, results)), is_lost=self._record.gone > 0)
 
 
-def _results(chunk: Chunk, ends: Sequence[Outcome | None]) -> list[ItemResult]:
+def _results(chunk: Chunk, ends: Sequence[Outcome | None], *, is_lost: bool) -> list[ItemResult]:
     decode = msgspec.json.decode
     return [
-        ItemResult(chunk.first + at, decode(item), *_end(end, decode))
+        ItemResult(chunk.first + at, decode(item), *_end(end, decode, is_lost=is_lost))
         for at, (item, end) in enumerate(zip(chunk.items, ends, strict=True))
     ]
 
 
-def _end(end: Outcome | None, decode: Callable[[Raw], Any]) -> tuple[Status, Any]:
+def _end(end: Outcome | None, decode: Callable[[Raw], Any], *, is_lost: bool) -> tuple[Status, Any]:
     if end is None:
-        return "cancelled", None
+        return ("failed", LOST) if is_lost else ("cancelled", None)
     return end.status, None if end.info is NOTHING else decode(end.info)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import anyio
@@ -24,18 +25,19 @@ from msgspec import Raw
 from actors.actor import FATAL
 from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
+from actors.batch_tasks import TaskRecord
 from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json
 from actors.batch_worker.elsewhere import open_elsewhere
 from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.lanes import Gate, ItemRates, TaskGate
 from actors.batch_worker.rounds import Round, run_items
 from actors.batch_worker.singly import run_marked
 from actors.failpoints import reach
 from actors.logs import fields
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, round_of_pass
-from actors.model.batch_rounds import cancelled, items_to_run, result_of
-from actors.release import ReleaseRates
-from streams.batch_messages import Chunk, Outcome, Pointer, decode_pointer
+from actors.model.batch_record import FINAL, Instance
+from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
+from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer, decode_pointer
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
@@ -56,9 +58,14 @@ AGAIN_S = 1.0
 STEPS_AT_ONCE = 2
 
 
+class NothingBegan(Exception):
+    """The node was told to stop before anything of the pointer's work began; it is anybody's."""
+
+
 class Executor:
-    """Serves tasks in one process. `node` names it in results and beats. `at_once(task)`: items of a task that may
-    be at work here at the same time, 0: any number."""
+    """Serves tasks in one process. `node` names it in results and beats. `chunk_items(record)`: how many items a chunk
+    of the task has at the most. `at_once(task)`: items of a task that may be at work here at the same time, 0: any
+    number."""
 
     def __init__(
         self,
@@ -70,7 +77,8 @@ class Executor:
         items: BatchItems,
         files: Files,
         beats: Bucket[bytes],
-        rates: ReleaseRates,
+        rates: ItemRates,
+        chunk_items: Callable[[TaskRecord], int],
         at_once: Callable[[str], int],
         clock: Clock,
         stop: anyio.Event,
@@ -83,6 +91,7 @@ class Executor:
         self._files = files
         self._beats = beats
         self._rates = rates
+        self._chunk_items = chunk_items
         self._at_once = at_once
         self._turns: dict[str, anyio.Lock] = {}
         self._clock = clock
@@ -142,6 +151,8 @@ class Executor:
             await delivery.term(f"no pointer: {error}")
         except UnknownInstance:
             await delivery.ack()
+        except NothingBegan:
+            await delivery.nak()
         except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
             trace = None if isinstance(error, StreamError) else error
             log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
@@ -176,7 +187,7 @@ class Executor:
         latest = partial(self._instances.seen, record.instance_id)
         context: SplitContext | ReduceContext
         if record.state == "splitting":
-            chunk_items = handler.record.chunk_items
+            chunk_items = self._chunk_items(handler.record)
             context = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items)
             body: Callable[[], Awaitable[None]] = partial(self._split, handler, record, context)
         else:
@@ -247,55 +258,55 @@ class Executor:
         """Run a round of a chunk, and store its one result."""
         fence = record.seal.fence if record.seal is not None else record.step_fence
         chunk = await self._items.chunk(record.instance_id, fence, pointer.chunk)
-        if chunk is None:
-            raise MalformedMessage(f"{record.instance_id}: chunk {pointer.chunk} is gone")
-        earlier = (await self._items.results(record.instance_id, [pointer.chunk]))[pointer.chunk]
-        if pointer.round > 1 and any(each.round == pointer.round for each in earlier):
+        earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
+        if earlier is not None and any(each.round == pointer.round for each in earlier):
             return
-        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
-        outcomes = await self._outcomes(handler, record, pointer, chunk, indexes)
+        if chunk is None or earlier is None:
+            log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
+            result = gone(pointer.chunk, pointer.round, self._node)
+        else:
+            result = await self._result(handler, record, pointer, chunk, earlier)
         reach("batch.map")
-        result = result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node)
         await self._items.add_result(record.instance_id, result)
         reach("batch.result")
 
-    async def _outcomes(
-        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, indexes: Sequence[int]
-    ) -> list[Outcome]:
-        if record.is_cancelling:
-            return cancelled(indexes)
-        attempt = round_of_pass(pointer.round)
-        turn = Round(record.instance_id, attempt, may_repeat=not handler.record.retries.is_last(attempt))
-        items = [(index, chunk.items[index - chunk.first]) for index in indexes]
+    async def _result(
+        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, earlier: Sequence[ChunkResult]
+    ) -> ChunkResult:
+        """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
+        begun; raises NothingBegan if that is all."""
+        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
+        outcomes: list[Outcome] = []
         is_cancelled = partial(self._is_cancelled, record.instance_id)
-        if not handler.record.is_idempotent:
-            return await run_marked(handler, turn, pointer, items, self._items, is_cancelled=is_cancelled)
-        return await self._run_paced(handler, turn, items, is_cancelled)
+        if not record.is_cancelling:
+            turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
+            items = [(index, chunk.items[index - chunk.first]) for index in indexes]
+            gate = TaskGate(self._rates, handler.record.task, is_cancelled, self._stop)
+            outcomes = await self._run(handler, turn, pointer, items, gate)
+        ran = {outcome.index for outcome in outcomes}
+        left = [index for index in indexes if index not in ran]
+        if record.is_cancelling or is_cancelled():
+            outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
+        elif left and (not outcomes or not may_leave(pointer.round)):
+            raise NothingBegan
+        return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
 
-    async def _run_paced(
-        self,
-        handler: TaskHandler,
-        turn: Round,
-        items: Sequence[tuple[int, Raw]],
-        is_cancelled: Callable[[], bool],
+    async def _run(
+        self, handler: TaskHandler, turn: Round, pointer: Pointer, items: Sequence[tuple[int, Raw]], gate: Gate
     ) -> list[Outcome]:
-        """Run the items as the task's limits let them go: all at once if it has none. Of a task whose items are limited
-        in number no others are at work in this process meanwhile."""
-        task, outcomes = handler.record.task, list[Outcome]()
-        most = self._at_once(task)
-        turns = self._turns.setdefault(task, anyio.Lock())
-        while len(outcomes) < len(items):
-            left = items[len(outcomes) :]
-            if is_cancelled():
-                return outcomes + cancelled([index for index, _ in left])
-            granted, wait_ms = self._rates.take(task, min(most, len(left)) if most else len(left))
-            if not granted:
-                await anyio.sleep(wait_ms / 1000)
-            elif most:
-                async with turns:
-                    outcomes += await run_items(handler, turn, left[:granted], is_cancelled=is_cancelled)
-            else:
-                outcomes += await run_items(handler, turn, left[:granted], is_cancelled=is_cancelled)
+        """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
+        work in this process meanwhile."""
+        most = self._at_once(handler.record.task)
+        turns = self._turns.setdefault(handler.record.task, anyio.Lock())
+        outcomes: list[Outcome] = []
+        if not handler.record.is_idempotent:
+            async with turns if most == 1 else nullcontext():
+                return await run_marked(handler, turn, pointer, items, self._items, gate)
+        if not most:
+            return await run_items(handler, turn, items, gate)
+        for first in range(0, len(items), most):
+            async with turns:
+                outcomes += await run_items(handler, turn, items[first : first + most], gate)
         return outcomes
 
     def _is_cancelled(self, instance_id: str) -> bool:

@@ -37,5 +37,7 @@ class TaskHandler:
     check: Callable[[Any, ItemContext], Awaitable[bool | None]] | None = None
     concurrency: int = 1
     """Items of one chunk that run at the same time."""
+    is_loop: bool = False
+    """Whether `run_many` runs one after the other: short lists then, so that a node can stop between two."""
     chunks: int = 2
     """Chunks that this process works on at the same time."""

@@ -7,14 +7,15 @@ no end: nobody knows it, so the task is asked, if it can be asked, or the item e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
-from actors.batch_worker.contexts import ItemContext, as_json
+from actors.batch_worker.contexts import as_json
 from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.lanes import Gate, OpenGate
 from actors.batch_worker.rounds import Round, run_items
 from streams.batch_messages import Outcome, Pointer
 
@@ -27,11 +28,10 @@ async def run_marked(
     pointer: Pointer,
     items: Sequence[tuple[int, Raw]],
     log: BatchItems,
-    *,
-    is_cancelled: Callable[[], bool],
+    gate: Gate,
 ) -> list[Outcome]:
-    """Run the items that nobody has begun, and say of the others what can be known; in the order of the items.
-    Raises RevisionConflict when another holds the round too."""
+    """Run the items that nobody has begun as the gate lets them in, and say of those that were begun what can be known;
+    in the order of the items. Raises RevisionConflict when another holds the round too."""
     begun, seq = await log.begun(pointer.instance_id, pointer.chunk, pointer.round)
     outcomes: list[Outcome] = []
     for index, item in items:
@@ -39,10 +39,12 @@ async def run_marked(
         if known is not None:
             outcomes.append(known)
             continue
-        if index not in begun and not is_cancelled():
+        if not await gate.enter(1):
+            continue  # what was begun has to have its end in this round, so the others are still looked at
+        if index not in begun:
             begun = [*begun, index]
             seq = await log.begin(pointer.instance_id, pointer.chunk, pointer.round, begun, expected_seq=seq)
-        outcomes += await run_items(handler, turn, [(index, item)], is_cancelled=is_cancelled)
+        outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
     return outcomes
 
 
@@ -53,7 +55,7 @@ async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Ou
         try:
             value = handler.decode(item)
             with anyio.fail_after(handler.record.item_timeout_ms / 1000):
-                happened = await handler.check(value, ItemContext(turn.instance_id, index, turn.attempt))
+                happened = await handler.check(value, turn.context(index))
             if happened is not None:
                 return Outcome(index, "ok") if happened else None
         except Exception as error:  # the border to the user's code

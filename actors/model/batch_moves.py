@@ -21,7 +21,7 @@ from actors.model.batch_record import (
     first_round,
     round_of_pass,
 )
-from streams.batch_messages import Counts
+from streams.batch_messages import LOST, Counts
 
 __all__ = [
     "Ended",
@@ -47,7 +47,8 @@ MAX_REASON = 300
 
 class Ended(NamedTuple):
     """One result as it stands in the log: what became of a chunk's items in one round. `again`: items that go round
-    once more. `redone`: how the items of this result had ended in an earlier pass, which counts no more."""
+    once more; `left`: items that this round has not begun. `redone`: how the items of this result had ended in an
+    earlier pass, which counts no more. `is_gone`: the chunk was not there any more."""
 
     seq: int
     chunk: int
@@ -56,6 +57,8 @@ class Ended(NamedTuple):
     again: int = 0
     redone: Counts = Counts()
     reasons: tuple[str, ...] = ()
+    left: int = 0
+    is_gone: bool = False
 
 
 def start(record: Instance, now_ms: int) -> Instance:
@@ -111,7 +114,7 @@ def count(
     record: Instance, results: Sequence[Ended], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
 ) -> Instance:
     """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
-    counts, reasons = record.counts, record.reasons
+    counts, reasons, gone = record.counts, record.reasons, record.gone
     open_chunks = {each.chunk: each for each in record.open}
     for ended in results:
         held = open_chunks.get(ended.chunk)
@@ -119,16 +122,16 @@ def count(
             continue
         counts = _added(counts, ended)
         reasons = (*reasons, *ended.reasons)[:MOST_REASONS]
-        if ended.again:
-            wait_ms = next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
+        gone += ended.is_gone
+        if ended.again or ended.left:
+            wait_ms = 0 if ended.left else next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
             open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
         else:
             del open_chunks[ended.chunk]
     seq = max(upto_seq, record.counted_seq)
-    after = replace(record, counts=counts, reasons=reasons, open=tuple(open_chunks.values()), counted_seq=seq)
-    if _failures(record.counts) == 0 < _failures(after.counts):
-        after = reach(after, "first_failure", now_ms)
-    return record if after == record else after
+    still_open = tuple(open_chunks.values())
+    after = replace(record, counts=counts, reasons=reasons, open=still_open, counted_seq=seq, gone=gone)
+    return record if after == record else _failing(record, after, now_ms)
 
 
 def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance:
@@ -140,12 +143,24 @@ def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance
         return cancel_rest(record, now_ms)
     if record.state != "running" or record.seal is None:
         return record
-    if not record.is_cancelling and record.counts.failed > most_failures * record.seal.items:
+    chunks, items = record.seal.chunks, record.seal.items
+    if record.gone and not record.open and record.released == chunks:
+        record = _without_lost(record, items - record.counts.ended, now_ms)
+    if not record.is_cancelling and record.counts.failed > most_failures * items:
         stopping = replace(record, is_cancelling=True, reason=f"{record.counts.failed} items failed")
         return cancel_rest(stopping, now_ms)
-    if record.open or record.released < record.seal.chunks or record.is_paused or record.is_cancelling:
+    if record.open or record.released < chunks or record.is_paused or record.is_cancelling:
         return record
     return _step(replace(record, state="reducing", step_attempts=0), now_ms)
+
+
+def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
+    """Count what has no end as failed, when every chunk is over: it was in chunks that are gone."""
+    if not lost:
+        return record
+    counts = replace(record.counts, failed=record.counts.failed + lost)
+    reasons = (*record.reasons, f"{lost} items: {LOST}")[-MOST_REASONS:]
+    return _failing(record, replace(record, counts=counts, reasons=reasons), now_ms)
 
 
 def cancel_rest(record: Instance, now_ms: int) -> Instance:
@@ -218,6 +233,12 @@ def _is_step(record: Instance, fence: int) -> bool:
 def _failed(record: Instance, reason: str, now_ms: int) -> Instance:
     ended = replace(record, state="failed", reason=reason[:MAX_REASON], ended_ms=now_ms, open=())
     return reach(ended, "failed", now_ms)
+
+
+def _failing(before: Instance, after: Instance, now_ms: int) -> Instance:
+    """Return `after`, which tells of its first failure if it has one and `before` had none."""
+    is_first = _failures(before.counts) == 0 < _failures(after.counts)
+    return reach(after, "first_failure", now_ms) if is_first else after
 
 
 def _failures(counts: Counts) -> int:

@@ -106,6 +106,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Items that the present pass runs again; none: all that failed or were cancelled."""
     counted_seq: int = 0
     counts: Counts = Counts()
+    gone: int = 0
+    """Chunks that were found gone: what has no end when all others are over has failed with them."""
     reasons: tuple[str, ...] = ()
     """Why the first few items failed."""
     reason: str = ""

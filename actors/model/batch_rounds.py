@@ -14,23 +14,54 @@ from streams.batch_messages import (
     ranges_of,
 )
 
-__all__ = ["cancelled", "items_to_run", "result_of"]
+__all__ = ["attempts_of", "cancelled", "gone", "items_to_run", "may_leave", "result_of", "rounds_before"]
 
 MOST_REASONS = 3
 MAX_REASON = 300
+MOST_ATTEMPTS = 101
+"""Rounds that are kept for what goes round again: a task has at most a hundred attempts."""
 
 
 def items_to_run(chunk: Chunk, earlier: Sequence[ChunkResult], number: int, redo: Collection[int] = ()) -> list[int]:
-    """Return the indexes that round `number` runs. The first round runs all; a later round of a pass what goes round
-    again; the first round of a later pass what failed, was cancelled or never ran, or exactly the items in `redo`."""
+    """Return the indexes that round `number` runs. The first round runs all; the first round of a later pass what
+    failed, was cancelled or never ran, or exactly the items in `redo`; a later round of a pass those of its first round
+    that go round again or have not begun."""
+    first = _first_of_pass(number)
+    if number > first:
+        before, here = _split_at(earlier, first)
+        stands = _stands(chunk, here)
+        asked = items_to_run(chunk, before, first, redo)
+        return [index for index in asked if stands[index] in (None, "again")]
     if number == 1:
         return list(range(chunk.first, chunk.first + len(chunk.items)))
-    stands = {chunk.first + at: end and end.status for at, end in enumerate(last_outcomes(chunk, earlier))}
-    if round_of_pass(number) > 1:
-        return [index for index, status in stands.items() if status == "again"]
+    stands = _stands(chunk, earlier)
     if redo:
         return [index for index in stands if index in redo]
     return [index for index, status in stands.items() if status in (None, "failed", "cancelled")]
+
+
+def attempts_of(indexes: Sequence[int], earlier: Sequence[ChunkResult], number: int) -> dict[int, int]:
+    """Return which try round `number` is for each of these items, within its pass: rounds that have not begun an item
+    were none of its tries."""
+    _, here = _split_at(earlier, _first_of_pass(number))
+    if not any(result.left for result in here):
+        return dict.fromkeys(indexes, round_of_pass(number))
+    tries = dict.fromkeys(indexes, 1)
+    for result in here:
+        for index in indexes:
+            tries[index] += any(start <= index < end for start, end in result.ran)
+    return tries
+
+
+def rounds_before(number: int) -> range:
+    """Return the rounds of the same pass that come before this one; each has a result."""
+    return range(_first_of_pass(number), number)
+
+
+def may_leave(number: int) -> bool:
+    """Whether the next round may run what this one has not begun: a pass has room for so many rounds, and some are for
+    what goes round again."""
+    return round_of_pass(number) < ROUNDS - MOST_ATTEMPTS
 
 
 def result_of(
@@ -40,9 +71,11 @@ def result_of(
     outcomes: Sequence[Outcome],
     earlier: Sequence[ChunkResult],
     by: str,
+    *,
+    left: int = 0,
 ) -> ChunkResult:
-    """Return the result of a round: its outcomes, one for each item that it ran, counted. What an item told beyond
-    `INFO_BYTES` is left out."""
+    """Return the result of a round: its outcomes, one for each item that it ran, counted; `left` are those that it has
+    not begun. What an item told beyond `INFO_BYTES` is left out."""
     ends = Counter[str](outcome.status for outcome in outcomes)
     again = ends.pop("again", 0)
     redone: Counter[str] = Counter()
@@ -60,12 +93,33 @@ def result_of(
         again=again,
         redone=_counts(redone),
         reasons=tuple(reasons),
+        left=left,
     )
+
+
+def gone(number_of_chunk: int, number: int, by: str) -> ChunkResult:
+    """Return the result of a round whose chunk is not there any more."""
+    return ChunkResult(chunk=number_of_chunk, round=number, by=by, is_gone=True)
 
 
 def cancelled(indexes: Sequence[int]) -> list[Outcome]:
     """Return the outcomes of items that did not run, since their instance was cancelled."""
     return [Outcome(index, "cancelled") for index in indexes]
+
+
+def _first_of_pass(number: int) -> int:
+    return number - round_of_pass(number) + 1
+
+
+def _split_at(results: Sequence[ChunkResult], first: int) -> tuple[list[ChunkResult], list[ChunkResult]]:
+    """Return the results of rounds before `first`, and the others."""
+    return [each for each in results if each.round < first], [each for each in results if each.round >= first]
+
+
+def _stands(chunk: Chunk, results: Sequence[ChunkResult]) -> dict[int, str | None]:
+    return {
+        chunk.first + at: None if end is None else end.status for at, end in enumerate(last_outcomes(chunk, results))
+    }
 
 
 def _ends_before(chunk: Chunk, earlier: Sequence[ChunkResult], *, is_first_pass: bool) -> dict[int, str]:

@@ -13,21 +13,34 @@ if TYPE_CHECKING:
 __all__ = ["Speed", "following", "said"]
 
 WINDOW_S = 5.0
+ONE_S = 0.25
 
 
 class Speed:
-    """Items a second, over the last seconds."""
+    """Items a second, over the last seconds. Items are counted a chunk at a time, so what counts is from one change to
+    another: up to now would show half the rate just before a chunk ends."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, int]] = []
+        self._changes: list[tuple[float, int]] = []
 
     def of(self, count: int, now_s: float) -> float:
         """Return the rate at which `count` grew."""
-        if self._seen and count < self._seen[-1][1]:
-            self._seen.clear()  # another step counts, or another pass
-        self._seen = [(at_s, before) for at_s, before in self._seen if now_s - at_s <= WINDOW_S] + [(now_s, count)]
-        first_s, first = self._seen[0]
-        return (count - first) / (now_s - first_s) if now_s > first_s else 0.0
+        if self._changes and count < self._changes[-1][1]:
+            self._changes.clear()  # another step counts, or another pass
+        self._note(count, now_s)
+        while len(self._changes) > 2 and now_s - self._changes[1][0] > WINDOW_S:
+            del self._changes[0]
+        (first_s, first), (last_s, last) = self._changes[0], self._changes[-1]
+        is_stalled = now_s - last_s > max(WINDOW_S, 2 * (last_s - first_s))
+        took_s = (now_s if is_stalled else last_s) - first_s
+        return (last - first) / took_s if took_s > 0 else 0.0
+
+    def _note(self, count: int, now_s: float) -> None:
+        """Keep a change; chunks that end at nearly the same time are one."""
+        if not self._changes or (count > self._changes[-1][1] and now_s - self._changes[-1][0] > ONE_S):
+            self._changes.append((now_s, count))
+        elif len(self._changes) > 1:
+            self._changes[-1] = self._changes[-1][0], count
 
 
 def said(view: "View") -> str:

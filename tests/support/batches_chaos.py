@@ -157,6 +157,7 @@ class BatchWorld:
             numbers = range(first, min(first + AT_ONCE, chunks))
             results = await self._items.results(instance_id, numbers)
             for number, chunk in zip(numbers, await self._items.chunks(instance_id, fence, numbers), strict=True):
+                assert chunk is not None, f"chunk {number} of {instance_id} is gone"
                 ends.update(end.status if end else "none" for end in last_outcomes(chunk, results[number]))
         return ends
 

@@ -27,6 +27,8 @@ from streams.batch_messages import Counts
 CHUNKS = 2
 POLICY = Backoff(retries=1)
 ENDS = ("succeeded", "failed", "again")
+ODD_ENDS = ("left", "gone")
+"""The item has not begun when its executor is told to stop; its chunk is not there. One of them, once in a search."""
 
 
 class Result(NamedTuple):
@@ -60,6 +62,7 @@ class Rules(NamedTuple):
     is_first_writer: bool = True
     most_retries: int = 1
     most_splits: int = 2
+    odd_ends: tuple[str, ...] = ()
     has_teller: bool = False
     """Whether what is owed is told at some time; it changes nothing else, and doubles the states."""
 
@@ -164,8 +167,9 @@ def run_steps(world: World, rules: Rules) -> Iterator[World]:
         if is_known and rules.is_first_writer:
             yield world._replace(hands=left)
             continue
-        is_last = number % 1000 > POLICY.retries
-        for end in ENDS[: 2 if is_last else 3]:
+        is_odd = any(each.end in ODD_ENDS for each in world.results)
+        is_last = number % 1000 > POLICY.retries + any(each.end == "left" for each in world.results)
+        for end in (*ENDS[: 2 if is_last else 3], *(() if is_odd else rules.odd_ends)):
             yield world._replace(hands=left, results=(*world.results, Result(chunk, number, end)))
 
 
@@ -182,10 +186,11 @@ def ended(world: World) -> list[Ended]:
     """Return the log as executors write it: each result says what it takes back of an earlier pass."""
     found: list[Ended] = []
     for at, result in enumerate(world.results):
-        earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end != "again"]
-        is_again = result.end == "again"
-        redone = _counts(earlier[-1].end) if earlier and not is_again else Counts()
-        found.append(Ended(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone))
+        earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end in ENDS[:2]]
+        is_again, is_left, is_gone = (result.end == end for end in ("again", *ODD_ENDS))
+        redone = _counts(earlier[-1].end) if earlier and result.end in ENDS[:2] else Counts()
+        known = Ended(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone)
+        found.append(known._replace(left=int(is_left), is_gone=is_gone))
     return found
 
 
@@ -203,7 +208,9 @@ def violations(before: World, after: World) -> list[str]:
     if record.seal is not None and before.record.seal is None and record.seal.fence != before.record.step_fence:
         wrong.append("sealed under an old fence")
     told = record.counts
-    counted = {each.chunk: each.end for each in after.results[: record.counted_seq] if _was_counted(record, each)}
+    log = after.results[: record.counted_seq]
+    counted = {each.chunk: "failed" for each in log if each.end == "gone"}
+    counted |= {each.chunk: each.end for each in log if each.end in ENDS[:2]}
     if record.state in ("reducing", "done"):
         for end in ("succeeded", "failed"):
             if getattr(told, end) != list(counted.values()).count(end):
@@ -225,8 +232,3 @@ def _untold(world: World) -> list[str]:
     if record.counts.failed and "first_failure" not in [name for _, name in known]:
         wrong.append("the first failure is not told")
     return wrong
-
-
-def _was_counted(record: Instance, result: Result) -> bool:
-    """An item's end, not one more round; of each chunk the last one in the log counts."""
-    return result.end != "again"

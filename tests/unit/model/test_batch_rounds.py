@@ -9,8 +9,8 @@ from msgspec import Raw
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended, count, end_running, reduced, release, retry
 from actors.model.batch_record import Instance, Seal, faults, first_round, round_of_pass
-from actors.model.batch_rounds import items_to_run, result_of
-from streams.batch_messages import Chunk, ChunkResult, Outcome, Status, last_outcomes
+from actors.model.batch_rounds import attempts_of, items_to_run, may_leave, result_of
+from streams.batch_messages import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
 
 ITEMS = 5
 CHUNK = Chunk(first=10, items=(Raw(b"{}"),) * ITEMS)
@@ -28,12 +28,15 @@ def test_each_item_counts_once_as_it_ended_last(data: st.DataObject) -> None:
         record = release(record, 1)
         while record.open:
             number = record.open[0].round
-            may_repeat = round_of_pass(number) <= POLICY.retries
+            may_repeat = round_of_pass(number) <= POLICY.retries + 10
             ends = st.sampled_from([*ENDS, "again"] if may_repeat else ENDS)
             run = items_to_run(CHUNK, results, number, record.redo)
-            result = result_of(CHUNK, 0, number, [Outcome(index, data.draw(ends)) for index in run], results, "me")
+            begun = run if len(results) > 20 else run[: data.draw(st.integers(0, len(run)))]
+            outcomes = [Outcome(index, data.draw(ends)) for index in begun]
+            left = len(run) - len(begun)
+            result = result_of(CHUNK, 0, number, outcomes, results, "me", left=left)
             results.append(result)
-            ended = Ended(len(results), 0, number, result.counts, result.again, result.redone, result.reasons)
+            ended = Ended(len(results), 0, number, result.counts, result.again, result.redone, result.reasons, left)
             record = count(record, [ended], POLICY, 0, chance=0, upto_seq=len(results))
         record = end_running(record, 1, 0)
         stands = Counter(end.status if end else None for end in last_outcomes(CHUNK, results))
@@ -67,3 +70,43 @@ def test_what_was_never_run_is_run_by_the_next_pass() -> None:
     assert items_to_run(CHUNK, [first], 1001) == [11, 12, 13, 14]
     again = result_of(CHUNK, 0, 1001, [Outcome(index, "ok") for index in range(11, 15)], [first], "me")
     assert (again.redone.failed, again.redone.cancelled) == (1, 3)
+
+
+def test_a_round_that_has_not_begun_an_item_is_none_of_its_tries() -> None:
+    first = result_of(CHUNK, 0, 1, [Outcome(10, "again"), Outcome(11, "ok")], [], "me", left=3)
+    assert items_to_run(CHUNK, [first], 2) == [10, 12, 13, 14]
+    assert attempts_of([10, 12, 13, 14], [first], 2) == {10: 2, 12: 1, 13: 1, 14: 1}
+    second = result_of(CHUNK, 0, 2, [Outcome(index, "again") for index in (10, 12, 13, 14)], [first], "me")
+    assert attempts_of([10, 12], [first, second], 3) == {10: 3, 12: 2}
+    assert (first.left, first.again, second.left) == (3, 1, 0)
+
+
+def test_what_a_later_pass_left_over_is_run_by_its_next_round_alone() -> None:
+    first = result_of(CHUNK, 0, 1, [Outcome(index, "failed") for index in range(10, 15)], [], "me")
+    again = result_of(CHUNK, 0, 1001, [Outcome(10, "ok"), Outcome(11, "failed")], [first], "me", left=3)
+    assert items_to_run(CHUNK, [first, again], 1002) == [12, 13, 14]
+    assert items_to_run(CHUNK, [first, again], 1002, redo=(10, 11, 14)) == [14]
+    assert attempts_of([12], [first, again], 1002) == {12: 1}
+
+
+def test_a_pass_keeps_rounds_for_what_goes_round_again() -> None:
+    assert may_leave(1)
+    assert may_leave(1001)
+    assert not may_leave(990)
+    assert not may_leave(1990)
+
+
+def test_left_over_items_wait_for_nothing_and_lost_ones_have_failed_when_all_others_are_over() -> None:
+    seal = Seal(fence=1, chunks=2, items=10, digest="d")
+    record = release(Instance(instance_id="i", task="t", created_ms=0, state="running", seal=seal), 2)
+    left = Ended(1, 0, 1, Counts(succeeded=2), again=1, left=2)
+    record = count(record, [left], POLICY, 50, chance=0, upto_seq=1)
+    assert [(each.chunk, each.round, each.not_before_ms) for each in record.open] == [(0, 2, 50), (1, 1, 0)]
+    record = count(record, [Ended(2, 1, 1, Counts(), is_gone=True)], POLICY, 50, chance=0, upto_seq=2)
+    assert [each.chunk for each in record.open] == [0]
+    assert end_running(record, 1, 60) is record
+    record = count(record, [Ended(3, 0, 2, Counts(succeeded=2, failed=1))], POLICY, 70, chance=0, upto_seq=3)
+    record = end_running(record, 1, 80)
+    assert (record.state, record.counts) == ("reducing", Counts(succeeded=4, failed=6))
+    assert record.reasons == ("5 items: its chunk is gone: somebody removed it from the stream",)
+    assert not faults(record)

@@ -10,7 +10,7 @@ from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_record import Instance, Seal
 from streams.batch_messages import Counts
-from tests.unit.model.batch_search import Rules, search
+from tests.unit.model.batch_search import ODD_ENDS, Rules, search
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,9 @@ from tests.unit.model.batch_search import Rules, search
         Rules(most_retries=0),
         Rules(most_splits=1),
         Rules(most_retries=0, most_splits=1, has_teller=True),
+        Rules(most_retries=0, most_splits=1, odd_ends=ODD_ENDS),
     ],
-    ids=["steps begun twice", "failed items again", "told at any time"],
+    ids=["steps begun twice", "failed items again", "told at any time", "told to stop, or robbed of a chunk"],
 )
 def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
     """Both together are 599,272 states, and hold as well: `search(Rules(), most=1_000_000)`, some minutes. So do the
@@ -46,6 +47,11 @@ def _counts_every_round(record: Instance, results: Any, *rest: Any, **named: Any
 
 def _seals_unfenced(record: Instance, seal: Seal, now_ms: int) -> Instance:
     return moves.seal_split(replace(record, step_fence=seal.fence), seal, now_ms)
+
+
+def _forgets_lost_items(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    ended = moves.end_running(replace(record, gone=0), most_failures, now_ms)
+    return record if ended.state == record.state else ended
 
 
 def _ends_with_open_chunks(record: Instance, most_failures: float, now_ms: int) -> Instance:

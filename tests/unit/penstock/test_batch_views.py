@@ -52,9 +52,18 @@ def test_the_rate_is_of_the_last_seconds() -> None:
     speed = Speed()
     assert speed.of(0, 0.0) == 0
     assert speed.of(100, 1.0) == 100
-    assert speed.of(1_000, 9.0) == 0  # the first looks are too long ago to tell
-    assert speed.of(1_500, 10.0) == 500
+    assert speed.of(900, 9.0) == 100  # the first look is too long ago to tell
+    assert speed.of(1_500, 10.0) == pytest.approx(1_400 / 9)
     assert speed.of(3, 11.0) == 0  # another step counts from its own beginning
+
+
+def test_the_rate_does_not_fall_between_chunks_that_end_together() -> None:
+    speed, shown = Speed(), []
+    for look in range(200):
+        now_s = look / 5
+        shown.append(speed.of(4_000 * int(now_s / 2.5), now_s))
+    assert all(rate == pytest.approx(1_600, rel=0.1) for rate in shown[40:])
+    assert speed.of(60_000, 100.0) < 1_000  # nothing has ended for a minute
 
 
 @given(some.lists(some.integers(0, 1_000), max_size=30))

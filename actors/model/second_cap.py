@@ -1,0 +1,52 @@
+"""No more than so many within any second: what a pace alone does not give, as it lets a burst through besides.
+
+A pace of `per_s` with a burst lets `per_s` and the burst through in the second after a pause. Here what was let through
+is remembered for a second, and counts until it has passed. Pure but for its memory, which is one lump for each time
+that something was let through within a second.
+"""
+
+from collections import deque
+
+__all__ = ["MARGIN", "SecondCap"]
+
+MARGIN = 1.01
+"""The second is this much longer: between the word that lets an item begin and its beginning lie some milliseconds,
+not always the same."""
+
+
+class SecondCap:
+    """Counts what was let through. For less than one a second the span is longer, and the count is one."""
+
+    def __init__(self) -> None:
+        self._lumps: deque[tuple[float, int]] = deque()
+        self._count = 0
+
+    def room(self, per_s: float, now_ms: float) -> int:
+        """Return how many may be let through now."""
+        most, span_ms = _measure(per_s)
+        while self._lumps and self._lumps[0][0] + span_ms <= now_ms:
+            self._count -= self._lumps.popleft()[1]
+        return max(0, most - self._count)
+
+    def add(self, count: int, now_ms: float) -> None:
+        """Take note that `count` were let through."""
+        self._lumps.append((now_ms, count))
+        self._count += count
+
+    def wait_ms(self, per_s: float, now_ms: float) -> float:
+        """Return how long it takes until there is room again; 0 if there is."""
+        most, span_ms = _measure(per_s)
+        over = self._count - most + 1
+        if over <= 0:
+            return 0.0
+        for at_ms, count in self._lumps:
+            over -= count
+            if over <= 0:
+                return max(0.0, at_ms + span_ms - now_ms)
+        return 0.0
+
+
+def _measure(per_s: float) -> tuple[int, float]:
+    """Return a whole number of items, and the milliseconds in which they may be let through."""
+    most = max(1, int(per_s))
+    return most, most / per_s * 1000 * MARGIN

@@ -1,0 +1,143 @@
+"""Somebody removed messages of an instance from the stream by hand: it ends all the same, and tells what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+import penstock
+from actors.batch_tasks import TaskRecord
+from actors.model.batch_record import Instance, OpenChunk, Seal
+from penstock.sheets.parsing import parse_sheet
+from streams.batch_messages import LOST, Chunk, ChunkResult, Counts, Outcome
+from streams.connection import Connection
+from streams.log import delete_entry, last_entry
+from tests.support.batches import Plant, plant
+
+ITEMS, EACH = 8, 3
+
+
+@penstock.batch("robbed", attempts=2, retry_base_s=0.01)
+class Robbed:
+    """Its result is how each item ended."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        raise AssertionError("the tests store the items")
+
+    async def map(self, item: str) -> None:
+        return None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        ends = [
+            [result.index, result.item, result.status, result.info] async for page in ctx.read(4) for result in page
+        ]
+        return {"ends": ends, "counts": [ctx.counts.succeeded, ctx.counts.failed]}
+
+
+@penstock.batch("robbed-sheet", chunk_items=2)
+class RobbedSheet:
+    async def map(self, item: dict[str, str]) -> None:
+        return None
+
+
+async def sealed(node: Plant, **facts: Any) -> None:
+    """Make an instance whose split is over, and which is paused."""
+    chunks = [Chunk(first=first, items=(Raw(b'"ok"'),) * min(EACH, ITEMS - first)) for first in range(0, ITEMS, EACH)]
+    await node.items.stage("mine", 1, 0, chunks)
+    seal = Seal(fence=1, chunks=len(chunks), items=ITEMS, digest="d")
+    known: dict[str, Any] = {"state": "running", "task": "robbed", "step_fence": 1, "seal": seal, "is_paused": True}
+    await node.engine.instances.create(Instance(instance_id="mine", created_ms=0, **{**known, **facts}))
+
+
+async def remove(connection: Connection, *tokens: str) -> None:
+    """Remove a message as an operator would: for good, by its place in the stream."""
+    namespace = connection.namespace
+    entry = await last_entry(connection, namespace.stream("ITEMS"), namespace.subject(*tokens))
+    assert entry is not None, tokens
+    assert await delete_entry(connection, namespace.stream("ITEMS"), entry.seq)
+
+
+@pytest.mark.parametrize("rob", [[0], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]], ids=str)
+async def test_items_of_a_chunk_that_is_gone_have_failed_and_all_others_end(
+    connection: Connection, rob: list[int]
+) -> None:
+    async with plant(connection, ["robbed"]) as node:
+        await sealed(node)
+        for number in rob:
+            await remove(connection, "items", "mine", "1", str(number))
+        await node.desk.resume("mine")
+        view = await node.until("mine", "done")
+        lost = [index for index in range(ITEMS) if index // EACH in rob]
+        assert view.counts == Counts(succeeded=ITEMS - len(lost), failed=len(lost))
+        expected = [[at, None, "failed", LOST] if at in lost else [at, "ok", "ok", None] for at in range(ITEMS)]
+        assert view.result == {"ends": expected, "counts": [ITEMS - len(lost), len(lost)]}
+        page = await node.desk.items("mine", status="failed")
+        assert [(each.index, each.item, each.info) for each in page.items] == [(at, None, LOST) for at in lost]
+        assert f"{len(lost)} items: {LOST}" in view.reasons
+        await node.desk.retry("mine")
+        again = await node.until("mine", "done")
+        assert (again.counts, again.passes) == (view.counts, 2)
+
+
+async def test_what_is_no_chunk_is_as_good_as_gone(connection: Connection) -> None:
+    async with plant(connection, ["robbed"]) as node:
+        await sealed(node)
+        await connection.publish_core(connection.namespace.subject("items", "mine", "1", "1"), b"{not json")
+        await node.desk.resume("mine")
+        view = await node.until("mine", "done")
+    assert view.counts == Counts(succeeded=5, failed=3)
+
+
+@pytest.mark.parametrize("robbed", [("items", "mine", "1", "0"), ("results", "mine", "0", "1")], ids=lambda at: at[0])
+async def test_what_goes_between_two_rounds_keeps_what_was_counted_before(
+    connection: Connection, robbed: tuple[str, ...]
+) -> None:
+    first = ChunkResult(
+        chunk=0, round=1, ran=((0, 3),), others=(Outcome(1, "again"),), counts=Counts(succeeded=2), again=1
+    )
+    async with plant(connection, ["robbed"]) as node:
+        await node.items.add_result("mine", first)
+        known = {"released": 1, "open": (OpenChunk(chunk=0, round=2),), "counts": Counts(succeeded=2)}
+        await sealed(node, **known)
+        await remove(connection, *robbed)
+        await node.desk.resume("mine")
+        view = await node.until("mine", "done")
+    assert view.counts == Counts(succeeded=7, failed=1)
+
+
+async def test_a_cancelled_instance_whose_chunks_are_gone_ends(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TaskRecord(task="robbed"))
+        await sealed(node, released=1, open=(OpenChunk(chunk=0, round=1),))
+        await remove(connection, "items", "mine", "1", "0")
+        await node.desk.cancel("mine")
+        assert (await node.until("mine", "cancelled")).counts == Counts(cancelled=ITEMS)
+
+
+async def test_the_sheet_of_a_robbed_instance_has_a_row_for_what_was_lost(
+    connection: Connection, tmp_path: Path
+) -> None:
+    async def upload() -> AsyncIterator[bytes]:
+        yield b"sku\na\nb\nc\n"
+
+    async with plant(connection, ["robbed-sheet"]) as node:
+        await node.run("robbed-sheet", upload=upload(), name="rows.csv", instance_id="mine")
+        await remove(connection, "items", "mine", "1", "0")
+        await node.desk.retry("mine", [0, 2])
+        view = await node.until("mine", "done")
+        assert (view.counts, view.passes) == (Counts(succeeded=3), 2)
+        _, parts = await node.desk.result("mine")
+        (tmp_path / "result.xlsx").write_bytes(b"".join([part async for part in parts]))
+    rows = [cells async for page in parse_sheet(tmp_path / "result.xlsx") for _, cells in page]
+    assert [(row.get("sku"), row["status"]) for row in rows] == [
+        ("", "succeeded"),
+        ("", "succeeded"),
+        ("c", "succeeded"),
+    ]
