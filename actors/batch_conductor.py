@@ -24,6 +24,7 @@ from actors.agenda import Agenda
 from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskRecord, Tasks, UnknownTask
+from actors.batch_versions import newest_version
 from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
@@ -32,6 +33,7 @@ from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import FINAL, Instance
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
+from actors.model.batch_versions import is_older
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult, Pointer, encode_message
 from streams.bucket import Bucket
@@ -95,6 +97,7 @@ class Conductor:
         self._offered: dict[str, dict[str, int]] = {}
         self._failures: dict[str, str] = {}
         self._cancelled: dict[str, int] = {}
+        self._waiting: set[str] = set()
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())
         members.on_change(self._look_at_all)
@@ -235,7 +238,7 @@ class Conductor:
         now_ms, fence = self._clock.now_ms(), record.step_fence
         if now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
             return record
-        if await self._beats.get(f"{record.instance_id}.{fence}") is not None:
+        if await self._beats.get(f"{record.instance_id}.{fence}") is not None or not self._has_worker(record):
             return record
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
         return await self._instances.move(
@@ -265,6 +268,7 @@ class Conductor:
     async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
         """Remove everything of an instance whose time is over; return when that is."""
         self._cancelled.pop(record.instance_id, None)
+        self._waiting.discard(record.instance_id)
         until_ms = record.ended_ms + task.keep_days * DAY_MS
         if self._clock.now_ms() >= until_ms:
             await self._items.drop(record.instance_id)
@@ -292,16 +296,31 @@ class Conductor:
     def _pointers(self, record: Instance, now_ms: int) -> Iterator[tuple[str, Pointer]]:
         """Yield what can be worked on now, each with the one subject on which it may wait."""
         task, instance_id, namespace = record.task, record.instance_id, self._connection.namespace
-        if record.state in ("splitting", "reducing") and not record.is_paused and not record.is_cancelling:
+        may_run = record.is_cancelling or self._has_worker(record)
+        if record.state in ("splitting", "reducing") and not record.is_paused and may_run and not record.is_cancelling:
             step: Literal["split", "reduce"] = "split" if record.state == "splitting" else "reduce"
             fence = record.step_fence
             pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)
             yield namespace.subject("work", "batch", task, step, instance_id, str(fence)), pointer
         for each in record.open:
-            if each.not_before_ms <= now_ms:
+            if each.not_before_ms <= now_ms and may_run:
                 place = f"{each.chunk}_{each.round}"
                 pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
                 yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
+
+    def _has_worker(self, record: Instance) -> bool:
+        """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
+        comes finds the pointers. What is not offered does not stand in the way of older instances."""
+        version = record.seal.version if record.seal is not None else ""
+        newest = newest_version(self._members, record.task)
+        if newest is None or not is_older(newest, version):
+            self._waiting.discard(record.instance_id)
+            return True
+        if record.instance_id not in self._waiting:
+            self._waiting.add(record.instance_id)
+            told = fields(instance=record.instance_id, task=record.task, needs=version, newest=newest)
+            log.warning("instance.waits_for_version", extra=told)
+        return False
 
 
 def _ended(seq: int, result: ChunkResult) -> Ended:

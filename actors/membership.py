@@ -60,6 +60,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...] = ()
     handing: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
     started_ms: int = 0
     load: float = 0.0
     version: str = ""
@@ -78,6 +79,8 @@ class Status(msgspec.Struct, frozen=True):
     """Topics whose jobs this node's desk hands out: it has a part of their rate too, and fetches none ahead."""
     tasks: tuple[str, ...] = ()
     """Tasks whose items run on this node, which share each task's rate."""
+    versions: tuple[tuple[str, str], ...] = ()
+    """Of these tasks the version of their code, where it says one."""
     actors: tuple[ActorState, ...] = ()
 
 
@@ -295,6 +298,7 @@ class Members:
             topics=now.topics,
             handing=now.handing,
             tasks=now.tasks,
+            versions=now.versions,
             actors=now.actors,
             is_leaving=is_leaving,
         )
@@ -320,4 +324,13 @@ def decode_node(key: str, value: bytes) -> NodeRecord:
 
 def _place(record: NodeRecord) -> tuple[object, ...]:
     """Return what others place work by."""
-    return record.zone, record.labels, record.roles, record.topics, record.handing, record.tasks, record.run
+    return (
+        record.zone,
+        record.labels,
+        record.roles,
+        record.topics,
+        record.handing,
+        record.tasks,
+        record.versions,
+        record.run,
+    )

@@ -12,6 +12,7 @@ from msgspec import Raw
 from actors.batch_instances import InstanceExists, Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
+from actors.batch_uploads import FRESH_MS
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
 from actors.model.batch_record import FINAL, Instance, shown_state
@@ -125,8 +126,19 @@ class BatchDesk:
             raise UsageError(
                 f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
             )
+        await self._check_fresh(instance_id, file)
         given = SheetInput(file=file, name=name, sheet=sheet, params=params, digest=info.digest)
         return Raw(msgspec.json.encode(given))
+
+    async def _check_fresh(self, instance_id: str, file: str) -> None:
+        """Refuse a file that may be removed before its instance is made. One that has its instance stays."""
+        stored_ms = await self._files.stored_ms(file)
+        if stored_ms is not None and stored_ms >= self._clock.now_ms() - FRESH_MS:
+            return
+        if self._instances.seen(instance_id) is None:
+            raise UsageError(
+                f"file {file[:80]!a}: it lies there for more than {FRESH_MS // 3_600_000} hours; send it again"
+            )
 
     async def _create(self, record: Instance) -> Instance:
         """Store the record. Of two that say the same, with the same bytes in their files, the first stands; the other

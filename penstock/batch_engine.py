@@ -15,6 +15,8 @@ from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_submissions import BatchSubmissions
 from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
+from actors.batch_uploads import Uploads
+from actors.batch_versions import newest_version
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.lanes import ItemRates, chunk_size, share_of
@@ -40,6 +42,7 @@ class BatchEngine:
     instances: Instances
     desk: BatchDesk
     conductor: Conductor
+    uploads: Uploads
     revenants: Revenants
     executor: Executor | None
     service: BatchService
@@ -50,6 +53,12 @@ class BatchEngine:
         """The tasks that this node serves; for its record."""
         return self.executor.tasks if self.executor is not None else ()
 
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Of these tasks the version of their code, where it says one."""
+        handlers = self.executor.handlers if self.executor is not None else ()
+        return tuple((each.record.task, each.record.version) for each in handlers if each.record.version)
+
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order."""
         return (
@@ -57,6 +66,7 @@ class BatchEngine:
             ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+            ActorSpec(name="uploads", role="conductor", run=self.uploads.run),
             ActorSpec(name="revenants of work", role="conductor", run=self.revenants.run),
             ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
             ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
@@ -108,6 +118,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
             rates=ItemRates(_share(tasks, node.members)),
             chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
             at_once=_at_once(tasks, node.members),
+            newest=lambda task: newest_version(node.members, task),
             clock=node.clock,
             stop=node.stop,
         )
@@ -125,6 +136,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         instances=instances,
         desk=desk,
         conductor=conductor,
+        uploads=Uploads(files, instances, node.members, node.clock),
         revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")]),
         executor=executor,
         service=BatchService(desk, node.connection, node.stop),

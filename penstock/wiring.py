@@ -41,6 +41,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             topics=jobs.handlers.topics,
             handing=jobs.desk.handing(),
             tasks=batches.served,
+            versions=batches.versions,
         )
         with serve_metrics(node.config.metrics, fetch.measures.registry):
             yield (

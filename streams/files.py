@@ -10,7 +10,7 @@ Memory: a few chunks in either direction, whatever the size of the file.
 import base64
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from datetime import UTC, datetime
 
 import anyio
@@ -19,7 +19,7 @@ import msgspec
 from streams.connection import Connection
 from streams.direct_get import get_batch
 from streams.errors import Refused, StreamError
-from streams.log import purge_subject, read_log
+from streams.log import last_entry, purge_subject, read_log
 from streams.publisher import Outgoing, Publisher
 
 __all__ = ["DamagedFile", "FileInfo", "FileTooLarge", "Files", "files_stream"]
@@ -148,6 +148,29 @@ class Files:
             info = msgspec.json.decode(entry.payload, type=FileInfo)
             if not info.deleted:
                 yield info
+
+    async def stored_ms(self, name: str) -> int | None:
+        """Return when the file was stored, by the server's clock; None if there is no such file."""
+        entry = await last_entry(self._connection, self._stream, self._record_subject(name))
+        if entry is None or msgspec.json.decode(entry.payload, type=FileInfo).deleted:
+            return None
+        return entry.stored_ms
+
+    async def remove_unfinished(self, before_ms: int) -> int:
+        """Remove what is there of files whose sender died before the end, if nothing was added to it after `before_ms`
+        by the server's clock; return of how many files it was. Files that are there are left alone."""
+        pattern = self._chunk_subject("*")
+        answer = await self._connection.api(f"STREAM.INFO.{self._stream}", {"subjects_filter": pattern})
+        subjects: Mapping[str, int] = answer["state"].get("subjects") or {}
+        whole = {self._chunk_subject(info.nuid) async for info in self.all()}  # after the chunks: it may end meanwhile
+        removed = 0
+        for subject in subjects:
+            if subject not in whole:
+                last = await last_entry(self._connection, self._stream, subject)
+                if last is not None and last.stored_ms < before_ms:
+                    await purge_subject(self._connection, self._stream, subject)
+                    removed += 1
+        return removed
 
     async def _put_chunks(self, nuid: str, data: AsyncIterable[bytes], most_bytes: int | None) -> tuple[int, int, str]:
         subject, digest = self._chunk_subject(nuid), hashlib.sha256()

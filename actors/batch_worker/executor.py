@@ -37,6 +37,7 @@ from actors.logs import fields
 from actors.model import batch_moves as moves
 from actors.model.batch_record import FINAL, Instance
 from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
+from actors.model.batch_versions import is_older
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer, decode_pointer
 from streams.bucket import Bucket
 from streams.clock import Clock
@@ -55,6 +56,7 @@ KEEP_ALIVE_S = 1.0
 BEAT_S = 3.0
 BEAT_TTL_S = 10
 AGAIN_S = 1.0
+ASIDE_S = 5.0
 STEPS_AT_ONCE = 2
 
 
@@ -62,10 +64,18 @@ class NothingBegan(Exception):
     """The node was told to stop before anything of the pointer's work began; it is anybody's."""
 
 
+class TooOld(Exception):
+    """Newer code than ours made the items of the instance."""
+
+    def __init__(self, task: str, ours: str, needed: str) -> None:
+        super().__init__(f"task {task}: version {ours or '(none)'} here, {needed} made the items; upgrade this worker")
+        self.needed = needed
+
+
 class Executor:
     """Serves tasks in one process. `node` names it in results and beats. `chunk_items(record)`: how many items a chunk
     of the task has at the most. `at_once(task)`: items of a task that may be at work here at the same time, 0: any
-    number."""
+    number. `newest(task)`: the newest version of its code that is at work anywhere."""
 
     def __init__(
         self,
@@ -80,6 +90,7 @@ class Executor:
         rates: ItemRates,
         chunk_items: Callable[[TaskRecord], int],
         at_once: Callable[[str], int],
+        newest: Callable[[str], str | None],
         clock: Clock,
         stop: anyio.Event,
     ) -> None:
@@ -93,6 +104,8 @@ class Executor:
         self._rates = rates
         self._chunk_items = chunk_items
         self._at_once = at_once
+        self._newest = newest
+        self._told_old: set[str] = set()
         self._turns: dict[str, anyio.Lock] = {}
         self._clock = clock
         self._stop = stop
@@ -135,9 +148,9 @@ class Executor:
             if self._stop.is_set():
                 await delivery.nak()
             else:
-                hands.start_soon(self._handle, handler, delivery)
+                hands.start_soon(self._handle, handler, puller, delivery)
 
-    async def _handle(self, handler: TaskHandler, delivery: Delivery) -> None:
+    async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         """Work on one pointer, to its end. Raises FATAL errors only."""
         try:
             pointer = decode_pointer(delivery.payload)
@@ -153,6 +166,8 @@ class Executor:
             await delivery.ack()
         except NothingBegan:
             await delivery.nak()
+        except TooOld as error:
+            await self._step_aside(handler, puller, delivery, error)
         except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
             trace = None if isinstance(error, StreamError) else error
             log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
@@ -161,10 +176,30 @@ class Executor:
             if not delivery.is_settled:
                 delivery.forget()
 
+    async def _step_aside(self, handler: TaskHandler, puller: Puller, delivery: Delivery, error: TooOld) -> None:
+        """Leave the work to newer code: where that is at work, take none of the task's for a while; else drop the
+        pointer, so that it is not in the way of older instances. It is offered again when such code comes."""
+        if str(error) not in self._told_old:
+            self._told_old.add(str(error))
+            log.warning("executor.too_old", extra=fields(subject=delivery.subject, error=str(error)))
+        newest = self._newest(handler.record.task)
+        if newest is None or is_older(newest, error.needed):
+            await delivery.ack()
+            return
+        most = puller.capacity or handler.chunks
+        puller.set_capacity(0)
+        await delivery.nak()
+        with anyio.move_on_after(ASIDE_S):
+            await self._stop.wait()
+        puller.set_capacity(0 if self._stop.is_set() else most)
+
     async def _work(self, handler: TaskHandler, pointer: Pointer, *, is_repeat: bool) -> None:
         record = await self._instances.get(pointer.instance_id)
         if record.state in FINAL:
             return
+        needed = record.seal.version if record.seal is not None else ""
+        if is_older(handler.record.version, needed) and not record.is_cancelling:
+            raise TooOld(handler.record.task, handler.record.version, needed)
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open:
@@ -211,7 +246,7 @@ class Executor:
     async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
         await handler.split(context)
         reach("batch.split")
-        seal = await context.seal()
+        seal = msgspec.structs.replace(await context.seal(), version=handler.record.version)
         reach("batch.seal")
         await self._instances.move(
             record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())

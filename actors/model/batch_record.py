@@ -45,12 +45,14 @@ ROUNDS = 1_000
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a split: which chunks count (those of `fence`), how many, and a digest over all of them in order."""
+    """The end of a split: which chunks count (those of `fence`), how many, and a digest over all of them in order.
+    `version`: of the code that made the items."""
 
     fence: int
     chunks: int
     items: int
     digest: str
+    version: str = ""
 
 
 class OpenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

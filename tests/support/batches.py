@@ -11,6 +11,7 @@ import anyio
 
 from actors.batch_callbacks import TRIES
 from actors.batch_items import BatchItems
+from actors.batch_worker.handler import TaskHandler
 from actors.measures import Measures
 from actors.membership import NodeRecord, Status
 from actors.model.backoff import Backoff
@@ -74,7 +75,7 @@ class Plant:
 @asynccontextmanager
 async def plant(
     connection: Connection,
-    tasks: Sequence[str],
+    tasks: Sequence[str | TaskHandler],
     *,
     name: str = "n1",
     roles: tuple[str, ...] = (),
@@ -89,10 +90,10 @@ async def plant(
     record = NodeRecord(node=name, run=name, roles=roles)
     async with open_node(config, connection, record, stop) as node:
         async with (
-            open_batch_engine(node, [task_handlers()[task] for task in tasks]) as engine,
+            open_batch_engine(node, [_handler(task) for task in tasks]) as engine,
             _jobs_of(node, tries) as jobs,
         ):
-            node.status = lambda: Status(tasks=engine.served)
+            node.status = lambda: Status(tasks=engine.served, versions=engine.versions)
             specs = [*node.actors(), *jobs, *engine.actors()]
             supervisor = Supervisor(
                 [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=10, chance=lambda: 0.0
@@ -112,6 +113,10 @@ async def _jobs_of(node: Node, tries: Backoff) -> AsyncIterator[tuple[ActorSpec,
         return
     async with open_callbacks(node, tries) as callers, open_jobs_engine(node, Measures(), callers) as jobs:
         yield jobs.actors()
+
+
+def _handler(task: str | TaskHandler) -> TaskHandler:
+    return task_handlers()[task] if isinstance(task, str) else task
 
 
 @asynccontextmanager

@@ -1,0 +1,86 @@
+"""Uploads: removes files that were sent for an instance which was never made.
+
+In: a look every hour, on the one node that rendezvous hashing names. Out: nothing. State: the object store and the
+instances. Under repetition: what is removed is removed.
+A file is stored before its instance is made, so one without an instance may be about to get one. It is removed when it
+is `KEEP_MS` old by the server's clock; the desk makes no instance of a file that is older than half of that, so that no
+submission, however slow, meets the removal: a process that stood still for the other half, between the two, makes an
+instance whose split fails and says that the file is not there.
+When it cannot go on: it looks again in an hour.
+"""
+
+import logging
+
+from anyio import Event
+from anyio.abc import TaskStatus
+
+from actors.actor import FATAL, ticks
+from actors.batch_instances import Instances, UnknownInstance
+from actors.logs import fields
+from actors.membership import Members
+from actors.model.placement import owner
+from streams.clock import Clock
+from streams.errors import MalformedMessage, StreamError
+from streams.files import Files
+
+log = logging.getLogger(__name__)
+
+__all__ = ["FRESH_MS", "KEEP_MS", "Uploads"]
+
+KEEP_MS = 24 * 3_600_000
+"""A person who is asked for another try comes back the same day."""
+FRESH_MS = KEEP_MS // 2
+LOOK_S = 3_600
+ROLE = "conductor"
+
+
+class Uploads:
+    """One node's part in it."""
+
+    def __init__(self, files: Files, instances: Instances, members: Members, clock: Clock) -> None:
+        self._files = files
+        self._instances = instances
+        self._members = members
+        self._clock = clock
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look every hour until cancelled."""
+        task_status.started()
+        async for _ in ticks(lambda: LOOK_S, Event()):
+            try:
+                if self._is_ours():
+                    await self.sweep(self._clock.now_ms())
+            except FATAL:
+                raise
+            except StreamError as error:
+                log.warning("uploads.look_failed", extra=fields(error=str(error)))
+
+    async def sweep(self, now_ms: int) -> int:
+        """Remove the uploads that nobody made an instance of in time, and the pieces of those that were never finished;
+        return how many they were."""
+        removed = await self._files.remove_unfinished(now_ms - KEEP_MS)
+        async for info in self._files.all():
+            instance_id, _, name = info.name.partition("/")
+            if not name.startswith("upload-") or await self._is_there(instance_id):
+                continue
+            stored_ms = await self._files.stored_ms(info.name)
+            if stored_ms is not None and stored_ms < now_ms - KEEP_MS and await self._files.delete(info.name):
+                removed += 1
+                log.info("upload.removed", extra=fields(file=info.name, stored_ms=stored_ms))
+        return removed
+
+    def _is_ours(self) -> bool:
+        live = self._members.live()
+        return owner("uploads", [name for name, node in live.items() if not node.roles or ROLE in node.roles]) == (
+            self._members.name
+        )
+
+    async def _is_there(self, instance_id: str) -> bool:
+        """Whether there is such an instance; one that does not decode is there, too."""
+        try:
+            await self._instances.get(instance_id)
+        except UnknownInstance:
+            return False
+        except MalformedMessage:
+            return True
+        return True
