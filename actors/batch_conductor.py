@@ -303,7 +303,7 @@ class Conductor:
             pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)
             yield namespace.subject("work", "batch", task, step, instance_id, str(fence)), pointer
         for each in record.open:
-            if each.not_before_ms <= now_ms and may_run:
+            if each.not_before_ms <= now_ms and may_run and not record.is_paused:
                 place = f"{each.chunk}_{each.round}"
                 pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
                 yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer

@@ -1,7 +1,8 @@
 """The tasks there are: what an application declared of each, one record in TASKS, followed live.
 
 An application that serves a task writes its record when it starts, and again when its code says something else; limits
-that a person set by `penstock batch task` stand beside it under `limits` and win, so that a restart does not undo them.
+that a person set by `penstock batch task` win, so that a restart does not undo them: the record has what is in force
+(`limits`) and what the code said (`declared`), and a limit in which the two differ was set by a person.
 """
 
 import logging
@@ -43,6 +44,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     app: str = ""
     version: str = ""
     limits: TaskLimits = TaskLimits()
+    declared: TaskLimits | None = None
+    """What the application's code says of the limits; None in records of before there was this."""
     attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     retry_base_ms: Annotated[int, Meta(ge=1)] = 1_000
     retry_cap_ms: Annotated[int, Meta(ge=1)] = 60_000
@@ -84,6 +87,15 @@ def decode_task(raw: bytes) -> TaskRecord:
         raise MalformedMessage(f"no record of a task: {error}") from error
 
 
+def _limits_with(fresh: TaskLimits, before: TaskRecord) -> TaskLimits:
+    """Return the limits that the code says now, but for those that a person set."""
+    if before.declared is None:
+        return before.limits
+    names = TaskLimits.__struct_fields__
+    set_by_hand = {name for name in names if getattr(before.limits, name) != getattr(before.declared, name)}
+    return msgspec.structs.replace(fresh, **{name: getattr(before.limits, name) for name in set_by_hand})
+
+
 class Tasks:
     """A live view of the tasks. `current` is cheap to ask at any time."""
 
@@ -121,24 +133,26 @@ class Tasks:
                     self._take(change.key, change.entry.raw)
 
     async def declare(self, record: TaskRecord) -> None:
-        """Store what an application says of its task; limits that stand there stay. A repeat stores nothing."""
+        """Store what an application says of its task; limits that a person set stay. A repeat stores nothing."""
+        record = msgspec.structs.replace(record, declared=record.limits)
         entry = await self._bucket.get(record.task)
         if entry is not None:
             try:
-                record = msgspec.structs.replace(record, limits=decode_task(entry.raw).limits)
+                limits = _limits_with(record.limits, decode_task(entry.raw))
+                record = msgspec.structs.replace(record, limits=limits)
             except MalformedMessage as error:
                 log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
             if entry.raw == msgspec.json.encode(record):
                 return
         await self._bucket.put(record.task, msgspec.json.encode(record))
 
-    async def limit(self, task: str, change: Callable[[TaskLimits], TaskLimits]) -> TaskRecord:
+    async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
         """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
         entry = await self._bucket.get(task)
         if entry is None:
             raise UnknownTask(task)
         record = decode_task(entry.raw)
-        record = msgspec.structs.replace(record, limits=change(record.limits))
+        record = msgspec.structs.replace(record, limits=change(record))
         await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
         return record
 

@@ -240,10 +240,10 @@ class BatchDesk:
         return [self._tasks.current(task) for task in self._tasks.known()]
 
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
-        """Change some of a task's limits, None takes one back to its default. They outlive a restart of the
+        """Change some of a task's limits, None takes one back to what the code says. They outlive a restart of the
         application."""
         self._tasks.current(task)
-        return await self._tasks.limit(task, lambda limits: _changed(limits, changes))
+        return await self._tasks.limit(task, lambda record: _changed(record, changes))
 
     # ---- views
 
@@ -343,10 +343,13 @@ def _check_items(record: Instance, items: Sequence[int]) -> None:
             raise UsageError(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
 
 
-def _changed(limits: TaskLimits, changes: Mapping[str, object]) -> TaskLimits:
-    merged = {**msgspec.to_builtins(limits), **changes}
+def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
+    kept = [name for name in TaskLimits.__struct_fields__ if changes.get(name, 0) is not None]
+    values = {name: getattr(record.limits, name) for name in kept}
+    asked = {name: value for name, value in changes.items() if value is not None}
+    declared = msgspec.to_builtins(record.declared or TaskLimits())
     try:
-        return msgspec.convert({key: value for key, value in merged.items() if value is not None}, TaskLimits)
+        return msgspec.convert({**declared, **values, **asked}, TaskLimits)
     except msgspec.ValidationError as error:
         known = ", ".join(TaskLimits.__struct_fields__)
         raise UsageError(f"limits: {error}; there are {known}") from error

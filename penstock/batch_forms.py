@@ -66,7 +66,7 @@ class ItemsAsk(_Ask, frozen=True, kw_only=True):
 
 
 class LimitAsk(_Ask, frozen=True, kw_only=True):
-    """Change some limits of a task; null takes one back to its default."""
+    """Change some limits of a task; null takes one back to what its code says."""
 
     task: str
     set: dict[str, object]

@@ -171,7 +171,7 @@ class Batches:
         return decode(await self._ask("tasks", {}), TaskList).tasks
 
     async def limit(self, task: str, **limits: object) -> TaskRecord:
-        """Change limits of a task (`item_rate=200`), None: back to the default; return what is in force then."""
+        """Change limits of a task (`item_rate=200`), None: back to what its code says; return what is in force then."""
         return decode(await self._ask("limit", {"task": task, "set": limits}), TaskRecord)
 
     # ---- the service, and the object store

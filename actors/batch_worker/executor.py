@@ -202,7 +202,7 @@ class Executor:
             raise TooOld(handler.record.task, handler.record.version, needed)
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
-            if is_open:
+            if is_open and not record.is_paused:  # resumed, it is offered anew
                 await self._map(handler, record, pointer)
         elif record.step_fence == pointer.fence and not record.is_cancelling:
             await (self._renew(record) if is_repeat else self._step(handler, record))

@@ -71,6 +71,7 @@ async def _submit(
     id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", show_default=False)] = "",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
+    weight: Annotated[int, typer.Option(min=1, max=1000, help="Its share beside other tenants' of its priority.")] = 1,
     callback: Annotated[
         str,
         typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.", show_default=False),
@@ -96,6 +97,7 @@ async def _submit(
                 sheet=sheet,
                 tenant=tenant,
                 priority=priority,
+                weight=weight,
                 callback=callback,
                 on_sent=sent,
             )
@@ -229,7 +231,7 @@ async def _task(
     call: Call,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The task.", show_default=False)],
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the default.")
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the code's.")
     ] = None,
 ) -> None:
     """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency; 0 is none."""

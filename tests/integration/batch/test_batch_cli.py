@@ -93,15 +93,15 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("submit", "--task", "nobody", "--input", "1"), 1, "nobody"),
         (("submit", "--task", "count", "--input", "{"), 2, "--input"),
         (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
-        (("submit", "--task", "count", "--input", "1", "--id", "a b"), 1, "a b"),
-        (("submit", "--task", "count", "--input", "1", "--callback", "http://10.0.0.1/"), 1, "use https"),
+        (("submit", "--task", "count", "--input", "1", "--id", "a b"), 2, "a b"),
+        (("submit", "--task", "count", "--input", "1", "--callback", "http://10.0.0.1/"), 2, "use https"),
         (("show", "nobody"), 1, "no instance"),
         (("items", "nobody", "--cursor", "x"), 1, "no instance"),
         (("result", "nobody"), 1, "no instance"),
         (("retry", "nobody"), 1, "no instance"),
         (("task", "nobody"), 2, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
-        (("task", UNSERVED, "item_rat=1"), 1, "item_rat"),
+        (("task", UNSERVED, "item_rat=1"), 2, "item_rat"),
     ],
 )
 async def test_what_is_wrong_is_told(penstock: CommandLine, arguments: tuple[str, ...], code: int, says: str) -> None:

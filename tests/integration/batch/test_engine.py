@@ -299,6 +299,21 @@ async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:
     assert (await node.until(view.instance_id, "done")).counts.succeeded == 2
 
 
+async def test_paused_only_the_chunks_in_hand_end(node: Plant) -> None:
+    view = await node.desk.submit("plain", ["gate"] * 100)
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+        assert (await node.desk.pause(view.instance_id)).state == "paused"
+        log.gate.set()
+        while (await node.desk.show(view.instance_id)).counts.succeeded < log.ran.total():
+            await anyio.lowlevel.checkpoint()
+    assert (await node.run("fragile", ["good"])).state == "done"
+    assert 4 <= log.ran.total() < 40  # a few chunks of four
+    assert (await node.desk.show(view.instance_id)).state == "paused"
+    await node.desk.resume(view.instance_id)
+    assert (await node.until(view.instance_id, "done")).counts.succeeded == 100
+
+
 async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant) -> None:
     await node.desk.limit("plain", {"main_concurrency": 1})
     first = await node.desk.submit("plain", ["gate"], tenant="a")
