@@ -37,11 +37,13 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["TOPIC", "TRIES", "TTR_MS", "Call", "Caller", "Moments", "NotTaken"]
+__all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "Call", "Caller", "Moments", "NotTaken"]
 
 TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
-"""Twelve tries within two and a half hours: longer than a receiver takes to be deployed or mended by day."""
+"""Twelve tries within three hours: longer than a receiver takes to be deployed or mended by day."""
+ATTEMPTS = TRIES.retries + 6
+"""Of the job: a node that dies at a call uses one up; with some to spare the last try is made, and recorded."""
 TIMEOUT_S = 10.0
 TTR_MS = 60_000
 MOST_BYTES = 65_536
@@ -86,7 +88,7 @@ class Moments:
         found = [outgoing_event(self._namespace, event)]
         if record.callback:
             body = msgspec.json.encode(Call(record.instance_id, moment.name, moment.pass_no))
-            job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body))
+            job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body), attempts=ATTEMPTS)
             found.append(
                 Outgoing(self._namespace.subject("submit", "job", TOPIC), encode_new_job(job), f"{event.event_id}.call")
             )

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from actors.batch_callbacks import TOPIC, TRIES, TTR_MS, Call, Caller
+from actors.batch_callbacks import ATTEMPTS, TOPIC, TRIES, TTR_MS, Call, Caller
 from actors.batch_instances import Instances
 from actors.callback_transport import open_callback_transport
 from actors.job_worker.handler import Handler
@@ -45,10 +45,10 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
             chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
             tries=tries,
         )
-        yield (_handler(caller, tries.retries + 1),)
+        yield (_handler(caller),)
 
 
-def _handler(caller: Caller, attempts: int) -> Handler:
+def _handler(caller: Caller) -> Handler:
     async def call(job: Job) -> None:
         not_taken = await caller.call(job.read(Call), job.attempt)
         if not_taken is None:
@@ -57,4 +57,4 @@ def _handler(caller: Caller, attempts: int) -> Handler:
             raise Bury(not_taken.reason)
         raise Retry(not_taken.delay_ms / 1000, not_taken.reason)
 
-    return Handler(topic=TOPIC, name="batch callbacks", take=call, is_async=True, ttr_ms=TTR_MS, attempts=attempts)
+    return Handler(topic=TOPIC, name="batch callbacks", take=call, is_async=True, ttr_ms=TTR_MS, attempts=ATTEMPTS)

@@ -1,11 +1,13 @@
-"""URLs that submitters give: what may not be called is refused by name, whatever it is made to look like."""
+"""Callbacks: what may not be called is refused by name, whatever it is made to look like; and for how long is tried."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from actors.batch_callbacks import ATTEMPTS, TRIES
 from actors.callback_transport import BadCallback, check_addresses, check_callback
+from actors.model.backoff import next_delay_ms
 from actors.model.callback_rules import parse_allowed
 
 LISTED = parse_allowed(["shop.example.com", "*.partner.example", "127.0.0.1:8080", "xn--bcher-kva.example"])
@@ -91,6 +93,15 @@ def test_a_name_that_leads_within_by_any_of_its_addresses_is_not_used_at_all() -
         with pytest.raises(OSError, match=r"shop\.example\.com leads to .* not public; list its network"):
             check_addresses("shop.example.com", ["93.184.216.34", within], LISTED)
     check_addresses("shop.example.com", ["10.0.0.5"], parse_allowed(["shop.example.com", "10.0.0.0/24"]))
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_call_is_tried_twelve_times_within_three_hours(chance: float) -> None:
+    waits = [next_delay_ms(attempt, TRIES, chance=chance) for attempt in range(2, 13)]
+    assert [TRIES.is_last(attempt) for attempt in (11, 12)] == [False, True]
+    assert 2 * 3_600_000 < sum(waits) < 3 * 3_600_000
+    assert waits == sorted(waits)
+    assert ATTEMPTS > 12
 
 
 @given(st.text(max_size=60) | st.builds("https://{}{}/".format, st.text(max_size=20), st.just("shop.example.com")))
