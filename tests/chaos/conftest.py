@@ -21,6 +21,7 @@ class Judged(Protocol):
 _verdicts: list[Judged] = []
 
 SHORT = {
+    "test_rates.py",
     "test_batches.py",
     "test_failpoints.py",
     "test_jobs.py",

@@ -12,7 +12,7 @@ import anyio
 import penstock
 from streams.clock import monotonic_s
 
-LIMITS = (10, 500, 1500)
+LIMITS = (10, 100, 500, 1500)
 KINDS = ("each", "plain", "lists")
 TAKES_S = 0.02
 """How long an item, or a list of them, takes: what waits for others must not keep the next from its turn."""

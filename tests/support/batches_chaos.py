@@ -59,8 +59,11 @@ class BatchVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class BatchWorld:
     """One installation, and a desk of the test's own."""
 
-    def __init__(self, folder: Path, server: EmbeddedServer, connection: Connection, publisher: Publisher) -> None:
+    def __init__(
+        self, folder: Path, server: EmbeddedServer, connection: Connection, publisher: Publisher, app: str = APP
+    ) -> None:
         self.folder = folder
+        self._app = app
         self.nodes: dict[str, ChaosNode] = {}
         self.crashes: Counter[str] = Counter()
         self.made: dict[str, tuple[str, int]] = {}
@@ -83,7 +86,7 @@ class BatchWorld:
 
     def new_node(self, name: str, role: str) -> ChaosNode:
         """Return a node of one role that is not started yet."""
-        app = ("--app", APP) if role == "executor" else ()
+        app = ("--app", self._app) if role == "executor" else ()
         node = self.nodes[name] = ChaosNode(name, ["--nats", self._server.url, "--roles", role, *app], self.folder)
         return node
 
@@ -97,6 +100,10 @@ class BatchWorld:
         given = {"items": items, "takes_s": takes_s, "notes": str(self._notes(instance_id))}
         await self._desk.submit(task, given, instance_id=instance_id)
         self.made[instance_id] = task, items
+
+    async def cancel(self, instance_id: str) -> None:
+        """End an instance; what is over meanwhile stays so."""
+        await self._desk.cancel(instance_id)
 
     async def is_over(self) -> bool:
         """True once every instance has ended and no pointer is left."""
@@ -184,14 +191,14 @@ def _counts(ends: Counter[str]) -> Counts:
 
 
 @asynccontextmanager
-async def open_batch_world(folder: Path) -> AsyncIterator[BatchWorld]:
+async def open_batch_world(folder: Path, *, app: str = APP) -> AsyncIterator[BatchWorld]:
     """Open an installation in a folder, on a server of its own; end it at the end."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(embedded_server(folder / "server"))
         connection = await stack.enter_async_context(connect(server.url, name="chaos", namespace=Namespace()))
         await apply(connection, wanted(connection.namespace, profile="fast"))
         publisher = await stack.enter_async_context(Publisher(connection))
-        world = BatchWorld(folder, server, connection, publisher)
+        world = BatchWorld(folder, server, connection, publisher, app)
         async with anyio.create_task_group() as following:
             await following.start(world.tasks.run)
             await following.start(world.instances.run)

@@ -10,10 +10,12 @@ import anyio.lowlevel
 import pytest
 from msgspec import Raw
 
+from actors.batch_instances import UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskRecord
 from actors.model.batch_record import Instance, Seal
 from streams.batch_messages import Chunk, Counts
+from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files
 from streams.publisher import Publisher
@@ -74,6 +76,33 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
         assert [info.name async for info in files.all()] == ["young/result.xlsx"]
         assert await items.chunk("old", 1, 0) is None
         assert await items.chunk("young", 1, 0) is not None
+
+
+async def test_a_result_that_nobody_fetched_is_kept_for_its_days_and_then_gone(
+    connection: Connection, publisher: Publisher
+) -> None:
+    items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
+
+    async def data() -> AsyncIterator[bytes]:
+        yield b"rows"
+
+    day_ms = 86_400_000
+    ended = {"yesterday": now_ms() - day_ms - 60_000, "today": now_ms() - day_ms + 3_600_000}
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        for instance_id, ended_ms in ended.items():
+            await files.put(f"{instance_id}/result.xlsx", data())
+            result = Raw(b'{"files":["result.xlsx"]}')
+            await node.engine.instances.create(
+                await staged(items, instance_id, state="done", ended_ms=ended_ms, result=result)
+            )
+        with anyio.fail_after(LONG_S):
+            while node.engine.instances.seen("yesterday") is not None or node.engine.instances.seen("today") is None:
+                await anyio.lowlevel.checkpoint()
+        with pytest.raises(UnknownInstance):
+            await node.desk.result("yesterday")
+        _, parts = await node.desk.result("today")
+        assert b"".join([part async for part in parts]) == b"rows"
 
 
 async def test_an_instance_of_a_task_that_nobody_declared_waits_for_it(connection: Connection) -> None:

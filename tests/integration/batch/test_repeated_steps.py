@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+from msgspec import Raw
+from msgspec.structs import replace
+
 import penstock
+from actors.model import batch_moves as moves
+from streams.batch_messages import Counts
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
 from tests.support.batches import plant
@@ -40,3 +46,56 @@ async def test_a_split_that_is_not_the_same_twice_is_no_mixture(connection: Conn
     assert record.seal is not None
     assert record.seal.fence == 2
     assert len(_runs) == 2
+
+
+@penstock.batch("written-twice", chunk_items=1)
+class WrittenTwice:
+    """Its first reduce ends after its file was stored, with a link that broke."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(1, 2, 3)
+
+    async def map(self, item: int) -> None:
+        pass
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        _runs.append(f"reduce {len(_runs) + 1}")
+        async with penstock.write_sheet(ctx, "out.jsonl", ["by"]) as sheet:
+            await sheet.write([{"by": _runs[-1]}])
+        if len(_runs) == 1:
+            raise OutcomeUnknown("no answer", subject="instances")
+        return {"files": sheet.names, "by": _runs[-1]}
+
+
+async def test_a_reduce_that_crashed_after_its_file_was_written_leaves_one_result(connection: Connection) -> None:
+    _runs.clear()
+    async with plant(connection, ["written-twice"]) as node:
+        view = await node.run("written-twice", instance_id="mine")
+        fence = (await node.record("mine")).step_fence
+        late = Raw(b'{"by": "the first one, late"}')
+        after = await node.engine.instances.move("mine", lambda record: moves.reduced(record, fence - 1, late, 1))
+        _, parts = await node.desk.result("mine")
+        told = b"".join([part async for part in parts])
+    assert view.result == {"files": ["out.jsonl"], "by": "reduce 2"}
+    assert after.result == Raw(b'{"files":["out.jsonl"],"by":"reduce 2"}')
+    assert told == b'{"by":"reduce 2"}\n'
+    assert _runs == ["reduce 1", "reduce 2"]
+
+
+async def test_a_doubled_seal_seals_once(connection: Connection) -> None:
+    """The first answer was lost, or two executors had the split: whatever comes second changes nothing."""
+    _runs.clear()
+    async with plant(connection, ["written-twice"]) as node:
+        await node.desk.submit("written-twice", instance_id="mine")
+        await node.until("mine", "running", "reducing", "done")
+        seal = (await node.record("mine")).seal
+        assert seal is not None
+        fewer = replace(seal, chunks=1, items=1, digest="other")
+        async with anyio.create_task_group() as both:
+            for each in (seal, fewer, replace(fewer, fence=seal.fence + 1)):
+                both.start_soon(
+                    node.engine.instances.move, "mine", lambda record, each=each: moves.seal_split(record, each, 1)
+                )
+        view = await node.until("mine", "done")
+        assert (await node.record("mine")).seal == seal
+    assert (view.items, view.counts) == (3, Counts(succeeded=3))

@@ -1,0 +1,96 @@
+"""A task's items stay within its limit in each second while workers join and die, and come near to it."""
+
+import bisect
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec import Struct
+
+from streams.clock import monotonic_s
+from tests.chaos.conftest import Tell
+from tests.support.batch_rates_app import KINDS
+from tests.support.batches_chaos import open_batch_world
+from tests.support.chaos import Form
+from tests.support.chaos_nodes import ChaosNode
+
+APP = "tests.support.batch_rates_app"
+STEADY_S, SEEN_S = 4.0, 6.0
+"""How long one set of workers is watched; and how long a death takes to be seen by the others."""
+JITTER = 0.02
+"""Between the word that lets an item begin and its first line lie milliseconds, more on a busy machine."""
+
+
+class RateVerdict(Struct, frozen=True, kw_only=True):
+    """`reached`: share of the limit, by who lived. `most`: items in the fullest second, over the limit."""
+
+    task: str
+    limit: int
+    reached: dict[str, float]
+    most: float
+    least_share: float
+
+    @property
+    def is_whole(self) -> bool:
+        return self.most <= 1 + JITTER and min(self.reached.values()) >= self.least_share
+
+    def line(self) -> str:
+        return f"{'ok' if self.is_whole else 'FAILED'} {self}"
+
+
+def judged(task: str, began_s: list[float], spans: dict[str, tuple[float, float]], least_share: float) -> RateVerdict:
+    """Return what the notes of a task say."""
+    limit, ends = int(task.rpartition("-")[2]), sorted(began_s)
+    fullest = max(bisect.bisect_left(ends, at_s + 1.0) - place for place, at_s in enumerate(ends))
+    reached = {
+        name: (bisect.bisect(ends, upto_s) - bisect.bisect(ends, from_s)) / (upto_s - from_s) / limit
+        for name, (from_s, upto_s) in spans.items()
+    }
+    return RateVerdict(
+        task=task,
+        limit=limit,
+        reached={name: round(share, 3) for name, share in reached.items()},
+        most=round(max(fullest, 1) / limit, 3),
+        least_share=least_share,
+    )
+
+
+@pytest.mark.timeout(600)
+async def test_a_limit_holds_in_every_second_while_workers_join_and_die(tmp_path: Path, form: Form, tell: Tell) -> None:
+    limits = (10, 500, 1500) if form.is_long else (100,)
+    least_share = 0.975 if form.is_long else 0.5  # the short form runs beside other tests
+    tasks = [f"{kind}-{limit}" for limit in limits for kind in KINDS]
+    async with open_batch_world(tmp_path, app=APP) as world:
+        nodes = {name: world.new_node(name, name.rstrip("123")) for name in ("conductor1", "executor1", "executor2")}
+        nodes["executor3"] = world.new_node("executor3", "executor")
+        for name in ("conductor1", "executor1", "executor2"):
+            await nodes[name].start()
+            await nodes[name].ready()
+        for group in [tasks[at : at + len(KINDS)] for at in range(0, len(tasks), len(KINDS))]:
+            for task in group:
+                limit = int(task.rpartition("-")[2])
+                await world.submit(task, task, round(limit * 60), 0.0)
+            spans = await lives(nodes)
+            for task in group:
+                began_s = [float(line) for line in (tmp_path / f"{task}.notes").read_text().split()]
+                tell(judged(task, began_s, spans, least_share))
+                await world.cancel(task)
+
+
+async def lives(nodes: dict[str, ChaosNode]) -> dict[str, tuple[float, float]]:
+    """Have a third worker join and another one die; return from when to when which ones were at work."""
+    await anyio.sleep(1.5)  # until the first items have begun, and the first second is over
+    two = monotonic_s()
+    await anyio.sleep(STEADY_S)
+    joins = monotonic_s()
+    await nodes["executor3"].start()
+    await nodes["executor3"].ready()
+    await anyio.sleep(1.5)
+    three = monotonic_s()
+    await anyio.sleep(STEADY_S)
+    dies = monotonic_s()
+    await nodes["executor3"].kill()
+    await anyio.sleep(SEEN_S + 1.5)
+    left = monotonic_s()
+    await anyio.sleep(STEADY_S)
+    return {"two": (two, joins), "three": (three, dies), "two again": (left, monotonic_s())}
