@@ -15,8 +15,8 @@ from tests.support.chaos import Form
 from tests.support.chaos_nodes import ChaosNode
 
 APP = "tests.support.batch_rates_app"
-STEADY_S, SEEN_S = 4.0, 6.0
-"""How long one set of workers is watched; and how long a death takes to be seen by the others."""
+SEEN_S = 6.0
+"""How long a death takes to be seen by the others."""
 JITTER = 0.02
 """Between the word that lets an item begin and its first line lie milliseconds, more on a busy machine."""
 
@@ -58,7 +58,7 @@ def judged(task: str, began_s: list[float], spans: dict[str, tuple[float, float]
 @pytest.mark.timeout(600)
 async def test_a_limit_holds_in_every_second_while_workers_join_and_die(tmp_path: Path, form: Form, tell: Tell) -> None:
     limits = (10, 500, 1500) if form.is_long else (100,)
-    least_share = 0.975 if form.is_long else 0.5  # the short form runs beside other tests
+    least_share = 0.97 if form.is_long else 0.5  # the short form runs beside other tests
     tasks = [f"{kind}-{limit}" for limit in limits for kind in KINDS]
     async with open_batch_world(tmp_path, app=APP) as world:
         nodes = {name: world.new_node(name, name.rstrip("123")) for name in ("conductor1", "executor1", "executor2")}
@@ -69,28 +69,28 @@ async def test_a_limit_holds_in_every_second_while_workers_join_and_die(tmp_path
         for group in [tasks[at : at + len(KINDS)] for at in range(0, len(tasks), len(KINDS))]:
             for task in group:
                 limit = int(task.rpartition("-")[2])
-                await world.submit(task, task, round(limit * 60), 0.0)
-            spans = await lives(nodes)
+                await world.submit(task, task, limit * 100, 0.0)
+            spans = await lives(nodes, steady_s=form.pick(4, 12))
             for task in group:
                 began_s = [float(line) for line in (tmp_path / f"{task}.notes").read_text().split()]
                 tell(judged(task, began_s, spans, least_share))
                 await world.cancel(task)
 
 
-async def lives(nodes: dict[str, ChaosNode]) -> dict[str, tuple[float, float]]:
+async def lives(nodes: dict[str, ChaosNode], *, steady_s: float) -> dict[str, tuple[float, float]]:
     """Have a third worker join and another one die; return from when to when which ones were at work."""
     await anyio.sleep(1.5)  # until the first items have begun, and the first second is over
     two = monotonic_s()
-    await anyio.sleep(STEADY_S)
+    await anyio.sleep(steady_s)
     joins = monotonic_s()
     await nodes["executor3"].start()
     await nodes["executor3"].ready()
     await anyio.sleep(1.5)
     three = monotonic_s()
-    await anyio.sleep(STEADY_S)
+    await anyio.sleep(steady_s)
     dies = monotonic_s()
     await nodes["executor3"].kill()
     await anyio.sleep(SEEN_S + 1.5)
     left = monotonic_s()
-    await anyio.sleep(STEADY_S)
+    await anyio.sleep(steady_s)
     return {"two": (two, joins), "three": (three, dies), "two again": (left, monotonic_s())}
