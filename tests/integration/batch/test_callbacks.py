@@ -14,7 +14,7 @@ import penstock
 from actors.batch_callbacks import TOPIC
 from actors.model.backoff import Backoff
 from actors.model.batch_record import Instance, Moment
-from penstock.errors import NotAccepted
+from penstock.errors import NotAccepted, UsageError
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
 from streams.log import read_log
@@ -218,6 +218,16 @@ async def test_the_tasks_own_callback_holds_for_who_names_none(connection: Conne
     async with calling(connection, "shop.example.com") as node:
         with pytest.raises(NotAccepted, match=r"nobody\.example\.com is not among the hosts"):
             await node.desk.submit("told-broken", ["ok"])
+
+
+@pytest.mark.parametrize(("text", "says"), [("short", "shorter than 16"), ("", "variable is not set")])
+async def test_a_secret_that_is_none_ends_the_node(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UsageError, match=f"callback_secret: .*{says}"):
+        async with calling(connection, "shop.example.com"):
+            pytest.fail("it started")
 
 
 async def test_a_name_that_leads_within_is_not_connected_to(connection: Connection, office: Receiver) -> None:

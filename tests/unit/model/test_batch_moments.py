@@ -11,7 +11,7 @@ from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import Instance, Moment, OpenChunk, Seal
-from streams.batch_messages import Counts
+from streams.batch_messages import Counts, encode_message
 
 URL = "https://shop.example.com/told"
 SEAL = Seal(fence=1, chunks=2, items=4, digest="d")
@@ -99,6 +99,15 @@ def test_an_event_says_the_same_each_time() -> None:
     assert event.counts["failed"] == 0  # all of them are there, for readers that know no defaults
     later = moments.called(replace(record, counts=Counts()), record.moments[0], "waiting", tries=3)
     assert moments.event_of(later, later.moments[0]) == event
+
+
+def test_what_a_callback_says_keeps_its_form() -> None:
+    """Others' programs read it; fields may come, and none may go."""
+    record = moments.reach(running(callback=URL, counts=Counts(succeeded=3, failed=1)), "done", 50)
+    assert encode_message(moments.event_of(record, record.moments[0])) == (
+        b'{"event_id":"i.7.1.done","event":"done","instance_id":"i","task":"t","tenant":"","pass_no":1,"at_ms":50,"items":4,'
+        b'"counts":{"succeeded":3,"failed":1,"unknown":0,"skipped":0,"cancelled":0},"reason":""}'
+    )
 
 
 @given(st.lists(st.sampled_from(["owed", "waiting", "taken", "given_up"]), max_size=60))
