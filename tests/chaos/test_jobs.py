@@ -181,7 +181,7 @@ async def stop_a_handler(world: JobsWorld, nodes: Sequence[ChaosNode]) -> None:
     [(subject, seq)] = await until_some(partial(ends_of, world, "one"), "its end is not recorded")
     gate.unlink()  # so that the first one's handler would go on and on
     sleeper.signal(signal.SIGCONT)
-    await sleeper.logged("job_worker.lost_hold", within_s=30)
+    await sleeper.logged("job_worker.lost_hold", within_s=60)
     await world.client.jobs.add(HANDLED, world.body(), id="two")
     await until_some(lambda: noted("ended", "two"), "nobody took the next one")
     await until_some(partial(ends_of, world, "two"), "the next one's end is not recorded")

@@ -66,7 +66,7 @@ async def test_late_completion_of_a_stopped_fetcher_is_refused(tmp_path: Path, f
         await world.add_mall(orders=orders, history_ms=history_ms, live_ms=live_ms, faults=SLOW)
         for _ in range(form.pick(1, 5)):
             await stop_and_wake(world, world.nodes["sleeper"])
-        verdict = await world.verdict("late completion", form, within_s=60)
+        verdict = await world.verdict("late completion", form, within_s=90)
         late = world.facts["late_ends"] = await late_ends(world)
         tell(verdict)
         assert late > 0

@@ -165,7 +165,7 @@ class World:
         pending = await consumers_pending(self.connection, self.connection.namespace.stream("ORDERS"), timeout_s=2.0)
         return sum(pending.values()) == 0
 
-    async def finish(self, within_s: float = 40.0) -> str:
+    async def finish(self, within_s: float = 90.0) -> str:
         """Wait until everything is read and stored; return what was not, empty if all was."""
         try:
             await eventually(self.is_read, within_s, "not everything was read")
@@ -181,7 +181,7 @@ class World:
     async def _sqlite_rows(self) -> Rows:
         return await anyio.to_thread.run_sync(sqlite_rows, self.database)
 
-    async def verdict(self, scenario: str, form: Form, *, within_s: float = 40.0) -> Verdict:
+    async def verdict(self, scenario: str, form: Form, *, within_s: float = 90.0) -> Verdict:
         """Wait for the end, and judge."""
         reason = await self.finish(within_s)
         seconds = monotonic_s() - self._began_s

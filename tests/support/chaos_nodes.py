@@ -100,7 +100,7 @@ class ChaosNode:
             if not events or line.get("event") in events:
                 yield line
 
-    async def logged(self, event: str, *, times: int = 1, within_s: float = 20.0) -> None:
+    async def logged(self, event: str, *, times: int = 1, within_s: float = 60.0) -> None:
         """Wait until an event was logged so often, over all lives."""
         give_up_s = monotonic_s() + within_s
         while sum(1 for _ in self.lines(event)) < times:
