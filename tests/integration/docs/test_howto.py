@@ -80,6 +80,8 @@ async def test_the_page_about_batches_works_as_it_is_typed(tmp_path: Path) -> No
     assert "spring: done, 5 of 5 items, 2 succeeded, 3 failed" in reader.printed
     assert "spring: done, 5 of 5 items, 3 succeeded, 2 failed, pass 2" in reader.printed
     assert "done 3 succeeded 2 failed" in reader.printed
+    assert "sale: done, 2 of 2 items, 2 succeeded" in reader.printed
+    assert (tmp_path / "prices.csv").read_text(encoding="utf-8-sig") == "sku,new price\nT-100,4.32\nT-101,3.51\n"
     log = (tmp_path / "log").read_text(encoding="utf-8")
     assert [log.count(f"winter {moment} ") for moment in ("first_failure", "done")] == [1, 1]
     for name in ("spring", "summer", "autumn"):
