@@ -212,8 +212,7 @@ class Conductor:
         """Let instances of the task begin. One node does it for all of a task, so that its limit holds."""
         if not self._tends(task.task):
             return
-        mine = [record for record in self._instances.known() if record.task == task.task]
-        for instance_id in admit(mine, task.limits.main_concurrency):
+        for instance_id in admit(self._instances.unfinished(task.task), task.limits.main_concurrency):
             await self._instances.move(instance_id, lambda record: moves.start(record, self._clock.now_ms()))
 
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:

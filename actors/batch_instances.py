@@ -13,7 +13,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.logs import fields
-from actors.model.batch_record import Instance
+from actors.model.batch_record import FINAL, Instance
 from streams.bucket import Bucket, Entry, Synced
 from streams.errors import MalformedMessage, RevisionConflict
 
@@ -57,12 +57,17 @@ class Instances:
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
         self._known: dict[str, Instance] = {}
+        self._unfinished: dict[str, dict[str, Instance]] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._broken: set[tuple[str, int]] = set()
 
     def known(self) -> Iterator[Instance]:
         """Yield all instances as last seen."""
         return iter(tuple(self._known.values()))
+
+    def unfinished(self, task: str) -> list[Instance]:
+        """Return a task's instances that have not ended, as last seen; its cost does not grow with those that have."""
+        return list(self._unfinished.get(task, {}).values())
 
     def seen(self, instance_id: str) -> Instance | None:
         """Return an instance as last seen."""
@@ -129,11 +134,14 @@ class Instances:
         return entry
 
     def _take(self, key: str, entry: Entry[bytes] | None) -> None:
+        before = self._known.get(key)
         if entry is None:
             self._known.pop(key, None)
+            self._sort(before, None)
         else:
             try:
-                self._known[key] = decode_instance(entry.raw)
+                after = self._known[key] = decode_instance(entry.raw)
+                self._sort(before, after)
             except MalformedMessage as error:
                 if (key, entry.revision) not in self._broken:
                     self._broken.add((key, entry.revision))
@@ -141,3 +149,12 @@ class Instances:
                 return
         for listener in self._listeners:
             listener(key)
+
+    def _sort(self, before: Instance | None, after: Instance | None) -> None:
+        """Keep the unfinished instances of each task apart; a removed id may be another task's later."""
+        if before is not None:
+            self._unfinished[before.task].pop(before.instance_id, None)
+        if after is not None:
+            unfinished = self._unfinished.setdefault(after.task, {})
+            if after.state not in FINAL:
+                unfinished[after.instance_id] = after

@@ -1,6 +1,7 @@
 """A task's items stay within its limit in each second while workers join and die, and come near to it."""
 
 import bisect
+import math
 from pathlib import Path
 
 import anyio
@@ -17,22 +18,22 @@ from tests.support.chaos_nodes import ChaosNode
 APP = "tests.support.batch_rates_app"
 SEEN_S = 6.0
 """How long a death takes to be seen by the others."""
-JITTER = 0.02
-"""Between the word that lets an item begin and its first line lie milliseconds, more on a busy machine."""
+JITTER = 0.05
+"""Between the word that lets an item begin and its first line lie milliseconds, dozens of them on a busy machine."""
 
 
 class RateVerdict(Struct, frozen=True, kw_only=True):
-    """`reached`: share of the limit, by who lived. `most`: items in the fullest second, over the limit."""
+    """`reached`: share of the limit, by who lived. `most`: items in the fullest second."""
 
     task: str
     limit: int
     reached: dict[str, float]
-    most: float
+    most: int
     least_share: float
 
     @property
     def is_whole(self) -> bool:
-        return self.most <= 1 + JITTER and min(self.reached.values()) >= self.least_share
+        return self.most <= math.ceil(self.limit * (1 + JITTER)) and min(self.reached.values()) >= self.least_share
 
     def line(self) -> str:
         return f"{'ok' if self.is_whole else 'FAILED'} {self}"
@@ -50,7 +51,7 @@ def judged(task: str, began_s: list[float], spans: dict[str, tuple[float, float]
         task=task,
         limit=limit,
         reached={name: round(share, 3) for name, share in reached.items()},
-        most=round(max(fullest, 1) / limit, 3),
+        most=fullest,
         least_share=least_share,
     )
 

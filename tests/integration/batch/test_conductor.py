@@ -105,6 +105,27 @@ async def test_a_result_that_nobody_fetched_is_kept_for_its_days_and_then_gone(
         assert b"".join([part async for part in parts]) == b"rows"
 
 
+async def test_those_that_have_not_ended_are_known_by_their_task(connection: Connection) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        instances = node.engine.instances
+        await node.engine.tasks.declare(TASK)
+        for number in range(3):
+            await instances.create(Instance(instance_id=f"i{number}", task="nobody", created_ms=0))
+        await node.until("i2", "splitting")
+        await node.desk.cancel("i0")
+        await node.until("i0", "cancelled")
+        with anyio.fail_after(LONG_S):
+            while len(instances.unfinished("nobody")) != 2:
+                await anyio.lowlevel.checkpoint()
+        assert {record.instance_id for record in instances.unfinished("nobody")} == {"i1", "i2"}
+        await instances.remove("i1")
+        await instances.create(Instance(instance_id="i1", task="another", created_ms=0))
+        with anyio.fail_after(LONG_S):
+            while not instances.unfinished("another"):
+                await anyio.lowlevel.checkpoint()
+        assert [record.instance_id for record in instances.unfinished("nobody")] == ["i2"]
+
+
 async def test_an_instance_of_a_task_that_nobody_declared_waits_for_it(connection: Connection) -> None:
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.instances.create(Instance(instance_id="early", task="nobody", created_ms=0))
