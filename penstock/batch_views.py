@@ -79,4 +79,5 @@ def result_file(view: View, name: str = "") -> str:
     if name in names or (names and not name):
         return name or names[0]
     has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"
-    raise NotAccepted(f"{view.instance_id}: no file {name[:80]!a}; {has}", code="not_found", field="name")
+    what = f"no file {name[:80]!a}" if name else "no file of a result"
+    raise NotAccepted(f"{view.instance_id}: {what}; {has}", code="not_found", field="name")

@@ -205,6 +205,7 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
     counts = record.counts
     if record.state not in ("done", "failed") or (record.seal and not (items or counts.failed or counts.cancelled)):
         return record
+    redone = tuple(f"item {index}:" for index in items)
     return replace(
         record,
         state="running" if record.seal is not None else "pending",
@@ -216,7 +217,7 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
         is_paused=False,
         ended_ms=0,
         reason="",
-        reasons=(),
+        reasons=tuple(each for each in record.reasons if redone and not each.startswith(redone)),
     )
 
 

@@ -205,6 +205,7 @@ async def test_what_failed_is_run_again_alone_and_the_result_is_made_anew(node: 
     view = await node.until(view.instance_id, "done")
     assert (log.ran - before, log.reduces, view.passes) == (Counter({6: 3}), 2, 2)
     assert view.counts == Counts(succeeded=5, failed=2)
+    assert sorted(view.reasons) == ['item 5: "OSError: busy"', 'item 6: "OSError: busy"']
     await node.desk.retry(view.instance_id)
     await node.until(view.instance_id, "done")
     assert log.ran - before == Counter({6: 6, 5: 3})
