@@ -14,6 +14,7 @@ from streams.errors import ServerNotStarted
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server, find_binary
 from streams.subjects import Namespace
+from tests.support.processes import free_ports
 from tests.support.server import connected, fresh_namespace, session_server
 
 BOTH_LOOPS = "tests/integration/streams/"
@@ -86,5 +87,5 @@ async def publisher(connection: Connection) -> AsyncIterator[Publisher]:
 @pytest.fixture
 async def own_server(binary: Path, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     """A server for one test, to be killed, stopped and started again."""
-    async with embedded_server(tmp_path / "server") as running:
+    async with embedded_server(tmp_path / "server", port=free_ports(1)[0]) as running:
         yield running

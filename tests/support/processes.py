@@ -1,5 +1,6 @@
 """nats-server processes on the project's own configuration files: one, or a cluster of three."""
 
+import itertools
 import json
 import os
 import socket
@@ -17,16 +18,24 @@ from streams.server import find_binary
 NATS = Path(__file__).parents[2] / "nats"
 
 
+_block = 15_000 + os.getpid() % 150 * 100
+_ports = itertools.cycle(range(_block, _block + 100))
+"""Below those that the system gives to whoever asks for none, and each process of a test run has a hundred of its own:
+so nobody else takes a port while its server is started again."""
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of 127.0.0.1 that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    return list(itertools.islice(filter(is_free, _ports), count))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def quoted(value: object) -> str:

@@ -1,5 +1,6 @@
 """Somebody who reads a page of docs and types what it tells."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -58,9 +59,7 @@ class Reader:
 
     def own(self, text: str) -> str:
         """Return the text with our ports in place of the page's."""
-        for port, free in self._ports.items():
-            text = text.replace(port, str(free))
-        return text
+        return re.sub("|".join(self._ports), lambda found: str(self._ports[found[0]]), text)
 
     async def type(self, text: str) -> tuple[int, str]:
         """Run commands up to the first that fails; return its exit code and all that was printed."""
