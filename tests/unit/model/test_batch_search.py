@@ -24,7 +24,7 @@ from tests.unit.model.batch_search import ODD_ENDS, Rules, search
     ids=["steps begun twice", "failed items again", "told at any time", "told to stop, or robbed of a chunk"],
 )
 def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
-    """Both together were 599,272 states, and held, before there were moments to tell, which no other move looks at. With
+    """Both together were 599,272 states, and held, before there were moments to tell, which no other move sees. With
     them: `search(Rules(), most=5_000_000)`, many minutes. Failed items again that are told at any time are 116,422."""
     found = search(rules)
     assert (found.violations, found.stuck) == ([], 0)
