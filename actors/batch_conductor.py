@@ -28,7 +28,7 @@ from actors.batch_versions import newest_version
 from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
-from actors.model.batch_admission import admit
+from actors.model.batch_admission import admit, starts
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import FINAL, Instance
@@ -95,6 +95,7 @@ class Conductor:
         self._tell_moments = tell
         self._agenda: Agenda[str] = Agenda(clock)
         self._offered: dict[str, dict[str, int]] = {}
+        self._last_starts_ms: dict[str, int] = {}
         self._failures: dict[str, str] = {}
         self._cancelled: dict[str, int] = {}
         self._waiting: set[str] = set()
@@ -180,8 +181,7 @@ class Conductor:
             until_ms = await self._keep_or_drop(record, task)
             return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
-            await self._admit(task)
-            return self._clock.now_ms() + LOOK_MS
+            return await self._admit(task, instance_id)
         results = [pair async for pair in self._results(record)]
         record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
         if record.state in FINAL:
@@ -208,12 +208,23 @@ class Conductor:
             return False
         return True
 
-    async def _admit(self, task: TaskRecord) -> None:
-        """Let instances of the task begin. One node does it for all of a task, so that its limit holds."""
+    async def _admit(self, task: TaskRecord, instance_id: str) -> int:
+        """Let instances of the task begin, and return when this one is to be looked at again. One node does it for all
+        of a task, so that its limits hold."""
+        now_ms = self._clock.now_ms()
         if not self._tends(task.task):
-            return
-        for instance_id in admit(self._instances.unfinished(task.task), task.limits.main_concurrency):
-            await self._instances.move(instance_id, lambda record: moves.start(record, self._clock.now_ms()))
+            return now_ms + LOOK_MS
+        may_begin = admit(self._instances.unfinished(task.task), task.limits.main_concurrency)
+        most, next_ms = len(may_begin), now_ms
+        if task.limits.main_rate:
+            last_ms = max(self._last_starts_ms.get(task.task, 0), self._instances.last_start_ms(task.task))
+            most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
+        if may_begin[:most]:
+            self._last_starts_ms[task.task] = now_ms  # before the watch tells it
+        for each in may_begin[:most]:
+            await self._instances.move(each, lambda record: moves.start(record, now_ms))
+        is_next = may_begin[most : most + 1] == [instance_id]
+        return min(next_ms, now_ms + LOOK_MS) if is_next else now_ms + LOOK_MS
 
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
         count = 0

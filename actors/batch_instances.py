@@ -58,6 +58,7 @@ class Instances:
         self._bucket = bucket
         self._known: dict[str, Instance] = {}
         self._unfinished: dict[str, dict[str, Instance]] = {}
+        self._last_starts_ms: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._broken: set[tuple[str, int]] = set()
 
@@ -68,6 +69,10 @@ class Instances:
     def unfinished(self, task: str) -> list[Instance]:
         """Return a task's instances that have not ended, as last seen; its cost does not grow with those that have."""
         return list(self._unfinished.get(task, {}).values())
+
+    def last_start_ms(self, task: str) -> int:
+        """Return when the last of a task's instances began, as last seen; 0 if none is known to."""
+        return self._last_starts_ms.get(task, 0)
 
     def seen(self, instance_id: str) -> Instance | None:
         """Return an instance as last seen."""
@@ -155,6 +160,7 @@ class Instances:
         if before is not None:
             self._unfinished[before.task].pop(before.instance_id, None)
         if after is not None:
+            self._last_starts_ms[after.task] = max(self.last_start_ms(after.task), after.started_ms)
             unfinished = self._unfinished.setdefault(after.task, {})
             if after.state not in FINAL:
                 unfinished[after.instance_id] = after

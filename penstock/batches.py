@@ -58,6 +58,7 @@ def batch(
     item_rate: float = 0.0,
     item_concurrency: int = 0,
     main_concurrency: int = 10,
+    main_rate: float = 0.0,
     attempts: int = 3,
     retry_base_s: float = 1.0,
     retry_cap_s: float = 60.0,
@@ -72,10 +73,11 @@ def batch(
 ) -> Callable[[ClassT], ClassT]:
     """Have instances of the task run by the decorated class, which is made without arguments, once a process.
 
-    Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time, `main_concurrency`
-    instances at work (0: no limit). `most_failures`: share of the items that may fail before the rest is stopped.
-    `concurrency`: items of one chunk at the same time, for functions that wait for others. `callback`: the URL that is
-    told of an instance whose submitter names none; the operator has to allow its host. Raises UsageError.
+    Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
+    instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
+    fail before the rest is stopped. `concurrency`: items of one chunk at the same time, for functions that wait for
+    others. `callback`: the URL that is told of an instance whose submitter names none; the operator has to allow its
+    host. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -87,7 +89,10 @@ def batch(
             app=cls.__module__,
             version=version,
             limits=TaskLimits(
-                main_concurrency=main_concurrency, item_rate=item_rate, item_concurrency=item_concurrency
+                main_concurrency=main_concurrency,
+                main_rate=main_rate,
+                item_rate=item_rate,
+                item_concurrency=item_concurrency,
             ),
             attempts=attempts,
             retry_base_ms=round(retry_base_s * 1000),
@@ -113,6 +118,7 @@ def external_batch(
     item_rate: float = 0.0,
     item_concurrency: int = 0,
     main_concurrency: int = 10,
+    main_rate: float = 0.0,
     attempts: int = 3,
     retry_base_s: float = 1.0,
     retry_cap_s: float = 60.0,
@@ -136,7 +142,10 @@ def external_batch(
             app=External.__module__,
             version=version,
             limits=TaskLimits(
-                main_concurrency=main_concurrency, item_rate=item_rate, item_concurrency=item_concurrency
+                main_concurrency=main_concurrency,
+                main_rate=main_rate,
+                item_rate=item_rate,
+                item_concurrency=item_concurrency,
             ),
             attempts=attempts,
             retry_base_ms=round(retry_base_s * 1000),

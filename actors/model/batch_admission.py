@@ -1,15 +1,20 @@
-"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first.
+"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first; and how
+many at its rate, evenly spaced.
 
 Tenants that have less at work come first among equals, so that one that submits a hundred does not make all others wait
 for all of them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
 from actors.model.batch_record import FINAL, Instance
 
-__all__ = ["admit"]
+__all__ = ["admit", "starts"]
+
+SAVED_MS = 100
+"""For so long what the rate allows is saved up, for looks that come late."""
 
 
 def admit(instances: Iterable[Instance], most: int) -> list[str]:
@@ -34,3 +39,12 @@ def admit(instances: Iterable[Instance], most: int) -> list[str]:
         at_work[first.tenant] += 1
         begun.append(first.instance_id)
     return begun
+
+
+def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
+    """Return how many may begin now at `rate` a second, after one that began at `last_ms`, and when the next may."""
+    gap_ms = 1000 / rate
+    since_ms = max(0, now_ms - last_ms)
+    if since_ms < gap_ms:
+        return 0, last_ms + math.ceil(gap_ms)
+    return max(1, math.floor(min(since_ms, SAVED_MS) / gap_ms)), now_ms + math.ceil(gap_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -327,6 +328,15 @@ async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant)
     await node.until(late.instance_id, "done")
     ended = {view.instance_id: view.ended_ms for view in await node.desk.all(task="plain")}
     assert ended[first.instance_id] <= ended[urgent.instance_id] <= ended[late.instance_id]
+
+
+async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:
+    await node.desk.limit("plain", {"main_rate": 4})
+    views = [await node.desk.submit("plain", ["ok"]) for _ in range(5)]
+    for view in views:
+        await node.until(view.instance_id, "done")
+    begun = sorted([(await node.desk.show(view.instance_id)).started_ms for view in views])
+    assert min(later - earlier for earlier, later in pairwise(begun)) >= 250
 
 
 async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refused(node: Plant) -> None:
