@@ -28,6 +28,7 @@ from streams.entries import Change, Codec, Entry, Synced, T, is_marker, ttl_of
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, StreamError
 from streams.frames import parse_headers
 from streams.subjects import is_key
+from streams.topology import is_passing
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +145,10 @@ class Watch(Generic[T]):
                 await self._rest(missing)
             except (Disconnected, OutcomeUnknown) as lost:
                 await self._rest(lost)
+            except Refused as refused:
+                if not is_passing(refused):  # as a cluster says that elects
+                    raise
+                await self._rest(refused)
             else:
                 log.info("watch.resumed", extra={"fields": {"stream": self._stream, "filter": self._filter}})
                 return

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from anyio import Event, create_task_group, fail_after
@@ -9,7 +10,7 @@ from anyio import Event, create_task_group, fail_after
 from streams.bucket import Bucket, Change, Synced
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
-from streams.errors import NoStream
+from streams.errors import NoStream, Refused
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.watch import SILENCE_S, Watch
@@ -229,6 +230,32 @@ async def test_silence_makes_it_read_anew(connection: Connection, publisher: Pub
             state: STATE = {}
             while state != {"a": b"1", "b": b"2"}:  # a silence before the deletion makes it read anew once more
                 await until_synced(changes, state)
+
+
+async def test_a_cluster_that_elects_is_asked_again(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    await bucket.put("a", b"1")
+    api, refused = connection.api, 0
+
+    async def electing(suffix: str, body: object | None = None, **more: float) -> dict[str, Any]:
+        nonlocal refused
+        if suffix.startswith("CONSUMER.CREATE.") and refused < 2:
+            refused += 1
+            raise Refused("JetStream system temporarily unavailable", subject=suffix, code=503, err_code=10008)
+        return await api(suffix, body, **more)
+
+    state: STATE = {}
+    with fail_after(30):
+        async with bucket.watch() as changes:
+            await until_synced(changes, {})
+            monkeypatch.setattr(connection, "api", electing)
+            changes._break()
+            await bucket.put("b", b"2")
+            while state != {"a": b"1", "b": b"2"}:
+                await until_synced(changes, state)
+    assert refused == 2
 
 
 @ONE_LOOP
