@@ -68,7 +68,8 @@ async def _who_finishes_and_who_releases_exclude_each_other(jobs: Jobs) -> None:
     for finished, released in zip(answers["finish"], answers["release"], strict=True):
         assert sorted([type(finished), type(released)], key=str) == sorted([Settled, Stale], key=str)
     finished = sum(isinstance(answer, Settled) for answer in answers["finish"])
-    await _counts(jobs, COUNT + 100 - finished, COUNT - 100, 0, finished)
+    held = len(receipts)
+    await _counts(jobs, COUNT + held - finished, COUNT - held, 0, finished)
 
 
 async def _what_is_deleted_while_it_is_reserved_is_not_offered_again(jobs: Jobs) -> None:
