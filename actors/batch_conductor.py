@@ -31,7 +31,7 @@ from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit, starts
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import FINAL, Instance
+from actors.model.batch_record import FINAL, Instance, made_so_far
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
 from actors.model.batch_versions import is_older
 from actors.model.placement import owner
@@ -258,11 +258,10 @@ class Conductor:
     async def _answer_for_nobody(self, record: Instance) -> None:
         """End the chunks of a cancelled instance that no executor has answered for: nobody may serve its task any more.
         Whoever still runs one finds that its result comes second."""
-        fence = record.seal.fence if record.seal is not None else record.step_fence
         for each in record.open:
             if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
                 return
-            chunk = await self._items.chunk(record.instance_id, fence, each.chunk)
+            chunk = await self._items.chunk(record, each.chunk)
             earlier = await self._items.rounds(record.instance_id, each.chunk, rounds_before(each.round))
             if chunk is None or earlier is None:
                 result = gone(each.chunk, each.round, self._members.name)
@@ -321,7 +320,8 @@ class Conductor:
     def _has_worker(self, record: Instance) -> bool:
         """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
         comes finds the pointers. What is not offered does not stand in the way of older instances."""
-        version = record.seal.version if record.seal is not None else ""
+        made = made_so_far(record)
+        version = made.version if made is not None else ""
         newest = newest_version(self._members, record.task)
         if newest is None or not is_older(newest, version):
             self._waiting.discard(record.instance_id)

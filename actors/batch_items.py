@@ -1,7 +1,8 @@
 """Items and results of instances on the stream ITEMS: what a split staged, and what became of it.
 
 A chunk stands under the fence of the split that staged it. A split begun anew has another fence, so nothing that
-a silent one still writes is ever read. Within one fence a repeat writes the same chunk to the same place. A result is
+a silent one still writes is ever read; what a streaming one had staged stands, and another goes on behind it. Within
+one fence a repeat writes the same chunk to the same place. A result is
 written once: the first writer of a round wins, and whoever comes second is told.
 
 Chunks are one message each, so a chunk is there wholly or not at all; what belongs to a split is told by its seal.
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from actors.model.batch_record import Seal
+from actors.model.batch_record import Instance, fence_of, made_so_far
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
@@ -33,49 +34,52 @@ class BatchItems:
         self._namespace = connection.namespace
         self._stream = connection.namespace.stream("ITEMS")
 
-    async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> list[bytes]:
-        """Store chunks from number `first_chunk` on; return their bytes, for the seal's digest.
+    async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> None:
+        """Store chunks from number `first_chunk` on.
         Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected: then stage them again, which is harmless."""
-        payloads = [encode_message(chunk) for chunk in chunks]
         messages = [
-            Outgoing(self._chunk_subject(instance_id, fence, number), payload, f"{instance_id}.{fence}.{number}")
-            for number, payload in enumerate(payloads, first_chunk)
+            Outgoing(
+                self._chunk_subject(instance_id, fence, number),
+                encode_message(chunk),
+                f"{instance_id}.{fence}.{number}",
+            )
+            for number, chunk in enumerate(chunks, first_chunk)
         ]
         for outcome in await self._publisher.publish_many(messages):
             if isinstance(outcome, Refused):
                 raise outcome
-        return payloads
 
-    async def chunk(self, instance_id: str, fence: int, number: int) -> Chunk | None:
+    async def chunk(self, record: Instance, number: int) -> Chunk | None:
         """Return a chunk; None if it is gone, or somebody put something else in its place."""
-        return (await self.chunks(instance_id, fence, [number]))[0]
+        return (await self.chunks(record, [number]))[0]
 
-    async def chunks(self, instance_id: str, fence: int, numbers: Sequence[int]) -> list[Chunk | None]:
+    async def chunks(self, record: Instance, numbers: Sequence[int]) -> list[Chunk | None]:
         """Return several chunks in the order asked for; None for those that are gone. Any replica is asked first, and
         the leader about what that one has not got: it may be behind."""
-        subjects = [self._chunk_subject(instance_id, fence, number) for number in numbers]
+        subjects = [self._chunk_subject(record.instance_id, fence_of(record, number), number) for number in numbers]
         found = await last_entries(self._connection, self._stream, subjects)
         entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
         return [None if entry is None else _readable(entry) for entry in entries]
 
-    async def lost(self, instance_id: str, seal: Seal, number: int) -> tuple[range, list[ChunkResult]]:
+    async def lost(self, record: Instance, number: int) -> tuple[range, list[ChunkResult]]:
         """Return the indexes of the items in the missing chunks from `number` on, and what results there are of them;
         none if the one before is missing, too. Chunks tell where their items begin: those beside the gap tell its
         ends."""
-        first, results = 0, list[ChunkResult]()
+        first, results, made = 0, list[ChunkResult](), made_so_far(record)
+        assert made is not None
         if number:
-            before = await self.chunk(instance_id, seal.fence, number - 1)
+            before = await self.chunk(record, number - 1)
             if before is None:
                 return range(0), []
             first = before.first + len(before.items)
-        for start in range(number, seal.chunks, PAGE):
-            numbers = range(start, min(start + PAGE, seal.chunks))
-            told = await self.results(instance_id, numbers)
-            for at, chunk in zip(numbers, await self.chunks(instance_id, seal.fence, numbers), strict=True):
+        for start in range(number, made.chunks, PAGE):
+            numbers = range(start, min(start + PAGE, made.chunks))
+            told = await self.results(record.instance_id, numbers)
+            for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
                 if chunk is not None:
                     return range(first, chunk.first), results
                 results += told[at]
-        return range(first, seal.items), results
+        return range(first, made.items), results
 
     async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
         """Return the results of chunks by chunk, each in the order of their rounds."""

@@ -56,6 +56,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     has_check: bool = False
     """Whether the task can be asked what became of an item whose end nobody knows."""
     is_streaming: bool = False
+    """Whether items may run before the split has ended."""
     chunk_items: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     item_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
     keep_days: Annotated[int, Meta(ge=1, le=365)] = 14

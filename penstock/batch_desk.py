@@ -15,7 +15,7 @@ from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch_uploads import FRESH_MS
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, shown_state
+from actors.model.batch_record import FINAL, Instance, known_items, made_so_far, shown_state
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput
@@ -182,10 +182,11 @@ class BatchDesk:
         record = await self._instances.get(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
         found: list[ItemView] = []
-        fence, chunks = (record.seal.fence, record.seal.chunks) if record.seal else (record.step_fence, record.staged)
+        made = made_so_far(record)
+        chunks = made.chunks if made is not None else 0
         size = 0
         for number in range(first, min(first + SCANNED, chunks)):
-            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, fence, number)]):
+            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, number)]):
                 if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
                 if found and size + own > most_bytes:
@@ -252,7 +253,7 @@ class BatchDesk:
             instance_id=record.instance_id,
             task=record.task,
             state=shown_state(record),
-            items=record.seal.items if record.seal is not None else None,
+            items=known_items(record),
             counts=record.counts,
             created_ms=record.created_ms,
             started_ms=record.started_ms,
@@ -274,15 +275,15 @@ class BatchDesk:
         entry = await self._beats.get(f"{record.instance_id}.{record.step_fence}")
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
-    async def _of_chunk(self, record: Instance, fence: int, number: int) -> AsyncIterator[tuple[ItemView, int]]:
+    async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemView, int]]:
         """Yield a chunk's items, each with its size in bytes; of some that are gone, at the first of them."""
-        chunk = await self._items.chunk(record.instance_id, fence, number)
+        chunk = await self._items.chunk(record, number)
         if chunk is not None:
             results = (await self._items.results(record.instance_id, [number]))[number]
             for pair in _views(chunk, results, is_lost=record.gone > 0 and record.state in FINAL):
                 yield pair
-        elif record.seal is not None:
-            indexes, results = await self._items.lost(record.instance_id, record.seal, number)
+        else:
+            indexes, results = await self._items.lost(record, number)
             for part in lost_parts(indexes.start, indexes.stop):
                 for pair in _views(part, results, is_lost=True):
                     yield pair

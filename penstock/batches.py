@@ -64,6 +64,7 @@ def batch(
     retry_cap_s: float = 60.0,
     most_failures: float = 1.0,
     is_idempotent: bool = True,
+    streaming: bool = False,
     chunk_items: int = 1_000,
     item_timeout_s: float = 60.0,
     keep_days: int = 14,
@@ -76,7 +77,8 @@ def batch(
     Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
     instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
     fail before the rest is stopped. `concurrency`: items of one chunk at the same time, for functions that wait for
-    others. `callback`: the URL that is told of an instance whose submitter names none; the operator has to allow its
+    others. `streaming`: items run while the split still goes on; begun again it has to give the same items in the same
+    order. `callback`: the URL that is told of an instance whose submitter names none; the operator has to allow its
     host. Raises UsageError.
     """
 
@@ -100,6 +102,7 @@ def batch(
             most_failures=most_failures,
             is_idempotent=is_idempotent,
             has_check=hasattr(cls, "check"),
+            is_streaming=streaming,
             chunk_items=chunk_items,
             item_timeout_ms=round(item_timeout_s * 1000),
             keep_days=keep_days,
@@ -123,6 +126,7 @@ def external_batch(
     retry_base_s: float = 1.0,
     retry_cap_s: float = 60.0,
     most_failures: float = 1.0,
+    streaming: bool = False,
     chunk_items: int = 100,
     timeout_s: float = 60.0,
     keep_days: int = 14,
@@ -132,7 +136,7 @@ def external_batch(
     """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
     `chunk_items` items are posted, or `nats:SUBJECT` on which they are asked for; actors/batch_worker/elsewhere.py has
     the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded sheet, the result is a sheet; limits
-    as for `batch`. An item may be asked for twice. Raises UsageError.
+    and `streaming` as for `batch`. An item may be asked for twice. Raises UsageError.
     """
     if task in _handlers and _handlers[task][1] is not External:
         raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
@@ -151,6 +155,7 @@ def external_batch(
             retry_base_ms=round(retry_base_s * 1000),
             retry_cap_ms=round(retry_cap_s * 1000),
             most_failures=most_failures,
+            is_streaming=streaming,
             chunk_items=chunk_items,
             item_timeout_ms=round(timeout_s * 1000),
             keep_days=keep_days,

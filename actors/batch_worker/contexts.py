@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
-from actors.model.batch_record import Instance, Seal
+from actors.model.batch_record import Instance, Seal, made_so_far
 from streams.batch_messages import (
     CHUNK_BYTES,
     LOST,
@@ -47,6 +48,15 @@ def as_json(value: object, what: str) -> Raw:
         raise NotJson(
             f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
         ) from error
+
+
+class NotTheSame(ValueError):
+    """A streaming split that was begun again gave other items than before."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__(
+            f"begun again, it did not give the same first {items} items, which may have run; give them in a fixed order"
+        )
 
 
 class _Step:
@@ -92,22 +102,26 @@ class SplitContext(_Step):
         items: BatchItems,
         *,
         chunk_items: int,
-        staged: Callable[[int], Any] | None = None,
+        version: str = "",
     ) -> None:
         super().__init__(record, files, latest)
         self._items = items
         self._chunk_items = chunk_items
-        self._staged = staged
+        self._version = version
+        self._behind = made_so_far(record)
         self._open: list[Raw] = []
         self._open_bytes = 0
         self._full: list[Chunk] = []
-        self._chunks = 0
+        self._chunks = self._behind.chunks if self._behind is not None else 0
         self._count = 0
         self._digest = hashlib.blake2b(digest_size=16)
+        self._storing = anyio.Lock()
 
     async def commit(self, *items: object) -> None:
         """Add items, each any JSON value or struct. They are stored some thousand at a time; nothing runs before the
-        split has ended. Raises NotJson, and the broker's errors, after which the split is begun again."""
+        split has ended, unless it streams. What a streaming split had made before it was begun again stands: it is only
+        checked that it comes again. Raises NotJson, NotTheSame, and the broker's errors, after which the split is begun
+        again."""
         for item in items:
             self._add(as_json(item, f"item {self._count}"))
             if len(self._full) >= BUFFERED:
@@ -119,33 +133,53 @@ class SplitContext(_Step):
             raise NotJson(
                 f"item {self._count}: {size} bytes, at most {CHUNK_BYTES}; put it into a file, and its name here"
             )
+        if self._behind is not None and self._count < self._behind.items:
+            self._pass_over(item, self._behind)
+            return
         if self._open and (len(self._open) >= self._chunk_items or self._open_bytes + size > CHUNK_BYTES):
             self._close()
         self._open.append(item)
         self._open_bytes += size
         self._count += 1
 
+    def _pass_over(self, item: Raw, behind: Seal) -> None:
+        self._digest.update(bytes(item) + b"\n")
+        self._count += 1
+        if self._count == behind.items and self._digest.hexdigest() != behind.digest:
+            raise NotTheSame(behind.items)
+
     def _close(self) -> None:
         if self._open:
+            self._digest.update(b"".join(bytes(item) + b"\n" for item in self._open))
             self._full.append(Chunk(first=self._count - len(self._open), items=tuple(self._open)))
             self._open, self._open_bytes = [], 0
 
-    async def _store(self) -> None:
-        full, self._full = self._full, []
-        for payload in await self._items.stage(self.instance_id, self._record.step_fence, self._chunks, full):
-            self._digest.update(payload)
-        self._chunks += len(full)
+    async def _store(self) -> Seal:
+        async with self._storing:  # what streams is stored beside the user's code, too
+            full = self._full[:]
+            made = Seal(
+                fence=self._record.step_fence,
+                chunks=self._chunks + len(full),
+                items=self._count - len(self._open),
+                digest=self._digest.hexdigest(),
+                version=self._version,
+            )
+            await self._items.stage(self.instance_id, made.fence, self._chunks, full)
+            del self._full[: len(full)]
+            self._chunks = made.chunks
         self.done = self._count
-        if self._staged is not None and full:
-            await self._staged(self._chunks)
+        return made
+
+    async def made(self) -> Seal:
+        """Store what was committed, and return what the split has come to so far. For the executor."""
+        self._close()
+        return await self._store()
 
     async def seal(self) -> Seal:
-        """Store the rest, and return what the split came to. For the executor."""
-        self._close()
-        await self._store()
-        return Seal(
-            fence=self._record.step_fence, chunks=self._chunks, items=self._count, digest=self._digest.hexdigest()
-        )
+        """Store the rest, and return what the split came to. For the executor. Raises NotTheSame."""
+        if self._behind is not None and self._count < self._behind.items:
+            raise NotTheSame(self._behind.items)
+        return await self.made()
 
 
 class ItemContext(msgspec.Struct, frozen=True):
@@ -202,7 +236,7 @@ class ReduceContext(_Step):
         upto, held = 0, list[ChunkResult]()  # results of chunks that are gone
         for first in range(0, seal.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, seal.chunks))
-            chunks = await self._items.chunks(self.instance_id, seal.fence, numbers)
+            chunks = await self._items.chunks(self._record, numbers)
             results = await self._items.results(self.instance_id, numbers)
             for number, chunk in zip(numbers, chunks, strict=True):
                 if chunk is None:

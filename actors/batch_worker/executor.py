@@ -35,7 +35,7 @@ from actors.batch_worker.singly import run_marked
 from actors.failpoints import reach
 from actors.logs import fields
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance
+from actors.model.batch_record import FINAL, Instance, made_so_far
 from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
 from actors.model.batch_versions import is_older
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer, decode_pointer
@@ -55,6 +55,8 @@ __all__ = ["Executor"]
 KEEP_ALIVE_S = 1.0
 BEAT_S = 3.0
 BEAT_TTL_S = 10
+STAGE_S = 0.5
+"""How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""
 AGAIN_S = 1.0
 ASIDE_S = 5.0
 STEPS_AT_ONCE = 2
@@ -197,7 +199,8 @@ class Executor:
         record = await self._instances.get(pointer.instance_id)
         if record.state in FINAL:
             return
-        needed = record.seal.version if record.seal is not None else ""
+        made = made_so_far(record)
+        needed = made.version if made is not None else ""
         if is_older(handler.record.version, needed) and not record.is_cancelling:
             raise TooOld(handler.record.task, handler.record.version, needed)
         if pointer.step == "map":
@@ -223,7 +226,8 @@ class Executor:
         context: SplitContext | ReduceContext
         if record.state == "splitting":
             chunk_items = self._chunk_items(handler.record)
-            context = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items)
+            version = handler.record.version
+            context = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items, version=version)
             body: Callable[[], Awaitable[None]] = partial(self._split, handler, record, context)
         else:
             context = ReduceContext(record, self._files, latest, self._items)
@@ -231,6 +235,8 @@ class Executor:
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._beat, record, context)
+            if handler.record.is_streaming and isinstance(context, SplitContext):
+                tasks.start_soon(self._stream, record, context)
             try:
                 await body()
             except Exception as error:  # the border to the user's code
@@ -246,11 +252,27 @@ class Executor:
     async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
         await handler.split(context)
         reach("batch.split")
-        seal = msgspec.structs.replace(await context.seal(), version=handler.record.version)
+        seal = await context.seal()
         reach("batch.seal")
         await self._instances.move(
             record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())
         )
+
+    async def _stream(self, record: Instance, context: SplitContext) -> None:
+        """Let out what the split has made so far, every now and then."""
+        chunks = 0
+        while True:
+            await anyio.sleep(STAGE_S)
+            try:
+                made = await context.made()
+                if made.chunks > chunks:
+                    await self._instances.move(record.instance_id, partial(moves.stage, made=made))
+                    chunks = made.chunks
+                    reach("batch.stage")
+            except FATAL:
+                raise
+            except (StreamError, UnknownInstance) as error:  # the split meets it too, if it stays
+                log.warning("executor.stage_failed", extra=fields(instance=record.instance_id, error=str(error)))
 
     async def _reduce(self, handler: TaskHandler, record: Instance, context: ReduceContext) -> None:
         answer = await handler.reduce(context)
@@ -291,8 +313,7 @@ class Executor:
 
     async def _map(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> None:
         """Run a round of a chunk, and store its one result."""
-        fence = record.seal.fence if record.seal is not None else record.step_fence
-        chunk = await self._items.chunk(record.instance_id, fence, pointer.chunk)
+        chunk = await self._items.chunk(record, pointer.chunk)
         earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
         if earlier is not None and any(each.round == pointer.round for each in earlier):
             return

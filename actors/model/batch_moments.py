@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from actors.model.batch_record import Instance, Moment, MomentName
+from actors.model.batch_record import Instance, Moment, MomentName, known_items
 from streams.batch_messages import BatchEvent
 
 __all__ = ["CallState", "called", "event_of", "find", "owed", "reach", "told"]
@@ -25,7 +25,14 @@ MAX_INFO = 300
 def reach(record: Instance, name: MomentName, now_ms: int) -> Instance:
     """Return the record with one more moment to tell, as the record stands now."""
     reason = record.reason or (record.reasons[0] if name == "first_failure" and record.reasons else "")
-    moment = Moment(name=name, pass_no=record.passes, at_ms=now_ms, counts=record.counts, reason=reason)
+    moment = Moment(
+        name=name,
+        pass_no=record.passes,
+        at_ms=now_ms,
+        counts=record.counts,
+        items=known_items(record),
+        reason=reason,
+    )
     return replace(record, moments=(*_recent(record.moments), moment))
 
 
@@ -71,7 +78,7 @@ def event_of(record: Instance, moment: Moment) -> BatchEvent:
         tenant=record.tenant,
         pass_no=moment.pass_no,
         at_ms=moment.at_ms,
-        items=record.seal.items if record.seal is not None else None,
+        items=moment.items,
         counts=msgspec.structs.asdict(moment.counts),
         reason=moment.reason,
     )

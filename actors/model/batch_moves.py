@@ -19,6 +19,7 @@ from actors.model.batch_record import (
     OpenChunk,
     Seal,
     first_round,
+    made_so_far,
     round_of_pass,
 )
 from streams.batch_messages import LOST, Counts
@@ -75,38 +76,41 @@ def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
 
 def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
     """Try the split or the reduce again, or let the instance fail after its last attempt."""
-    if not _is_step(record, fence):
+    if not _is_step(record, fence) or record.is_cancelling:
         return record
     if policy.is_last(record.step_attempts):
-        return _failed(record, reason, now_ms)
+        return _stop(record, reason, now_ms)
     return _step(replace(record, reason=reason[:MAX_REASON]), now_ms)
 
 
-def stage(record: Instance, fence: int, chunks: int) -> Instance:
-    """Let the first `chunks` chunks of a streaming split run before it is sealed. Its fence cannot be renewed then
-    without the same chunks coming again: the task said that they do."""
-    if not _is_step(record, fence) or record.state != "splitting" or chunks <= record.staged:
+def stage(record: Instance, made: Seal) -> Instance:
+    """Let what a streaming split has made so far run before it is sealed. From now on it stands: whoever begins the
+    split again goes on behind it."""
+    if record.state != "splitting" or made.fence != record.step_fence or record.is_cancelling:
         return record
-    return replace(record, staged=chunks)
+    before = record.staged
+    if before and made.chunks <= before[-1].chunks:
+        return record
+    kept = before[:-1] if before and before[-1].fence == made.fence else before
+    return replace(record, staged=(*kept, made))
 
 
 def seal_split(record: Instance, seal: Seal, now_ms: int) -> Instance:
     """End the split: its items are known, and may run."""
-    if record.state != "splitting" or seal.fence != record.step_fence:
+    if record.state != "splitting" or seal.fence != record.step_fence or record.is_cancelling:
         return record
     return replace(record, state="running", seal=seal, step_attempts=0, step_since_ms=now_ms, reason="")
 
 
 def release(record: Instance, most_open: int) -> Instance:
     """Let chunks run, in their order, as many as `most_open` allows at a time."""
-    may_run = record.state == "running" or (record.state == "splitting" and record.staged)
-    if not may_run or record.is_paused or record.is_cancelling:
+    made = made_so_far(record)
+    if record.state not in ("splitting", "running") or made is None or record.is_paused or record.is_cancelling:
         return record
-    known = record.seal.chunks if record.seal is not None else record.staged
-    upto = min(known, record.released + max(0, most_open - len(record.open)))
+    upto = min(made.chunks, record.released + max(0, most_open - len(record.open)))
     if upto <= record.released:
         return record
-    fresh = (OpenChunk(chunk=chunk, round=first_round(record)) for chunk in range(record.released, upto))
+    fresh = (OpenChunk(chunk=chunk, round=first_round(record, chunk)) for chunk in range(record.released, upto))
     return replace(record, released=upto, open=(*record.open, *fresh))
 
 
@@ -147,8 +151,7 @@ def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance
     if record.gone and not record.open and record.released == chunks:
         record = _without_lost(record, items - record.counts.ended, now_ms)
     if not record.is_cancelling and record.counts.failed > most_failures * items:
-        stopping = replace(record, is_cancelling=True, reason=f"{record.counts.failed} items failed")
-        return cancel_rest(stopping, now_ms)
+        return _stop(record, f"{record.counts.failed} items failed", now_ms)
     if record.open or record.released < chunks or record.is_paused or record.is_cancelling:
         return record
     return _step(replace(record, state="reducing", step_attempts=0), now_ms)
@@ -164,13 +167,14 @@ def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
 
 
 def cancel_rest(record: Instance, now_ms: int) -> Instance:
-    """End a cancelled instance: every item that has not ended is cancelled. One that failed too much is failed."""
+    """End a cancelled instance: every item that has not ended is cancelled. One that was stopped for a reason has
+    failed."""
     if not record.is_cancelling or record.open or record.state in FINAL:
         return record
-    counts = record.counts
-    if record.seal is not None:
-        counts = replace(counts, cancelled=counts.cancelled + record.seal.items - counts.ended)
-    state: Literal["failed", "cancelled"] = "failed" if record.reason and record.state == "running" else "cancelled"
+    counts, made = record.counts, made_so_far(record)
+    if made is not None:
+        counts = replace(counts, cancelled=counts.cancelled + made.items - counts.ended)
+    state: Literal["failed", "cancelled"] = "failed" if record.reason else "cancelled"
     return reach(replace(record, state=state, counts=counts, ended_ms=now_ms), state, now_ms)
 
 
@@ -195,14 +199,13 @@ def cancel(record: Instance, now_ms: int) -> Instance:
     """End it as soon as nothing runs any more."""
     if record.state in FINAL or record.is_cancelling:
         return record
-    asked = replace(record, is_cancelling=True, is_paused=False)
-    return cancel_rest(asked, now_ms)
+    return _stop(record, "", now_ms)
 
 
 def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
     """Run again what failed or was cancelled (only `items`, if given), and reduce again: a new pass over all chunks.
     The result that was published stays until there is a new one. A split that failed is begun again."""
-    counts = record.counts
+    counts, made = record.counts, made_so_far(record)
     if record.state not in ("done", "failed") or (record.seal and not (items or counts.failed or counts.cancelled)):
         return record
     redone = tuple(f"item {index}:" for index in items)
@@ -212,6 +215,7 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
         step_attempts=0,
         passes=record.passes + 1,
         redo=tuple(sorted(set(items))),
+        first_new=None if record.seal is not None else made.chunks if made is not None else 0,
         released=0,
         is_cancelling=False,
         is_paused=False,
@@ -231,9 +235,9 @@ def _is_step(record: Instance, fence: int) -> bool:
     return record.state in ("splitting", "reducing") and fence == record.step_fence
 
 
-def _failed(record: Instance, reason: str, now_ms: int) -> Instance:
-    ended = replace(record, state="failed", reason=reason[:MAX_REASON], ended_ms=now_ms, open=())
-    return reach(ended, "failed", now_ms)
+def _stop(record: Instance, reason: str, now_ms: int) -> Instance:
+    """End the instance as soon as nothing runs any more: cancelled, or failed if there is a reason."""
+    return cancel_rest(replace(record, is_cancelling=True, is_paused=False, reason=reason[:MAX_REASON]), now_ms)
 
 
 def _failing(before: Instance, after: Instance, now_ms: int) -> Instance:

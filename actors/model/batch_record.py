@@ -5,6 +5,7 @@ yet (its number is `released` or more), open, or over: so the record stays small
 and the place in the log up to which they were counted change together, so each result counts once.
 """
 
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -21,7 +22,10 @@ __all__ = [
     "Seal",
     "State",
     "faults",
+    "fence_of",
     "first_round",
+    "known_items",
+    "made_so_far",
     "round_of_pass",
     "shown_state",
 ]
@@ -45,8 +49,8 @@ ROUNDS = 1_000
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a split: which chunks count (those of `fence`), how many, and a digest over all of them in order.
-    `version`: of the code that made the items."""
+    """The end of a split, or how far a streaming one has come: which chunks count (those of `fence`), how many there
+    are, with how many items, and a digest over all of these in order. `version`: of the code that made the items."""
 
     fence: int
     chunks: int
@@ -67,13 +71,14 @@ MomentName = Literal["first_failure", "done", "failed", "cancelled"]
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that those outside are told of (model/batch_moments.py), and how far that is. `tries`: of the callback;
-    `info`: why the last one failed."""
+    """Something that those outside are told of (model/batch_moments.py), and how far that is. `items`: how many there
+    are, None before that is known. `tries`: of the callback; `info`: why the last one failed."""
 
     name: MomentName
     pass_no: int
     at_ms: int
     counts: Counts
+    items: int | None = None
     reason: str = ""
     state: Literal["owed", "waiting", "taken", "given_up"] = "owed"
     tries: int = 0
@@ -99,13 +104,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_attempts: int = 0
     step_since_ms: int = 0
     seal: Seal | None = None
-    staged: int = 0
-    """Chunks of a streaming split that may run before the seal."""
+    staged: tuple[Seal, ...] = ()
+    """What of a streaming split stands and may run before the seal: how far each fence came that got any further."""
     released: int = 0
     open: tuple[OpenChunk, ...] = ()
     passes: int = 1
     redo: tuple[int, ...] = ()
     """Items that the present pass runs again; none: all that failed or were cancelled."""
+    first_new: int | None = None
+    """After a split that failed and is begun again: the chunks from this one on were in no pass before."""
     counted_seq: int = 0
     counts: Counts = Counts()
     gone: int = 0
@@ -130,9 +137,27 @@ def shown_state(instance: Instance) -> str:
     return "paused" if instance.is_paused else instance.state
 
 
-def first_round(instance: Instance) -> int:
-    """Return the number of the present pass's first round."""
-    return (instance.passes - 1) * ROUNDS + 1
+def made_so_far(instance: Instance) -> Seal | None:
+    """Return what items there are for certain: all, or those of a streaming split until now; None before there are."""
+    return instance.seal or (instance.staged[-1] if instance.staged else None)
+
+
+def known_items(instance: Instance) -> int | None:
+    """Return how many items the instance has; None before that is known."""
+    made = made_so_far(instance) if instance.state in FINAL else instance.seal
+    return None if made is None else made.items
+
+
+def fence_of(instance: Instance, chunk: int) -> int:
+    """Return the fence under which a chunk that was released stands."""
+    made = (*instance.staged, *((instance.seal,) if instance.seal is not None else ()))
+    return next((each.fence for each in made if chunk < each.chunks), instance.step_fence)
+
+
+def first_round(instance: Instance, chunk: int) -> int:
+    """Return the number of the first round of a chunk in the present pass."""
+    is_new = instance.first_new is not None and chunk >= instance.first_new
+    return 1 if is_new else (instance.passes - 1) * ROUNDS + 1
 
 
 def round_of_pass(number: int) -> int:
@@ -142,15 +167,21 @@ def round_of_pass(number: int) -> int:
 
 def faults(instance: Instance) -> list[str]:
     """Return which rules the record breaks; none, if it is sound."""
-    seal, ended, found = instance.seal, instance.counts.ended, []
-    if seal is None and instance.state in ("running", "reducing", "done"):
+    made, ended, found = made_so_far(instance), instance.counts.ended, list[str]()
+    if instance.seal is None and instance.state in ("running", "reducing", "done"):
         found.append(f"{instance.state} without a seal")
-    if seal is not None and ended > seal.items:
-        found.append(f"{ended} items ended, of {seal.items}")
-    if seal is not None and instance.released > seal.chunks:
-        found.append(f"{instance.released} chunks released, of {seal.chunks}")
-    if seal is not None and instance.state in ("reducing", "done", "cancelled") and ended != seal.items:
-        found.append(f"{instance.state} with {ended} items ended, of {seal.items}")
+    if made is None and instance.released:
+        found.append(f"{instance.released} chunks released, and none is there")
+    if made is not None and ended > made.items:
+        found.append(f"{ended} items ended, of {made.items}")
+    if made is not None and instance.released > made.chunks:
+        found.append(f"{instance.released} chunks released, of {made.chunks}")
+    if made is not None and instance.state in ("reducing", *FINAL) and ended != made.items:
+        found.append(f"{instance.state} with {ended} items ended, of {made.items}")
+    if any(before.chunks >= after.chunks for before, after in pairwise(instance.staged)):
+        found.append("staged chunks went back")
+    if min(msgspec.structs.astuple(instance.counts)) < 0:
+        found.append(f"counted below zero: {instance.counts}")
     if len({each.chunk for each in instance.open}) != len(instance.open):
         found.append("a chunk is open twice")
     if any(each.chunk >= instance.released for each in instance.open):

@@ -249,6 +249,8 @@ async def _task(
     for name in task.limits.__struct_fields__:
         value = getattr(task.limits, name)
         call.out.say(f"{name} = {value:g}" if value else f"{name} = 0 (no limit)")
+    if task.is_streaming:
+        call.out.say("streaming: items run before the split has ended")
     call.out.result(task)
 
 

@@ -156,6 +156,7 @@ class TaskShown(Struct, frozen=True, kw_only=True):
     item_concurrency: int
     attempts: int
     is_idempotent: bool
+    is_streaming: bool
 
 
 class TasksShown(Struct, frozen=True, kw_only=True):
@@ -402,4 +403,5 @@ def _task(task: TaskRecord) -> TaskShown:
         item_concurrency=limits.item_concurrency,
         attempts=task.attempts,
         is_idempotent=task.is_idempotent,
+        is_streaming=task.is_streaming,
     )

@@ -13,6 +13,7 @@ import msgspec
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import Tasks
+from actors.model.batch_record import Instance
 from penstock.batch_desk import BatchDesk
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts, last_outcomes
@@ -137,7 +138,7 @@ class BatchWorld:
         record = await self.instances.get(instance_id)
         if record.state != "done" or record.seal is None:
             return [f"is {record.state}: {record.reason}; {record.counts}, {len(record.open)} open"]
-        ends = await self._ends(instance_id, record.seal.fence, record.seal.chunks)
+        ends = await self._ends(record, record.seal.chunks)
         faults = [] if sum(ends.values()) == items == record.seal.items else [f"{ends} of {items} items"]
         expected = Counter(end_of(number) for number in range(items)) if task == SPREAD else ends
         if ends != expected:
@@ -157,14 +158,14 @@ class BatchWorld:
             faults += self._begun_faults(instance_id, ends)
         return faults
 
-    async def _ends(self, instance_id: str, fence: int, chunks: int) -> Counter[str]:
+    async def _ends(self, record: Instance, chunks: int) -> Counter[str]:
         """Return how the items ended by their results in the log, `none` for those that have no end."""
         ends: Counter[str] = Counter()
         for first in range(0, chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, chunks))
-            results = await self._items.results(instance_id, numbers)
-            for number, chunk in zip(numbers, await self._items.chunks(instance_id, fence, numbers), strict=True):
-                assert chunk is not None, f"chunk {number} of {instance_id} is gone"
+            results = await self._items.results(record.instance_id, numbers)
+            for number, chunk in zip(numbers, await self._items.chunks(record, numbers), strict=True):
+                assert chunk is not None, f"chunk {number} of {record.instance_id} is gone"
                 ends.update(end.status if end else "none" for end in last_outcomes(chunk, results[number]))
         return ends
 

@@ -63,19 +63,20 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
     async def data() -> AsyncIterator[bytes]:
         yield b"x"
 
+    made: dict[str, Instance] = {}
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.tasks.declare(TASK)
         for instance_id in ("old", "young"):
             await files.put(f"{instance_id}/result.xlsx", data())
             ended_ms = 1 if instance_id == "old" else 10**14
             record = await staged(items, instance_id, state="done", counts=Counts(succeeded=ITEMS), ended_ms=ended_ms)
-            await node.engine.instances.create(record)
+            made[instance_id] = await node.engine.instances.create(record)
         with anyio.fail_after(LONG_S):
             while {record.instance_id for record in node.engine.instances.known()} != {"young"}:
                 await anyio.lowlevel.checkpoint()
         assert [info.name async for info in files.all()] == ["young/result.xlsx"]
-        assert await items.chunk("old", 1, 0) is None
-        assert await items.chunk("young", 1, 0) is not None
+        assert await items.chunk(made["old"], 0) is None
+        assert await items.chunk(made["young"], 0) is not None
 
 
 async def test_a_result_that_nobody_fetched_is_kept_for_its_days_and_then_gone(

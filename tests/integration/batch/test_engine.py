@@ -230,7 +230,7 @@ async def test_a_split_that_always_breaks_fails_the_instance_and_says_why(node: 
     assert log.ran == Counter()
     log.splits = 9
     await node.desk.retry(view.instance_id)
-    assert (await node.until(view.instance_id, "done")).counts.succeeded == 50
+    assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=50)
 
 
 async def test_a_silent_splitters_chunks_are_never_read(node: Plant) -> None:

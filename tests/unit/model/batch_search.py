@@ -21,7 +21,7 @@ from actors.model import batch_moments as moments
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import FINAL, TRANSITIONS, Instance, Seal, faults, first_round
+from actors.model.batch_record import FINAL, TRANSITIONS, Instance, Seal, faults, fence_of, first_round, made_so_far
 from streams.batch_messages import Counts
 
 CHUNKS = 2
@@ -40,12 +40,12 @@ class Result(NamedTuple):
 
 
 class World(NamedTuple):
-    """`splits`: fences and how many chunks each has written. `hands`: chunk and round in each executor's hands.
-    `reduces`: fences of reducers at work. `results`: the log, first writer wins. `retries`: how often was retried.
-    `told`: passes and moments that were told and recorded as told."""
+    """`splits`: fences, after how many chunks each began, and how many there are now. `hands`: chunk and round in each
+    executor's hands. `reduces`: fences of reducers at work. `results`: the log, first writer wins. `retries`: how often
+    was retried. `told`: passes and moments that were told and recorded as told."""
 
     record: Instance
-    splits: tuple[tuple[int, int], ...] = ()
+    splits: tuple[tuple[int, int, int], ...] = ()
     hands: tuple[tuple[int, int], ...] = ()
     reduces: tuple[int, ...] = ()
     results: tuple[Result, ...] = ()
@@ -62,7 +62,10 @@ class Rules(NamedTuple):
     is_first_writer: bool = True
     most_retries: int = 1
     most_splits: int = 2
+    ends: tuple[str, ...] = ENDS
     odd_ends: tuple[str, ...] = ()
+    staging: Callable[..., Instance] | None = None
+    """How what a split has made so far is let out, if it streams. Such a split may fail, too."""
     has_teller: bool = False
     """Whether what is owed is told at some time; it changes nothing else, and doubles the states."""
 
@@ -144,15 +147,21 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
 
 def split_steps(world: World, rules: Rules) -> Iterator[World]:
     record, splits = world.record, world.splits
-    if record.state == "splitting" and len(splits) < 2 and record.step_fence not in dict(splits):
-        yield world._replace(splits=(*splits, (record.step_fence, 0)))
-    for at, (fence, written) in enumerate(splits):
+    may_begin = record.state == "splitting" and not record.is_cancelling and len(splits) < 2
+    if may_begin and record.step_fence not in [fence for fence, _, _ in splits]:
+        began = record.staged[-1].chunks if record.staged else 0
+        yield world._replace(splits=(*splits, (record.step_fence, began, began)))
+    for at, (fence, began, written) in enumerate(splits):
+        left = (*splits[:at], *splits[at + 1 :])
+        made = Seal(fence=fence, chunks=written, items=written, digest="d")
         if written < CHUNKS:
-            yield world._replace(splits=(*splits[:at], (fence, written + 1), *splits[at + 1 :]))
+            yield world._replace(splits=(*splits[:at], (fence, began, written + 1), *splits[at + 1 :]))
         else:
-            seal = Seal(fence=fence, chunks=CHUNKS, items=CHUNKS, digest="d")
-            sealed = rules.sealing(record, seal, 1)
-            yield world._replace(record=sealed, splits=(*splits[:at], *splits[at + 1 :]))
+            yield world._replace(record=rules.sealing(record, made, 1), splits=left)
+        if rules.staging is not None:
+            yield world._replace(record=moves.fail_step(record, fence, "no link", POLICY, 1), splits=left)
+            if (staged := rules.staging(record, made)) is not record:
+                yield world._replace(record=staged)
 
 
 def run_steps(world: World, rules: Rules) -> Iterator[World]:
@@ -169,7 +178,8 @@ def run_steps(world: World, rules: Rules) -> Iterator[World]:
             continue
         is_odd = any(each.end in ODD_ENDS for each in world.results)
         is_last = number % 1000 > POLICY.retries + any(each.end == "left" for each in world.results)
-        for end in (*ENDS[: 2 if is_last else 3], *(() if is_odd else rules.odd_ends)):
+        ends = [end for end in rules.ends if end != "again" or not is_last]
+        for end in (*ends, *(() if is_odd else rules.odd_ends)):
             yield world._replace(hands=left, results=(*world.results, Result(chunk, number, end)))
 
 
@@ -188,7 +198,8 @@ def ended(world: World) -> list[Ended]:
     for at, result in enumerate(world.results):
         earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end in ENDS[:2]]
         is_again, is_left, is_gone = (result.end == end for end in ("again", *ODD_ENDS))
-        redone = _counts(earlier[-1].end) if earlier and result.end in ENDS[:2] else Counts()
+        before = _counts(earlier[-1].end) if earlier else Counts(cancelled=int(result.round > 1_000))
+        redone = before if result.end in ENDS[:2] else Counts()
         known = Ended(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone)
         found.append(known._replace(left=int(is_left), is_gone=is_gone))
     return found
@@ -207,6 +218,13 @@ def violations(before: World, after: World) -> list[str]:
         wrong.append(f"{before.record.state} became {record.state}")
     if record.seal is not None and before.record.seal is None and record.seal.fence != before.record.step_fence:
         wrong.append("sealed under an old fence")
+    if any(fence_of(record, at) != fence_of(before.record, at) for at in range(before.record.released)):
+        wrong.append("a chunk that was let out is another's now")
+    made = made_so_far(record)
+    if made is not None and made != made_so_far(before.record):
+        parts = [part for part in record.staged if part.fence != made.fence]
+        if (made.fence, parts[-1].chunks if parts else 0) not in [(fence, began) for fence, began, _ in before.splits]:
+            wrong.append("what was made does not begin where what stood ends")
     told = record.counts
     log = after.results[: record.counted_seq]
     counted = {each.chunk: "failed" for each in log if each.end == "gone"}
@@ -217,7 +235,7 @@ def violations(before: World, after: World) -> list[str]:
                 wrong.append(f"{end}: {getattr(told, end)} told, {list(counted.values()).count(end)} in the log")
     if record.counted_seq < before.record.counted_seq:
         wrong.append("counted backwards")
-    if record.passes == 1 and first_round(record) != 1:
+    if record.passes == 1 and first_round(record, 0) != 1:
         wrong.append("the first pass does not begin with round 1")
     return wrong + _untold(after)
 

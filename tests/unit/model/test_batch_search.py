@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
-from actors.model.batch_record import Instance, Seal
+from actors.model.batch_moves import Ended
+from actors.model.batch_record import Instance, Seal, faults, fence_of, known_items
 from streams.batch_messages import Counts
-from tests.unit.model.batch_search import ODD_ENDS, Rules, search
+from tests.unit.model.batch_search import ENDS, ODD_ENDS, Rules, search
 
 
 @pytest.mark.parametrize(
@@ -20,8 +21,17 @@ from tests.unit.model.batch_search import ODD_ENDS, Rules, search
         Rules(most_splits=1),
         Rules(most_retries=0, most_splits=1, has_teller=True),
         Rules(most_retries=0, most_splits=1, odd_ends=ODD_ENDS),
+        Rules(most_retries=0, ends=ENDS[:1], staging=moves.stage),
+        Rules(most_splits=1, ends=ENDS[:1], staging=moves.stage),
     ],
-    ids=["steps begun twice", "failed items again", "told at any time", "told to stop, or robbed of a chunk"],
+    ids=[
+        "steps begun twice",
+        "failed items again",
+        "told at any time",
+        "told to stop, or robbed of a chunk",
+        "streaming, begun twice",
+        "streaming, failed, again",
+    ],
 )
 def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
     """Both together were 599,272 states, and held, before there were moments to tell, which no other move sees. With
@@ -47,6 +57,15 @@ def _counts_every_round(record: Instance, results: Any, *rest: Any, **named: Any
 
 def _seals_unfenced(record: Instance, seal: Seal, now_ms: int) -> Instance:
     return moves.seal_split(replace(record, step_fence=seal.fence), seal, now_ms)
+
+
+def _stages_unfenced(record: Instance, made: Seal) -> Instance:
+    return moves.stage(replace(record, step_fence=made.fence), made)
+
+
+def _stages_anew(record: Instance, made: Seal) -> Instance:
+    """What another fence had staged gives way to what a new one has made."""
+    return moves.stage(replace(record, staged=()), made)
 
 
 def _forgets_lost_items(record: Instance, most_failures: float, now_ms: int) -> Instance:
@@ -88,6 +107,8 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         Rules(ending=_ends_untold),
         Rules(counting=_fails_untold),
         Rules(counting=_fails_each_time),
+        Rules(ends=ENDS[:1], staging=_stages_unfenced),
+        Rules(ends=ENDS[:1], staging=_stages_anew),
     ],
     ids=[
         "counts every round",
@@ -97,6 +118,8 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         "ends untold",
         "fails untold",
         "fails each time",
+        "stages without a fence",
+        "stages anew",
     ],
 )
 def test_a_known_bad_rule_is_caught(rules: Rules) -> None:
@@ -138,3 +161,37 @@ def test_what_is_done_stays_done(act: Callable[[Instance], Instance]) -> None:
     record = run_of(state="done", counts=Counts(succeeded=4), released=2)
     assert act(record) is record
     assert moves.retry(record) is record
+
+
+def streaming(chunks: int, **facts: Any) -> Instance:
+    """Return an instance whose first split has made so many chunks of two items."""
+    made = (Seal(fence=1, chunks=chunks, items=2 * chunks, digest="d", version="2"),)
+    record = Instance(instance_id="i", task="t", created_ms=0, state="splitting", step_fence=1, step_attempts=1)
+    return replace(record, staged=made, **facts)
+
+
+def test_what_a_streaming_split_has_made_stands_under_its_fence_whoever_goes_on() -> None:
+    record = moves.release(streaming(2), 10)
+    assert [each.chunk for each in record.open] == [0, 1]
+    record = moves.renew_step(record, 1, 1)
+    assert moves.stage(record, Seal(fence=1, chunks=3, items=6, digest="d")) is record
+    record = moves.stage(record, Seal(fence=2, chunks=4, items=8, digest="d"))
+    assert moves.stage(record, Seal(fence=2, chunks=4, items=8, digest="d")) is record
+    record = moves.seal_split(record, Seal(fence=2, chunks=5, items=9, digest="d"), 1)
+    assert [fence_of(record, chunk) for chunk in range(5)] == [1, 1, 2, 2, 2]
+    assert (known_items(record), faults(record)) == (9, [])
+
+
+def test_a_streaming_split_that_failed_waits_for_what_runs_and_counts_the_rest() -> None:
+    record = moves.release(streaming(2, is_paused=False), 1)
+    record = moves.fail_step(record, 1, "no link", Backoff(retries=0), 1)
+    assert (record.state, record.is_cancelling, len(record.open)) == ("splitting", True, 1)
+    assert moves.seal_split(record, Seal(fence=1, chunks=3, items=6, digest="d"), 1) is record
+    ended = Ended(seq=1, chunk=0, round=1, counts=Counts(succeeded=1, failed=1))
+    record = moves.count(record, [ended], Backoff(), 1, chance=0, upto_seq=1)
+    record = moves.end_running(record, 1, 1)
+    assert (record.state, record.reason, known_items(record)) == ("failed", "no link", 4)
+    assert record.counts == Counts(succeeded=1, failed=1, cancelled=2)
+    again = moves.stage(moves.start(moves.retry(record), 1), Seal(fence=2, chunks=3, items=6, digest="d"))
+    again = moves.release(again, 10)
+    assert [(each.chunk, each.round) for each in again.open] == [(0, 1001), (1, 1001), (2, 1)]
