@@ -34,7 +34,7 @@ class Count:
         return {"total": ctx.counts.succeeded}
 
 
-@penstock.batch("odd")
+@penstock.batch("odd", streaming=True)
 class Odd(Count):
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, list[str]]:  # type: ignore[override]
         async with penstock.write_sheet(ctx, ODD_NAME, ["n"]) as sheet:

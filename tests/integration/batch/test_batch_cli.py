@@ -82,6 +82,8 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         "main_rate": 3.0
     }
     assert "main_rate = 3" in (await penstock("batch", "task", UNSERVED)).ok().out
+    assert "streaming" not in changed
+    assert "streaming: items run before the split has ended" in (await penstock("batch", "task", "odd")).ok().out
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ async def test_a_callback_is_named_and_how_far_it_is_is_shown(client: ClientSess
 async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) -> None:
     _, listed = await told(client, "GET", "/v1/tasks")
     assert {"register", "count"} <= {task["task"] for task in listed["tasks"]}
+    assert [task["task"] for task in listed["tasks"] if task["is_streaming"]] == ["odd"]
     status, changed = await told(client, "PATCH", "/v1/tasks/count", json={"main_rate": 50})
     assert (status, changed["main_rate"], changed["main_concurrency"]) == (200, 50, 10)
     status, changed = await told(client, "PATCH", "/v1/tasks/count", json={"main_rate": None})

@@ -11,6 +11,8 @@ import anyio.lowlevel
 import pytest
 
 import penstock
+from actors.model import batch_moves as moves
+from actors.model.backoff import Backoff
 from penstock.batches import task_handlers
 from penstock.calls import Asker
 from penstock.client_batches import Batches
@@ -33,6 +35,9 @@ class Log:
         self.splits = 0
         self.five_ran = anyio.Event()
         self.gate = anyio.Event()
+        self.is_held = False
+        """Whether item 4 waits at the gate, too."""
+        self.held = anyio.Event()
 
 
 log = Log()
@@ -65,6 +70,9 @@ class Streaming:
         log.ran[item] += 1
         if log.ran.total() == 5:
             log.five_ran.set()
+        if item == 4 and log.is_held:
+            log.held.set()
+            await log.gate.wait()
         return item
 
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, list[int]]:
@@ -137,6 +145,37 @@ async def test_cancelled_half_way_what_was_committed_is_counted(connection: Conn
         log.gate.set()
         view = await node.until("mine", "cancelled")
         assert (view.items, view.counts, view.result) == (5, Counts(succeeded=5), None)
+
+
+async def test_cancelled_what_runs_ends_and_a_seal_comes_too_late(connection: Connection) -> None:
+    log.is_held = True
+    async with plant(connection, ["streaming"]) as node:
+        await node.desk.submit("streaming", instance_id="mine")
+        with anyio.fail_after(LONG_S):
+            await log.held.wait()
+        assert (await node.desk.cancel("mine")).state == "cancelling"
+        log.gate.set()
+        view = await node.until("mine", "cancelled")
+        record = await node.record("mine")
+    assert (view.items, view.counts.ended, view.result, record.seal) == (5, 5, None, None)
+    assert view.counts.succeeded >= 2
+
+
+async def test_a_split_that_fails_waits_for_what_runs(connection: Connection) -> None:
+    log.is_held = True
+    async with plant(connection, ["streaming"]) as node:
+        await node.desk.submit("streaming", instance_id="mine")
+        with anyio.fail_after(LONG_S):
+            await log.held.wait()
+        fence = (await node.record("mine")).step_fence
+        failed = await node.engine.instances.move(
+            "mine", lambda record: moves.fail_step(record, fence, "no link", Backoff(retries=0), 1)
+        )
+        assert (failed.state, failed.is_cancelling) == ("splitting", True)
+        log.gate.set()
+        view = await node.until("mine", "failed")
+    assert (view.reason, view.items, view.counts.ended) == ("no link", 5, 5)
+    assert view.counts.succeeded >= 2
 
 
 async def test_paused_half_way_nothing_more_begins_and_resumed_it_ends(connection: Connection) -> None:
