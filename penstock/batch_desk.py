@@ -336,7 +336,7 @@ def _check_most(most: int, largest: int) -> None:
 
 
 def _check_items(record: Instance, items: Sequence[int]) -> None:
-    count = record.seal.items if record.seal is not None else 0
+    count = known_items(record) or 0
     if len(items) > MOST_REDONE:
         raise UsageError(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")
     for index in items:

@@ -1,8 +1,8 @@
 """Executor: works on what the conductor points at, for the tasks that this process serves.
 
 In: pointers of WORK, two consumers a task: splits and reduces, and chunks. Out: chunks under the split's fence and
-their seal; one result a round of a chunk; what a reduce returned; a word to the conductor after each. State: none; the
-record and the log have it.
+their seal, or how far a streaming one is; one result a round of a chunk; what a reduce returned; a word to the
+conductor after each. State: none; the record and the log have it.
 Under redelivery: a pointer to what is over, or bears an old fence, is acknowledged and forgotten. A chunk that is run
 twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins, and one
 that was begun and has no end is asked about, or ends as `unknown`.
