@@ -8,8 +8,9 @@ So payloads of other states come along and must do no harm: they are told with a
 when it has come. Only where jobs that wait are few among many others are those asked for alone.
 
 Two pages are asked for at a time, of the earlier and of the later half, so that the server looks for one while we read
-the other. A page is one request: what else this link asks waits behind it, and so do writes to the stream, for 5 to
-10 ms.
+the other. A page is one request: what else this link asks waits behind it. As soon as anything was removed from the
+midst of the stream, the server also counts its subjects through for each page, filter or not, and writes to the stream
+wait for that: so there are some `PAGES` of them, however much is stored (1,000,000 jobs in pages of 1,000: 55 s).
 
 Whoever delays a job tells it on `due.<partition>`, a plain message that may get lost: the server fires what no timer
 knows. What it names is checked, for names become subjects.
@@ -37,9 +38,12 @@ log = logging.getLogger(__name__)
 
 __all__ = ["DelayedJobs", "WaitingJob", "due_of", "encode_notice", "read_notice"]
 
-PAGE = 1_000
-PAGE_BYTES = 4 * 1024 * 1024
-"""Both bound a page; a larger one would run into the server's limit for what waits on a link."""
+PAGES = 50
+SHORTEST_PAGE, LONGEST_PAGE = 1_000, 20_000
+PAGE_BYTES = 16 * 1024 * 1024
+"""Beside the number of messages this bounds a page: the server closes a link on which more than 64 MB wait."""
+TAKEN = 500
+"""Jobs that are handed on at a time, while their page still comes."""
 SPARSE = 4
 """With fewer delayed jobs than this share of the stream's messages, they are asked for alone."""
 PAGE_S = 5.0
@@ -49,6 +53,7 @@ _NONE, _NOBODY = 404, 503
 _HEAD = re.compile(rb'\{"topic":"([A-Za-z0-9_-]+)","id":"(?!h_)([A-Za-z0-9_-]{1,64})","due_ms":(\d{1,15}),')
 _NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
 _AT = "@at "
+_Take = Callable[[list[tuple[int, bytes]]], object]
 _notices = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
 
 
@@ -77,8 +82,8 @@ class DelayedJobs:
 
     # ---- the sweep
 
-    async def sweep(self, take: Callable[[list[tuple[int, bytes]]], object], *, after_seq: int = 0) -> int:
-        """Call `take`, page by page, with due time and name of each job that may be delayed, of those stored after
+    async def sweep(self, take: _Take, *, after_seq: int = 0) -> int:
+        """Call `take`, some at a time, with due time and name of each job that may be delayed, of those stored after
         `after_seq`; return the last sequence that was read. What is stored meanwhile may be left out.
 
         Raises NoStream, Disconnected, Refused."""
@@ -87,11 +92,12 @@ class DelayedJobs:
         if first > last:
             return after_seq
         asked = await self._what_to_ask(int(state["messages"]))
+        page = min(max(SHORTEST_PAGE, int(state["messages"]) // PAGES), LONGEST_PAGE)
         middle, ends = (first + last) // 2, [last]
         try:
             async with anyio.create_task_group() as lanes:
-                lanes.start_soon(self._lane, take, asked, first, middle, ends)
-                lanes.start_soon(self._lane, take, asked, middle + 1, None, ends)
+                lanes.start_soon(self._lane, take, asked, page, first, middle, ends)
+                lanes.start_soon(self._lane, take, asked, page, middle + 1, None, ends)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return max(ends)
@@ -106,45 +112,43 @@ class DelayedJobs:
         return asked
 
     async def _lane(
-        self,
-        take: Callable[[list[tuple[int, bytes]]], object],
-        asked: dict[str, object],
-        seq: int,
-        last: int | None,
-        ends: list[int],
+        self, take: _Take, asked: dict[str, object], page: int, seq: int, last: int | None, ends: list[int]
     ) -> None:
         """Read from one sequence to another (None: to the end), page by page."""
         while last is None or seq <= last:
-            batch = PAGE if last is None else min(PAGE, last - seq + 1)
-            payloads, status = await self._page({**asked, "seq": seq, "batch": batch})
-            take([job for payload in payloads if (job := _quick_due_of(payload))])
-            end, left = _end_of_page(status, self._stream)
+            batch = page if last is None else min(page, last - seq + 1)
+            end, left = _end_of_page(await self._page({**asked, "seq": seq, "batch": batch}, take), self._stream)
             ends.append(end)
             if not left or end < seq:
                 return
             seq = end + 1
 
-    async def _page(self, request: dict[str, object]) -> tuple[list[bytes], bytes]:
-        """Read one page; return its payloads and the status that ended it."""
+    async def _page(self, request: dict[str, object], take: _Take) -> bytes:
+        """Read one page; return the status that ended it. One that is cut short is read again, from its beginning."""
         deadline_s = monotonic_s() + SWEEP_S
         while True:
             await self._connection.connected_by(deadline_s)
             try:
                 async with asyncio.timeout(PAGE_S):
-                    return await self._page_once(request)
+                    return await self._page_once(request, take)
             except TimeoutError:
                 if monotonic_s() > deadline_s:
                     raise Disconnected(f"{self._stream}: a page was not read within {SWEEP_S:g} s") from None
 
-    async def _page_once(self, request: dict[str, object]) -> tuple[list[bytes], bytes]:
+    async def _page_once(self, request: dict[str, object], take: _Take) -> bytes:
         ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        payloads: list[bytes] = []
+        found: list[tuple[int, bytes]] = []
 
         def deliver(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-            if block is None or not status_of(block)[0]:
-                payloads.append(payload)
-            elif not ended.done():
-                ended.set_result(block)
+            nonlocal found
+            if block is not None and status_of(block)[0]:
+                if not ended.done():
+                    ended.set_result(block)
+            elif job := _quick_due_of(payload):
+                found.append(job)
+                if len(found) == TAKEN:
+                    take(found)
+                    found = []
 
         inbox = self._connection.new_inbox()
         sid = self._connection.listen(inbox, deliver)
@@ -152,9 +156,11 @@ class DelayedJobs:
             await self._connection.publish_core(
                 f"$JS.API.DIRECT.GET.{self._stream}", msgspec.json.encode(request), reply=inbox
             )
-            return payloads, await ended
+            status = await ended
         finally:
             self._connection.unlisten(sid)
+        take(found)
+        return status
 
     # ---- news
 
