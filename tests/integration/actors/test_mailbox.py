@@ -135,6 +135,7 @@ class Desk:
             decide=self.decide,
             work=self.work,
             verdict=verdict,
+            tries=1_000,  # forty write one record at once, and this home does not fold
         )
         return Mailbox(
             actor,

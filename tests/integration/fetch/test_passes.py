@@ -43,9 +43,14 @@ async def add_shop(connection: Connection, publisher: Publisher, mall: Mall, **o
     await add_source(connection, publisher, SHOP, url=mall.url, **own)
 
 
-async def change(connection: Connection, publisher: Publisher, move: Any) -> Any:
+async def change(node: Node, connection: Connection, publisher: Publisher, move: Any) -> None:
+    """Change the ledger as a person does, from elsewhere, and wait until the node has seen it."""
     async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
-        return await ledgers.move(SHOP, lambda ledger: (move(ledger), None))
+        await ledgers.move(SHOP, lambda ledger: (move(ledger), None))
+        revision = ledgers._seen[SHOP].revision
+        with anyio.fail_after(20):
+            while node.engine.ledgers._seen[SHOP].revision < revision:
+                await connection.flush()
 
 
 def last_ms(mall: Mall) -> int:
@@ -74,7 +79,9 @@ async def test_a_backfill_reads_the_past_beside_the_tail(connection: Connection,
         await add_shop(connection, publisher, mall, start_ms=middle_ms)
         before = await read_up(node, mall)
         start_ms = history_start_ms(mall)
-        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, middle_ms))
+        await change(
+            node, connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, middle_ms)
+        )
         ledger = await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
         assert broken_rules(ledger) == []
     read = sorted((event.start_ms, event.end_ms) for event in heard.of(SliceCompleted) if event.slice_id[0] == "b")
@@ -94,7 +101,7 @@ async def test_the_tail_goes_first_while_a_backfill_runs(connection: Connection,
     ):
         start_ms, end_ms = history_start_ms(mall), mall.start_ms
         await add_shop(connection, publisher, mall, slice="2s", concurrency=8, back_open=64, max_open=64)
-        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
+        await change(node, connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
         await read_up(node, mall)
         first = kinds(heard)
         await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
@@ -113,9 +120,9 @@ async def test_a_backfill_removed_in_the_middle_leaves_nothing_open(
         await add_shop(connection, publisher, mall, slice="2s", concurrency=8, back_open=4)
         await read_up(node, mall)
         start_ms, end_ms = history_start_ms(mall), mall.start_ms
-        await change(connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
+        await change(node, connection, publisher, lambda ledger: steering.add_backfill(ledger, "old", start_ms, end_ms))
         await ledger_when(node.engine, SHOP, lambda ledger: sum(piece.is_taken for piece in ledger.open) == 2)
-        await change(connection, publisher, lambda ledger: steering.remove_backfill(ledger, "old"))
+        await change(node, connection, publisher, lambda ledger: steering.remove_backfill(ledger, "old"))
         ledger = await ledger_when(node.engine, SHOP, lambda ledger: not ledger.passes)
         assert [piece for piece in ledger.open if piece.kind == "b"] == []
         assert broken_rules(ledger) == []
@@ -220,7 +227,7 @@ async def test_a_rewind_reads_everything_again_in_a_new_epoch(connection: Connec
             SHOP,
             lambda ledger: ledger.watermark_ms > start_ms and any(piece.is_taken for piece in ledger.open),
         )
-        await change(connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
+        await change(node, connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
         ledger = await read_up(node, mall)
         assert broken_rules(ledger) == []
     old = next(piece for piece in in_hand.open if piece.is_taken)
@@ -242,7 +249,7 @@ async def test_an_end_of_an_old_epoch_is_refused(connection: Connection, publish
             0
         ]
         start_ms = history_start_ms(mall)
-        await change(connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
+        await change(node, connection, publisher, lambda ledger: steering.rewind(ledger, start_ms))
 
         def late(ledger: Ledger) -> tuple[Ledger, object]:
             if end == "complete":
