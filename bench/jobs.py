@@ -1,8 +1,10 @@
 """How many jobs of 200 B one process adds, and reserves and finishes by receipt, with the desk in the process.
 
-Beside it nats-py's `gather(256)` of `js.publish` in the same run, one of which is less than an add: it has no id that
-holds, no topic, no state. Also: adds by single calls, adds with a delay, all of it through the service of a node, how
-long after a job's becoming ready a long poll is answered, and what the jobs take of memory.
+Beside it plain nats-py in the same run, 256 at a time: `js.publish` for an add, and the same steps on the broker for
+reserve and finish (bench/_jobs_theirs.py). The targets are the design's figures, or their ratio to what nats-py did on
+the machine on which they were set, 23,300 adds and 11,000 of both steps a second: machines differ, ratios hold. Also:
+adds by single calls, adds with a delay, all of it through the service of a node, how long after a job's becoming ready
+a long poll is answered, and what the jobs take of memory.
 
 The peers' figures are those of the design (§10), measured once on such a machine: two cores shared by the server and
 two workers, 200 B jobs that do nothing.
@@ -10,7 +12,6 @@ two workers, 200 B jobs that do nothing.
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import anyio
 import nats
-from nats.js import JetStreamContext
 
 from actors.job_desk import JobDesk
 from actors.job_store import JobStore
@@ -26,7 +26,8 @@ from actors.model.job_answers import Added
 from actors.release import ReleaseRates
 from actors.topics import Topics
 from bench._fetch import Bench, fetch_bench
-from bench.harness import Result, in_turns, rate_of
+from bench._jobs_theirs import Theirs
+from bench.harness import Result, Rounds, in_turns, rate_of
 from penstock.client import Client
 from penstock.client import connect as connect_client
 from penstock.job_doors import open_desk
@@ -35,6 +36,7 @@ from streams.job_messages import NewJob, body_of
 
 NAME = "jobs"
 ADD_REACH, TAKE_REACH = 40_000, 15_000
+ADD_RATIO, TAKE_RATIO = 1.72, 1.36
 ANSWER_MS = 5.0
 ROUNDS, FEW_ROUNDS = 3, 2
 ADDED, SINGLES, DELAYED, TAKEN, SERVED, THEIRS = 12_000, 3_000, 6_000, 6_000, 6_000, 6_000
@@ -62,38 +64,41 @@ async def run() -> Result:
     """Measure each side in turns on one server."""
     async with fetch_bench() as bench, _desk(bench) as desk:
         client = await nats.connect(bench.url)
-        await bench.connection.api("STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
         try:
-            context = client.jetstream()
+            theirs = Theirs(client)
+            await theirs.prepare(bench.connection)
             added = await in_turns(
                 lambda number: _add(desk, f"add{number}", ADDED),
-                lambda number: _theirs(context, f"{number}"),
+                lambda number: theirs.add(number, THEIRS),
                 rounds=ROUNDS,
             )
+            taken = await _taken(desk, theirs)
         finally:
             await client.close()
         singles = await _median(lambda number: _add_singly(desk, f"single{number}"))
         delayed = await _median(lambda number: _add(desk, f"delayed{number}", DELAYED, delay_ms=HOUR_MS))
-        taken = await _taken(desk)
         answered_ms = await _answers(desk)
         memory = _memory_mb()
         served = await _served(bench)
         is_sound = await _is_sound(desk)
-    adds, theirs, ratio = statistics.median(added.ours), statistics.median(added.theirs), added.ratio
-    is_fast = adds >= ADD_REACH and taken >= TAKE_REACH
+    adds, takes = statistics.median(added.ours), statistics.median(taken.ours)
+    adds_fast = adds >= ADD_REACH or added.ratio >= ADD_RATIO
+    takes_fast = takes >= TAKE_REACH or taken.ratio >= TAKE_RATIO
     p50_ms, p99_ms = statistics.median(answered_ms), statistics.quantiles(answered_ms, n=100)[98]
     return Result(
         what="jobs of 200 B added by one process, each with its answer",
         ours=round(adds),
-        theirs=round(theirs),
-        ratio=round(ratio, 2),
-        target=f">= {ADD_REACH:,}/s; reserved and finished >= {TAKE_REACH:,}/s; a long poll answered within "
-        f"{ANSWER_MS:g} ms at p99",
-        ok=is_sound and is_fast and p99_ms <= ANSWER_MS,
+        theirs=round(statistics.median(added.theirs)),
+        ratio=round(added.ratio, 2),
+        target=f">= {ADD_REACH:,}/s or {ADD_RATIO} x theirs; reserved and finished >= {TAKE_REACH:,}/s or "
+        f"{TAKE_RATIO} x theirs; a long poll answered within {ANSWER_MS:g} ms at p99",
+        ok=is_sound and adds_fast and takes_fast and p99_ms <= ANSWER_MS,
         more={
             "added_by_single_calls": round(singles),
             "added_with_a_delay": round(delayed),
-            "reserved_and_finished": round(taken),
+            "reserved_and_finished": round(takes),
+            "reserved_and_finished_theirs": round(statistics.median(taken.theirs)),
+            "reserved_and_finished_ratio": round(taken.ratio, 2),
             **served,
             "long_poll_p50_ms": round(p50_ms, 2),
             "long_poll_p99_ms": round(p99_ms, 2),
@@ -169,24 +174,18 @@ def _check_added(answers: Sequence[object]) -> None:
     assert all(isinstance(answer, Added) and answer.is_new for answer in answers)
 
 
-async def _theirs(context: JetStreamContext, turn: str) -> int:
-    for start in range(0, THEIRS, CALLERS):
-        numbers = range(start, min(start + CALLERS, THEIRS))
-        headers = [{"Nats-Msg-Id": f"{turn}-{n}"} for n in numbers]
-        payload = b"x" * 200
-        await asyncio.gather(
-            *(context.publish(f"theirs.{n}", payload, headers=one) for n, one in zip(numbers, headers, strict=True))
-        )
-    return THEIRS
-
-
-async def _taken(desk: JobDesk) -> float:
-    """Reserve and finish what was added before; return how many a second."""
-    rates = []
+async def _taken(desk: JobDesk, theirs: Theirs) -> Rounds:
+    """Reserve and finish what was added before, in turns."""
+    rates = Rounds([], [])
     for number in range(FEW_ROUNDS + 1):
         await _add(desk, f"take{number}", TAKEN)
-        rates.append(await rate_of(lambda number: _take(desk, f"take{number}", TAKEN), number))
-    return statistics.median(rates[1:])
+        await theirs.fill(TAKEN)
+        our_rate = await rate_of(lambda number: _take(desk, f"take{number}", TAKEN), number)
+        their_rate = await rate_of(lambda _: theirs.take(TAKEN), number)
+        if number:
+            rates.ours.append(our_rate)
+            rates.theirs.append(their_rate)
+    return rates
 
 
 async def _take(desk: JobDesk, topic: str, count: int) -> int:
