@@ -5,8 +5,8 @@ end. Its sequence is the fence: a touch, a release, a finish names it, and of tw
 counts until shortly after the TTR's end, even when the server has not looked yet (`STALE_AFTER_MS`): what is settled
 later could meet the putting back.
 
-What is used up or expired is not handed out: it becomes a dead letter or a record of its end, and is told beside the
-reservations. What is no job at all becomes a dead letter too.
+What is used up or expired is not handed out: it becomes a dead letter, and is told beside the reservations. What is
+no job at all becomes a dead letter too.
 
 A repeat of a finish by the same receipt answers as the first did, as long as the end is known.
 """

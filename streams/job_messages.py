@@ -38,7 +38,6 @@ READY_TOKENS: dict[Priority, str] = {"high": "ready-high", "normal": "ready", "l
 DELAYED_TOKENS, RESERVED_TOKENS = ("delayed", "delayed-2"), ("reserved", "reserved-2")
 """Tokens of waiting and of held jobs: what stays in its state moves from one to the other, for a message must not take
 the place of an earlier one (ADR 20). Timers know `delayed` alone; a job is on the other for a moment at most."""
-STATE_TOKENS = (*DELAYED_TOKENS, *READY_TOKENS.values(), *RESERVED_TOKENS, "done")
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
