@@ -13,7 +13,7 @@ __all__ = ["ConsumerState", "consumer_states", "consumers_pending"]
 class ConsumerState(NamedTuple):
     """One consumer as the server counts. `pending`: not delivered yet; `in_hand`: delivered and not acknowledged;
     `pulls`: requests that wait for messages now; `delivered`: deliveries so far, repeats too; `ack_floor`: all of its
-    `subject` up to this sequence is acknowledged."""
+    `subjects` up to this sequence is acknowledged."""
 
     name: str
     pending: int
@@ -21,7 +21,7 @@ class ConsumerState(NamedTuple):
     pulls: int
     delivered: int
     ack_floor: int
-    subject: str
+    subjects: tuple[str, ...]
 
 
 async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
@@ -34,10 +34,15 @@ async def consumer_states(connection: Connection, stream: str, *, timeout_s: flo
             pulls=one.get("num_waiting", 0),
             delivered=one["delivered"]["consumer_seq"],
             ack_floor=one["ack_floor"]["stream_seq"],
-            subject=one["config"].get("filter_subject", ">"),
+            subjects=_subjects(one["config"]),
         )
         async for one in _consumers(connection, stream, timeout_s)
     ]
+
+
+def _subjects(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return what a consumer hands out. One filter stands in a field of its own."""
+    return tuple(config.get("filter_subjects") or (config.get("filter_subject") or ">",))
 
 
 async def consumers_pending(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> dict[str, int]:

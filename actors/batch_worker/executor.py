@@ -43,7 +43,7 @@ from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.files import Files
 from streams.puller import Puller
 from streams.topology import batch_consumers, ensure_consumer
@@ -208,7 +208,10 @@ class Executor:
             if is_open and not record.is_paused:  # resumed, it is offered anew
                 await self._map(handler, record, pointer)
         elif record.step_fence == pointer.fence and not record.is_cancelling:
-            await (self._renew(record) if is_repeat else self._step(handler, record))
+            if is_repeat:
+                await self._renew(record)
+            elif await self._begins(record):
+                await self._step(handler, record)
 
     async def _renew(self, record: Instance) -> None:
         """Have the step begun under a new fence: whoever had this pointer first may have written some of it, or write
@@ -219,6 +222,16 @@ class Executor:
         )
 
     # ---- a split or a reduce
+
+    async def _begins(self, record: Instance) -> bool:
+        """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
+        it was offered again."""
+        told = {"by": self._node, "done": 0, "total": None}
+        try:
+            await self._beats.create(_beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+        except RevisionConflict:
+            return False
+        return True
 
     async def _step(self, handler: TaskHandler, record: Instance) -> None:
         """Run a step while it beats, and say how it ended."""
@@ -234,7 +247,7 @@ class Executor:
             body = partial(self._reduce, handler, record, context)
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            await tasks.start(self._beat, record, context)
+            tasks.start_soon(self._beat, record, context)
             if handler.record.is_streaming and isinstance(context, SplitContext):
                 tasks.start_soon(self._stream, record, context)
             try:
@@ -292,22 +305,17 @@ class Executor:
             record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
         )
 
-    async def _beat(
-        self, record: Instance, context: SplitContext | ReduceContext, *, task_status: TaskStatus[None]
-    ) -> None:
+    async def _beat(self, record: Instance, context: SplitContext | ReduceContext) -> None:
         """Say every few seconds that the step is under way, and how far."""
-        key = f"{record.instance_id}.{record.step_fence}"
         while True:
+            await anyio.sleep(BEAT_S)
             told = {"by": self._node, "done": context.done, "total": context.total}
             try:
-                await self._beats.put(key, msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+                await self._beats.put(_beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
             except FATAL:
                 raise
             except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
                 log.warning("executor.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
-            task_status.started()
-            task_status = anyio.TASK_STATUS_IGNORED
-            await anyio.sleep(BEAT_S)
 
     # ---- a chunk
 
@@ -368,3 +376,7 @@ class Executor:
     def _is_cancelled(self, instance_id: str) -> bool:
         latest = self._instances.seen(instance_id)
         return latest is not None and latest.is_cancelling
+
+
+def _beat_key(record: Instance) -> str:
+    return f"{record.instance_id}.{record.step_fence}"

@@ -10,9 +10,13 @@ from msgspec.structs import replace
 
 import penstock
 from actors.model import batch_moves as moves
-from streams.batch_messages import Counts
+from streams.backlog import consumers_pending
+from streams.batch_messages import Counts, Pointer, encode_message
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
+from streams.log import purge_subject
+from streams.publisher import Publisher
+from streams.specs import batch_consumers
 from tests.support.batches import plant
 
 _runs: list[str] = []
@@ -46,6 +50,52 @@ async def test_a_split_that_is_not_the_same_twice_is_no_mixture(connection: Conn
     assert record.seal is not None
     assert record.seal.fence == 2
     assert len(_runs) == 2
+
+
+@penstock.batch("slow-to-split", chunk_items=1)
+class SlowToSplit:
+    """Its split waits half way until it is let go."""
+
+    is_half = anyio.Event()
+    may_end = anyio.Event()
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        _runs.append(f"run {len(_runs) + 1}")
+        await ctx.commit(*[_runs[-1]] * 8)
+        SlowToSplit.is_half.set()
+        await SlowToSplit.may_end.wait()
+        await ctx.commit(_runs[-1])
+
+    async def map(self, item: str) -> None:
+        pass
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        return {"runs": sorted({result.item async for page in ctx.read() for result in page})}
+
+
+async def test_a_split_whose_pointer_was_removed_by_hand_and_offered_again_runs_once(connection: Connection) -> None:
+    _runs.clear()
+    SlowToSplit.is_half, SlowToSplit.may_end = anyio.Event(), anyio.Event()
+    namespace = connection.namespace
+    async with plant(connection, ["slow-to-split"]) as node:
+        await node.desk.submit("slow-to-split", instance_id="mine")
+        with anyio.fail_after(30):
+            await SlowToSplit.is_half.wait()
+        record = await node.record("mine")
+        stream, consumer = namespace.stream("WORK"), batch_consumers(namespace, "slow-to-split")[0].name
+        await purge_subject(connection, stream, ">")
+        pointer = Pointer(step="split", task=record.task, instance_id="mine", fence=record.step_fence)
+        subject = namespace.subject("work", "batch", record.task, "split", "mine", str(record.step_fence))
+        async with Publisher(connection) as publisher:
+            await publisher.publish(subject, encode_message(pointer))
+        with anyio.fail_after(30):
+            while (await consumers_pending(connection, stream))[consumer]:
+                await anyio.lowlevel.checkpoint()
+        SlowToSplit.may_end.set()
+        view = await node.until("mine", "done")
+    assert view.result == {"runs": ["run 1"]}
+    assert view.items == 9
+    assert _runs == ["run 1"]
 
 
 @penstock.batch("written-twice", chunk_items=1)

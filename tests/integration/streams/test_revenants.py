@@ -10,6 +10,8 @@ from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.revenants import remove_revenants
 from streams.server import EmbeddedServer
+from streams.specs import submit_batch_consumer, submit_consumer
+from streams.topology import ensure_consumer
 from tests.support.server import add_consumer, add_stream, until_written
 
 CONSUMERS = {"a": "c", "b": "d"}
@@ -29,11 +31,15 @@ async def publish(publisher: Publisher, connection: Connection, *names: str) -> 
     await publisher.publish_many([Outgoing(subject, b"") for subject in subjects])
 
 
-async def settle(connection: Connection, stream: str, kind: str, count: int) -> None:
+async def settle(connection: Connection, stream: str, consumer: str, count: int) -> list[str]:
+    """Return the subjects of what was acknowledged."""
+    subjects: list[str] = []
     async with PullOnce(connection) as pulls:
         for _ in range(count):
-            [delivery] = await pulls.pull(stream, CONSUMERS[kind], most=1, wait_s=20)
+            [delivery] = await pulls.pull(stream, consumer, most=1, wait_s=20)
             await delivery.ack_sync()
+            subjects.append(delivery.subject)
+    return subjects
 
 
 async def left(connection: Connection, stream: str) -> list[str]:
@@ -48,7 +54,7 @@ async def test_what_was_acknowledged_and_is_back_after_a_crash_is_removed(own_se
         async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
             stream = await work_queue(connection)
             await publish(publisher, connection, "a.back", "b.waits", "a.back", "a.done")
-            await settle(connection, stream, "a", 2)
+            await settle(connection, stream, CONSUMERS["a"], 2)
             await publish(publisher, connection, "a.waits")
             await until_written(own_server)
             await own_server.kill()
@@ -58,17 +64,33 @@ async def test_what_was_acknowledged_and_is_back_after_a_crash_is_removed(own_se
             assert await remove_revenants(connection, stream) == 1
             assert await left(connection, stream) == ["b.waits", "a.waits"]
             assert await remove_revenants(connection, stream) == 0
-            await settle(connection, stream, "a", 1)
-            await settle(connection, stream, "b", 1)
+            await settle(connection, stream, CONSUMERS["a"], 1)
+            await settle(connection, stream, CONSUMERS["b"], 1)
 
 
 @pytest.mark.parametrize("settled", [0, 1, 5])
 async def test_what_waits_or_is_in_hand_stays(connection: Connection, publisher: Publisher, settled: int) -> None:
     stream = await work_queue(connection)
     await publish(publisher, connection, *(f"a.{number}" for number in range(10)))
-    await settle(connection, stream, "a", settled)
+    await settle(connection, stream, CONSUMERS["a"], settled)
     async with PullOnce(connection) as pulls:
         [in_hand] = await pulls.pull(stream, CONSUMERS["a"], most=1, wait_s=20)
         assert await remove_revenants(connection, stream) == 0
         assert await left(connection, stream) == [f"a.{number}" for number in range(settled, 10)]
         await in_hand.ack_sync()
+
+
+async def test_what_another_consumer_of_the_queue_has_yet_to_hand_out_stays(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """Batches handed in lie before jobs that are over: the consumer of jobs, which has two filters, is far ahead."""
+    namespace = connection.namespace
+    stream = await add_stream(connection, "SUBMIT", retention="workqueue", allow_direct=True)
+    for spec in (submit_consumer(namespace), submit_batch_consumer(namespace)):
+        await ensure_consumer(connection, spec)
+    for last in ("batch", "job", "job", "batch"):
+        await publisher.publish(namespace.subject("submit", last), b"")
+    await settle(connection, stream, submit_consumer(namespace).name, 2)
+    assert await remove_revenants(connection, stream) == 0
+    waiting = await settle(connection, stream, submit_batch_consumer(namespace).name, 2)
+    assert waiting == [namespace.subject("submit", "batch")] * 2
