@@ -8,7 +8,9 @@ from streams.backlog import ConsumerState
 
 
 def state(delivered: int = 5, *, pending: int = 1, pulls: int = 1, name: str = "c") -> ConsumerState:
-    return ConsumerState(name, pending=pending, in_hand=0, pulls=pulls, delivered=delivered, ack_floor=0, subjects=(">",))
+    return ConsumerState(
+        name, pending=pending, in_hand=0, pulls=pulls, delivered=delivered, ack_floor=0, subjects=(">",)
+    )
 
 
 def test_a_consumer_is_stuck_once_nothing_comes_though_somebody_pulls() -> None:
