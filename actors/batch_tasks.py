@@ -59,6 +59,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether items may run before the split has ended."""
     chunk_items: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     item_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
+    step_timeout_ms: Annotated[int, Meta(ge=1)] = 21_600_000
+    """How long a split or a reduce may take; one that never comes back fails then, and is begun again."""
     keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
     executor: str = "python"
     """`python`, or where somebody else runs the items: `http:URL`, `nats:SUBJECT`."""

@@ -67,6 +67,7 @@ def batch(
     streaming: bool = False,
     chunk_items: int = 1_000,
     item_timeout_s: float = 60.0,
+    step_timeout_s: float = 21_600.0,
     keep_days: int = 14,
     concurrency: int = 1,
     callback: str = "",
@@ -77,9 +78,9 @@ def batch(
     Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
     instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
     fail before the rest is stopped. `concurrency`: items of one chunk at the same time, for functions that wait for
-    others. `streaming`: items run while the split still goes on; begun again it has to give the same items in the same
-    order. `callback`: the URL that is told of an instance whose submitter names none; the operator has to allow its
-    host. Raises UsageError.
+    others. `item_timeout_s`: how long an item may take; `step_timeout_s`: a split or a reduce. `streaming`: items run
+    while the split still goes on; begun again it has to give the same items in the same order. `callback`: the URL
+    that is told of an instance whose submitter names none; the operator has to allow its host. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -105,6 +106,7 @@ def batch(
             is_streaming=streaming,
             chunk_items=chunk_items,
             item_timeout_ms=round(item_timeout_s * 1000),
+            step_timeout_ms=round(step_timeout_s * 1000),
             keep_days=keep_days,
             callback=callback,
         )

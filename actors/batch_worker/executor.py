@@ -234,24 +234,20 @@ class Executor:
         return True
 
     async def _step(self, handler: TaskHandler, record: Instance) -> None:
-        """Run a step while it beats, and say how it ended."""
-        latest = partial(self._instances.seen, record.instance_id)
-        context: SplitContext | ReduceContext
-        if record.state == "splitting":
-            chunk_items = self._chunk_items(handler.record)
-            version = handler.record.version
-            context = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items, version=version)
-            body: Callable[[], Awaitable[None]] = partial(self._split, handler, record, context)
-        else:
-            context = ReduceContext(record, self._files, latest, self._items)
-            body = partial(self._reduce, handler, record, context)
+        """Run a step while it beats, within its time, and say how it ended."""
+        context, body = self._opened(handler, record)
+        limit_s = handler.record.step_timeout_ms / 1000
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._beat, record, context)
+            time = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
+            tasks.start_soon(self._beat, record, context, time)
             if handler.record.is_streaming and isinstance(context, SplitContext):
                 tasks.start_soon(self._stream, record, context)
             try:
-                await body()
+                with time:
+                    await body()
+                if time.cancelled_caught and not context.is_cancelled:
+                    raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
             except Exception as error:  # the border to the user's code
                 if isinstance(error, StreamError) and not isinstance(error, MalformedMessage):
                     failed = error  # raised below: within the group it would become a group of its own
@@ -261,6 +257,19 @@ class Executor:
             tasks.cancel_scope.cancel()
         if failed is not None:
             raise failed
+
+    def _opened(
+        self, handler: TaskHandler, record: Instance
+    ) -> tuple[SplitContext | ReduceContext, Callable[[], Awaitable[None]]]:
+        """Return what the step's code is given, and what runs it."""
+        latest = partial(self._instances.seen, record.instance_id)
+        if record.state == "reducing":
+            reduce = ReduceContext(record, self._files, latest, self._items)
+            return reduce, partial(self._reduce, handler, record, reduce)
+        chunk_items = self._chunk_items(handler.record)
+        version = handler.record.version
+        split = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items, version=version)
+        return split, partial(self._split, handler, record, split)
 
     async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
         await handler.split(context)
@@ -305,10 +314,15 @@ class Executor:
             record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
         )
 
-    async def _beat(self, record: Instance, context: SplitContext | ReduceContext) -> None:
-        """Say every few seconds that the step is under way, and how far."""
+    async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
+        """Say every few seconds that the step is under way, and how far. One that counts no more and does not see it
+        for itself is ended."""
         while True:
+            was_cancelled = context.is_cancelled
             await anyio.sleep(BEAT_S)
+            if was_cancelled and context.is_cancelled:
+                step.cancel()
+                return
             told = {"by": self._node, "done": context.done, "total": context.total}
             try:
                 await self._beats.put(_beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)

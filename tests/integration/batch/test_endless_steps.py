@@ -1,0 +1,93 @@
+"""Splits and reduces that never come back, in a coroutine or a thread (row 89), or that nobody waits for any more."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import anyio
+import pytest
+
+import penstock
+from actors.batch_worker import executor
+from streams.connection import Connection
+from tests.support.batches import LONG_S, plant
+
+
+class Log:
+    """What the task of one test did."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.began = anyio.Event()
+        self.ended = anyio.Event()
+        self.thread_gate = threading.Event()
+
+
+log = Log()
+
+
+@pytest.fixture(autouse=True)
+def fresh_log() -> None:
+    log.__init__()  # type: ignore[misc] # the tasks hold the object
+
+
+@penstock.batch("endless-steps", step_timeout_s=0.2, attempts=2, retry_base_s=0.01)
+class EndlessSteps:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.runs["split"] += 1
+        await ctx.commit(1, 2)
+        if ctx.input == "split":
+            await anyio.sleep_forever()
+
+    def map(self, item: int) -> None:
+        log.runs["map"] += 1
+
+    def reduce(self, ctx: penstock.ReduceContext) -> None:
+        log.runs["reduce"] += 1
+        log.thread_gate.wait()
+
+
+@pytest.mark.parametrize(
+    ("which", "state", "runs"),
+    [("split", "splitting", {"split": 2}), ("reduce", "reducing", {"split": 1, "map": 2, "reduce": 2})],
+)
+async def test_a_step_that_never_comes_back_fails_after_its_time(
+    connection: Connection, which: str, state: str, runs: dict[str, int]
+) -> None:
+    async with plant(connection, ["endless-steps"]) as node:
+        view = await node.run("endless-steps", which)
+        log.thread_gate.set()
+    assert view.state == "failed"
+    assert view.reason == f"{state}: TimeoutError: took longer than 0.2 s, its step_timeout_s"
+    assert log.runs == runs
+
+
+@penstock.batch("deaf-split")
+class DeafSplit:
+    """Does not look whether it was cancelled."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.ended.set()
+
+    def map(self, item: int) -> None:
+        raise AssertionError("there is none")
+
+
+async def test_a_split_that_does_not_see_that_it_was_cancelled_is_ended(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "BEAT_S", 0.05)
+    async with plant(connection, ["deaf-split"]) as node:
+        await node.desk.submit("deaf-split", instance_id="mine")
+        with anyio.fail_after(LONG_S):
+            await log.began.wait()
+            assert not log.ended.is_set()
+            await node.desk.cancel("mine")
+            await log.ended.wait()
+        view = await node.until("mine", "cancelled")
+    assert (view.reason, view.items) == ("", None)
