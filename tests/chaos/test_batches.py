@@ -9,14 +9,14 @@ import pytest
 
 from tests.chaos.conftest import Tell
 from tests.support.batches_chaos import BatchWorld, open_batch_world
-from tests.support.batches_chaos_app import ONCE, SPREAD
+from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED
 from tests.support.chaos import Form
 from tests.support.chaos_nodes import ChaosNode
 
-POINTS = ("batch.split", "batch.seal", "batch.map", "batch.result", "batch.reduce")
+POINTS = ("batch.split", "batch.stage", "batch.seal", "batch.map", "batch.result", "batch.reduce")
 """Every point that an executor passes with an instance, in order; where nothing stands it is killed anywhere."""
 SHORT = {
-    "executor1": ("batch.split", "batch.map"),
+    "executor1": ("batch.stage", "batch.map"),
     "executor2": ("batch.seal", "batch.reduce"),
     "conductor1": ("",),
 }
@@ -57,6 +57,7 @@ async def test_killed_conductors_and_executors_lose_and_double_no_item(tmp_path:
             number = 0
             while not are_killed.is_set():
                 await world.submit(f"small-{number}", SPREAD, 2_000, 0.05)
+                await world.submit(f"streamed-{number}", STREAMED, 5_000, 0.01)
                 number += 1
                 with anyio.move_on_after(2.0):
                     await are_killed.wait()
@@ -67,6 +68,7 @@ async def test_killed_conductors_and_executors_lose_and_double_no_item(tmp_path:
                     node = world.new_node(name, name.rstrip("0123456789"))
                     killing.start_soon(die, world, node, plan, form.chance(name))
                 await world.submit("once", ONCE, form.pick(200, 2_000), 0.001)
+                await world.submit("streamed", STREAMED, 5_000, 0.01)
                 await world.submit("first", SPREAD, 2_000, 0.05)
                 await world.submit("second", SPREAD, form.pick(2_800, 1_000_000), form.pick(1, 4) / 10)
                 if form.is_long:

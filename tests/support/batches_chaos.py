@@ -26,7 +26,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
-from tests.support.batches_chaos_app import ONCE, SPREAD, end_of
+from tests.support.batches_chaos_app import ONCE, end_of
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 
@@ -140,7 +140,7 @@ class BatchWorld:
             return [f"is {record.state}: {record.reason}; {record.counts}, {len(record.open)} open"]
         ends = await self._ends(record, record.seal.chunks)
         faults = [] if sum(ends.values()) == items == record.seal.items else [f"{ends} of {items} items"]
-        expected = Counter(end_of(number) for number in range(items)) if task == SPREAD else ends
+        expected = Counter(end_of(number) for number in range(items)) if task != ONCE else ends
         if ends != expected:
             faults.append(f"{dict(ends)} ended, not {dict(expected)}")
         if record.counts != _counts(ends):

@@ -1,6 +1,7 @@
 """The application of chaos executors: what becomes of an item is told by its number, whoever runs it, however often.
 
-Its split is not the same twice: each item bears the mark of the run that committed it, so that a mixture is seen.
+Its split is not the same twice: each item bears the mark of the run that committed it, so that a mixture is seen. What
+streams has to be the same twice, and takes its time.
 """
 
 import os
@@ -12,7 +13,7 @@ import anyio
 
 import penstock
 
-SPREAD, ONCE = "chaos", "chaos-once"
+SPREAD, ONCE, STREAMED = "chaos", "chaos-once", "chaos-streamed"
 QUICK: dict[str, Any] = {"retry_base_s": 0.05, "retry_cap_s": 0.2}
 
 
@@ -25,10 +26,14 @@ def end_of(number: int) -> str:
 
 class _Counting:
     async def split(self, ctx: penstock.SplitContext) -> None:
-        mark, count = secrets.token_hex(4), ctx.input["items"]
+        await self._commit(ctx, mark=secrets.token_hex(4))
+
+    async def _commit(self, ctx: penstock.SplitContext, *, mark: str, pause_s: float = 0.0) -> None:
+        count = ctx.input["items"]
         for first in range(0, count, 1_000):
             upto = min(first + 1_000, count)
             await ctx.commit(*({**ctx.input, "n": number, "mark": mark} for number in range(first, upto)))
+            await anyio.sleep(pause_s)
 
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
         ends: Counter[str] = Counter()
@@ -56,6 +61,12 @@ class Spread(_Counting):
             case "failed":
                 return penstock.Reject("no such thing")
         return OSError("busy") if number % 10 == 0 and attempt == 1 else None
+
+
+@penstock.batch(STREAMED, attempts=3, chunk_items=100, streaming=True, **QUICK)
+class Streamed(Spread):
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await self._commit(ctx, mark="the same", pause_s=0.3)
 
 
 @penstock.batch(ONCE, is_idempotent=False, attempts=3, chunk_items=25, **QUICK)
