@@ -24,7 +24,7 @@ from actors.model import batch_moments as moments
 from actors.model.backoff import Backoff, next_delay_ms
 from actors.model.batch_moments import CallState
 from actors.model.batch_record import Instance, Moment
-from actors.model.callback_rules import Allowed, signature
+from actors.model.callback_rules import Allowed, signature, tenant_secret
 from actors.secrets import BadReference
 from actors.transport import PlatformDown, TooMuch, Transport, shown_url
 from platforms.adapter import Request
@@ -157,10 +157,11 @@ class Caller:
         body = encode_message(event)
         try:
             check_callback(url, self._allowed)
+            secret = tenant_secret(self._secret(), event.tenant)
             headers = (
                 ("Content-Type", "application/json"),
                 ("Penstock-Event-Id", event.event_id),
-                ("Penstock-Signature", signature(self._secret(), body, self._clock.now_ms() // 1000)),
+                ("Penstock-Signature", signature(secret, body, self._clock.now_ms() // 1000)),
             )
             answer = await self._transport.send(
                 Request("POST", url, headers=headers, body=body), timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-__all__ = ["Allowed", "is_public", "may_connect", "parse_allowed", "refusal_of", "signature"]
+__all__ = ["Allowed", "is_public", "may_connect", "parse_allowed", "refusal_of", "signature", "tenant_secret"]
 
 PORT = 443
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -81,6 +81,12 @@ def signature(secret: str, body: bytes, at_s: int) -> str:
     """Return the header's value: the moment, and HMAC-SHA256 over moment, dot and body, in hex."""
     mac = hmac.new(secret.encode(), b"%d." % at_s + body, hashlib.sha256)
     return f"t={at_s},v1={mac.hexdigest()}"
+
+
+def tenant_secret(secret: str, tenant: str) -> str:
+    """Return what calls for a tenant are signed with: HMAC-SHA256 over its name, in hex; without a tenant the secret
+    itself. So no tenant can sign what goes to another."""
+    return hmac.new(secret.encode(), tenant.encode(), hashlib.sha256).hexdigest() if tenant else secret
 
 
 def _network(entry: str) -> Network:

@@ -38,6 +38,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.port = 0
+        self.secret = SECRET
         self.answers: list[int] = []
         self.calls: list[Called] = []
         self.unsigned = 0
@@ -57,7 +58,7 @@ class Receiver:
     async def receive(self, request: web.Request) -> web.Response:
         raw = await request.read()
         self.before()
-        if not is_signed(request.headers["Penstock-Signature"], raw) or request.query != {"shop": "7"}:
+        if not is_signed(request.headers["Penstock-Signature"], raw, self.secret) or request.query != {"shop": "7"}:
             self.unsigned += 1
             return web.Response(status=403)
         status = self.answers.pop(0) if self.answers else 200

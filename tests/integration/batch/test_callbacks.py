@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -193,6 +195,7 @@ async def test_what_is_cancelled_or_fails_is_told(connection: Connection, office
 
 
 async def test_a_tenant_is_told_of_its_batch_by_its_own_id(connection: Connection, office: Receiver) -> None:
+    office.secret = hmac.new(SECRET.encode(), b"acme", hashlib.sha256).hexdigest()  # and with a key of its own
     async with calling(connection, office.host) as node:
         await node.run("told", ["ok"], instance_id="acme--i", tenant="acme", callback=office.url)
         await settled(node, "acme--i", "taken")

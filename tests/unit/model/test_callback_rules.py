@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.model.callback_rules import is_public, may_connect, parse_allowed, refusal_of, signature
+from actors.model.callback_rules import is_public, may_connect, parse_allowed, refusal_of, signature, tenant_secret
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,8}[a-z0-9])?(\.[a-z]([a-z0-9-]{0,8}[a-z0-9])?){1,3}", fullmatch=True)
 INNER = [
@@ -167,3 +167,10 @@ def test_a_signature_is_of_the_moment_and_the_body(secret: str, body: bytes, at_
     assert hmac.compare_digest(mac, hmac.new(key, f"{at_s}.".encode() + body, hashlib.sha256).hexdigest())
     assert signature(secret, body, at_s + 1).partition(",v1=")[2] != mac
     assert signature(secret, body + b"x", at_s).partition(",v1=")[2] != mac
+
+
+def test_each_tenant_has_a_secret_of_its_own() -> None:
+    """The example is what `openssl dgst -sha256 -hmac` says."""
+    assert tenant_secret("a key", "") == "a key"
+    assert tenant_secret("a key", "acme") == "c1e9a2f06397faf1ed9a4276d978800328cd70c0bd09668dfd7558ea864ce680"
+    assert tenant_secret("a key", "acme") != tenant_secret("a key", "acme2")
