@@ -166,6 +166,7 @@ async def test_what_is_handed_in_by_a_publish_is_made(link: Connection, batches:
         ("count", b'{"task": "odd"}', "the subject says"),
         ("count", b'{"inptu": 1}', "inptu"),
         ("count.x", b"{}", "no task"),
+        ("count", b'{"callback": "https://shop.example.com:4222/"}', "is not among the hosts"),
     ],
 )
 async def test_what_is_handed_in_and_refused_is_a_dead_letter(
