@@ -239,14 +239,14 @@ class Executor:
         limit_s = handler.record.step_timeout_ms / 1000
         failed: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            time = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
-            tasks.start_soon(self._beat, record, context, time)
+            scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
+            tasks.start_soon(self._beat, record, context, scope)
             if handler.record.is_streaming and isinstance(context, SplitContext):
                 tasks.start_soon(self._stream, record, context)
             try:
-                with time:
+                with scope:
                     await body()
-                if time.cancelled_caught and not context.is_cancelled:
+                if scope.cancelled_caught and not context.is_cancelled:
                     raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
             except Exception as error:  # the border to the user's code
                 if isinstance(error, StreamError) and not isinstance(error, MalformedMessage):
