@@ -1,6 +1,7 @@
 """How fast two workers take a million no-op items from the split to the reduced result, and a sheet through it all.
 
-Beside it, in the same run: what reading and writing that sheet costs alone, since that is not ours to make faster.
+Beside it, in the same run: two workers on bare nats-py that take a message an item, and store a message an end; and
+what reading and writing that sheet costs alone, since that is not ours to make faster.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import xlsxwriter
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import Tasks
+from bench import _batch_theirs
 from bench._fetch import Bench, fetch_bench
-from bench.harness import Result
+from bench.harness import Result, two_of
 from bench.idle import memory_mb
 from penstock.batch_desk import BatchDesk
 from penstock.batch_views import View
@@ -31,6 +33,7 @@ NAME = "batch"
 LIMIT_S = 240
 REACH = 100_000
 ITEMS, ROWS = 1_000_000, 100_000
+THEIRS = 40_000
 MOST_MB = 250
 SHEET_S, OWN_S = 20.0, 3.0
 LOOK_S = 0.02
@@ -53,11 +56,14 @@ async def run() -> Result:
                 alone_s = await _alone(path)
                 sheet_s, sheet = await _run(desk, "sheet", None, path)
             is_whole = is_whole and sheet.counts.succeeded == ROWS
+        theirs = await _theirs(bench)
     rate = ITEMS / took_s
     most_mb = max(megabytes.values())
     return Result(
         what="items of a batch of a million, split to reduced, by two workers",
         ours=round(rate),
+        theirs=round(theirs),
+        ratio=round(rate / theirs, 2),
         target=f">= {REACH:,}/s, <= {MOST_MB} MB a process; {ROWS:,} rows xlsx to xlsx <= {SHEET_S:g} s, ours of it <= "
         f"{OWN_S:g} s",
         ok=is_whole and rate >= REACH and most_mb <= MOST_MB and sheet_s <= SHEET_S and sheet_s - alone_s <= OWN_S,
@@ -102,6 +108,17 @@ async def _run(
     if view.state != "done":
         raise AssertionError(f"{task} ended as {view.state}: {view.reason}")
     return monotonic_s() - began_s, view
+
+
+async def _theirs(bench: Bench) -> float:
+    """Return how many items a second two workers on bare nats-py take, from the first that is stored to the last
+    end."""
+    await _batch_theirs.prepare(bench.connection)
+    async with two_of(_batch_theirs.__name__, bench.url):
+        began_s = monotonic_s()
+        await _batch_theirs.split(bench.url, THEIRS)
+        await _batch_theirs.until_ended(bench.connection, THEIRS)
+        return THEIRS / (monotonic_s() - began_s)
 
 
 async def _parts(path: Path) -> AsyncIterator[bytes]:

@@ -6,20 +6,17 @@ Also: how long a job is from its adding to its handler at 200 a second, and what
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
-from anyio.abc import Process
 
 from actors.job_store import JobStore, Stored
 from bench._drain_app import Note
 from bench._fetch import Bench, fetch_bench
-from bench.harness import Result, Rounds
+from bench.harness import Result, Rounds, two_of
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.job_messages import Job, body_of, encode_job
 from streams.publisher import Outgoing
@@ -45,8 +42,9 @@ LOOK_S = 0.01
 async def run() -> Result:
     """Measure all of it on one server, with two workers of each kind."""
     async with fetch_bench() as bench:
-        await ensure_consumer(bench.connection, job_consumer(bench.connection.namespace, "theirs"))
-        async with _theirs(bench):
+        spec = job_consumer(bench.connection.namespace, "theirs")
+        await ensure_consumer(bench.connection, spec)
+        async with two_of("bench._drain_theirs", bench.url, spec.stream, spec.name):
             for name in WORKERS:
                 await bench.node(name, "--roles", "worker", "--app", "bench._drain_app")
             ours = await _rounds(bench)
@@ -135,26 +133,6 @@ async def _until(bench: Bench, topic: str, is_so: Callable[[dict[str, Any]], boo
         if is_so(await _info(bench, topic)):
             return
         await anyio.sleep(LOOK_S)
-
-
-@asynccontextmanager
-async def _theirs(bench: Bench) -> AsyncIterator[None]:
-    """Run two workers on bare nats-py."""
-    spec = job_consumer(bench.connection.namespace, "theirs")
-    command = [sys.executable, "-m", "bench._drain_theirs", bench.url, spec.stream, spec.name]
-    processes: list[Process] = []
-    try:
-        for _ in WORKERS:
-            process = await anyio.open_process(command, stderr=None)
-            processes.append(process)
-            assert process.stdout is not None
-            assert (await process.stdout.receive()).strip() == b"ready"
-        yield
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.kill()
-            await process.aclose()
 
 
 # ---- how soon, and what a kill costs

@@ -5,13 +5,16 @@ rounds counts. A first round of each, not counted, warms caches, the server and 
 """
 
 import statistics
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import msgspec
+from anyio.abc import Process
 
 from streams.clock import monotonic_s
 from streams.server import EmbeddedServer, embedded_server
@@ -97,6 +100,24 @@ async def fresh_server(*, sync_always: bool = False) -> AsyncIterator[EmbeddedSe
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         async with embedded_server(Path(folder), sync_always=sync_always) as server:
             yield server
+
+
+@asynccontextmanager
+async def two_of(module: str, *arguments: str) -> AsyncIterator[None]:
+    """Run two processes of a module, each of which says `ready`, until the block ends."""
+    processes: list[Process] = []
+    try:
+        for _ in range(2):
+            process = await anyio.open_process([sys.executable, "-m", module, *arguments], stderr=None)
+            processes.append(process)
+            assert process.stdout is not None
+            assert (await process.stdout.receive()).strip() == b"ready"
+        yield
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()
 
 
 def _fields(result: Result) -> dict[str, Any]:
