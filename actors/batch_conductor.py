@@ -31,7 +31,7 @@ from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit, starts
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import FINAL, Instance, made_so_far
+from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key, made_so_far
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
 from actors.model.batch_versions import is_older
 from actors.model.placement import owner
@@ -45,15 +45,13 @@ from streams.publisher import Outgoing, Publisher
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BEAT_TTL_S", "ROLE", "Conductor"]
+__all__ = ["ROLE", "Conductor"]
 
 ROLE = "conductor"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 WINDOW = 64
 """Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
 of another instance do not stand behind a long row."""
-BEAT_TTL_S = 10
-"""A split or a reduce whose executor says nothing for so long is offered to another."""
 LOOK_MS = 1_000
 """A look at an instance at work that nothing else asked for: news may be lost."""
 REOFFER_MS = 15_000
@@ -248,7 +246,7 @@ class Conductor:
         now_ms, fence = self._clock.now_ms(), record.step_fence
         if now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
             return record
-        if await self._beats.get(f"{record.instance_id}.{fence}") is not None or not self._has_worker(record):
+        if await self._beats.get(beat_key(record)) is not None or not self._has_worker(record):
             return record
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
         return await self._instances.move(

@@ -15,7 +15,7 @@ from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch_uploads import FRESH_MS
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, known_items, made_so_far, shown_state
+from actors.model.batch_record import FINAL, Instance, beat_key, known_items, made_so_far, shown_state
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput
@@ -272,7 +272,7 @@ class BatchDesk:
     async def _beat(self, record: Instance) -> Beat | None:
         if record.state not in ("splitting", "reducing"):
             return None
-        entry = await self._beats.get(f"{record.instance_id}.{record.step_fence}")
+        entry = await self._beats.get(beat_key(record))
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
     async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemView, int]]:

@@ -17,9 +17,11 @@ from actors.batch_submissions import BatchSubmissions
 from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_uploads import Uploads
 from actors.batch_versions import newest_version
+from actors.batch_worker.chunks import Chunks
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.lanes import ItemRates, chunk_size, share_of
+from actors.batch_worker.steps import Steps
 from actors.membership import Members
 from actors.model.callback_rules import parse_allowed
 from actors.revenants import Revenants
@@ -107,19 +109,30 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     )
     executor = None
     if handlers and node.config.has_role("executor"):
-        executor = Executor(
-            handlers,
+        steps = Steps(
             node=node.members.name,
-            connection=node.connection,
             instances=instances,
             items=items,
             files=files,
             beats=node.bucket("BEATS"),
-            rates=ItemRates(_share(tasks, node.members)),
             chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
-            at_once=_at_once(tasks, node.members),
-            newest=lambda task: newest_version(node.members, task),
             clock=node.clock,
+        )
+        chunks = Chunks(
+            node=node.members.name,
+            instances=instances,
+            items=items,
+            rates=ItemRates(_share(tasks, node.members)),
+            at_once=_at_once(tasks, node.members),
+            stop=node.stop,
+        )
+        executor = Executor(
+            handlers,
+            connection=node.connection,
+            instances=instances,
+            steps=steps,
+            chunks=chunks,
+            newest=lambda task: newest_version(node.members, task),
             stop=node.stop,
         )
     desk = BatchDesk(

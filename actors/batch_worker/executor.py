@@ -13,38 +13,25 @@ anew under another fence.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup, TaskStatus
-from msgspec import Raw
 
 from actors.actor import FATAL
 from actors.batch_instances import Instances, UnknownInstance
-from actors.batch_items import BatchItems
-from actors.batch_tasks import TaskRecord
-from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json
+from actors.batch_worker.chunks import Chunks, NothingBegan
 from actors.batch_worker.elsewhere import open_elsewhere
 from actors.batch_worker.handler import TaskHandler
-from actors.batch_worker.lanes import Gate, ItemRates, TaskGate
-from actors.batch_worker.rounds import Round, run_items
-from actors.batch_worker.singly import run_marked
-from actors.failpoints import reach
+from actors.batch_worker.steps import Steps
 from actors.logs import fields
-from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, made_so_far
-from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
+from actors.model.batch_record import FINAL, made_so_far
 from actors.model.batch_versions import is_older
-from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer, decode_pointer
-from streams.bucket import Bucket
-from streams.clock import Clock
+from streams.batch_messages import Pointer, decode_pointer
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.files import Files
+from streams.errors import MalformedMessage, StreamError
 from streams.puller import Puller
 from streams.topology import batch_consumers, ensure_consumer
 
@@ -53,17 +40,9 @@ log = logging.getLogger(__name__)
 __all__ = ["Executor"]
 
 KEEP_ALIVE_S = 1.0
-BEAT_S = 3.0
-BEAT_TTL_S = 10
-STAGE_S = 0.5
-"""How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""
 AGAIN_S = 1.0
 ASIDE_S = 5.0
 STEPS_AT_ONCE = 2
-
-
-class NothingBegan(Exception):
-    """The node was told to stop before anything of the pointer's work began; it is anybody's."""
 
 
 class TooOld(Exception):
@@ -75,41 +54,26 @@ class TooOld(Exception):
 
 
 class Executor:
-    """Serves tasks in one process. `node` names it in results and beats. `chunk_items(record)`: how many items a chunk
-    of the task has at the most. `at_once(task)`: items of a task that may be at work here at the same time, 0: any
-    number. `newest(task)`: the newest version of its code that is at work anywhere."""
+    """Serves tasks in one process. `newest(task)`: the newest version of its code that is at work anywhere."""
 
     def __init__(
         self,
         handlers: Sequence[TaskHandler],
         *,
-        node: str,
         connection: Connection,
         instances: Instances,
-        items: BatchItems,
-        files: Files,
-        beats: Bucket[bytes],
-        rates: ItemRates,
-        chunk_items: Callable[[TaskRecord], int],
-        at_once: Callable[[str], int],
+        steps: Steps,
+        chunks: Chunks,
         newest: Callable[[str], str | None],
-        clock: Clock,
         stop: anyio.Event,
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
-        self._node = node
         self._connection = connection
         self._instances = instances
-        self._items = items
-        self._files = files
-        self._beats = beats
-        self._rates = rates
-        self._chunk_items = chunk_items
-        self._at_once = at_once
+        self._steps = steps
+        self._chunks = chunks
         self._newest = newest
         self._told_old: set[str] = set()
-        self._turns: dict[str, anyio.Lock] = {}
-        self._clock = clock
         self._stop = stop
 
     @property
@@ -206,191 +170,6 @@ class Executor:
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open and not record.is_paused:  # resumed, it is offered anew
-                await self._map(handler, record, pointer)
+                await self._chunks.run(handler, record, pointer)
         elif record.step_fence == pointer.fence and not record.is_cancelling:
-            if is_repeat:
-                await self._renew(record)
-            elif await self._begins(record):
-                await self._step(handler, record)
-
-    async def _renew(self, record: Instance) -> None:
-        """Have the step begun under a new fence: whoever had this pointer first may have written some of it, or write
-        on. A split that is not the same twice would be a mixture of two."""
-        fence = record.step_fence
-        await self._instances.move(
-            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
-        )
-
-    # ---- a split or a reduce
-
-    async def _begins(self, record: Instance) -> bool:
-        """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
-        it was offered again."""
-        told = {"by": self._node, "done": 0, "total": None}
-        try:
-            await self._beats.create(_beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
-        except RevisionConflict:
-            return False
-        return True
-
-    async def _step(self, handler: TaskHandler, record: Instance) -> None:
-        """Run a step while it beats, within its time, and say how it ended."""
-        context, body = self._opened(handler, record)
-        limit_s = handler.record.step_timeout_ms / 1000
-        failed: Exception | None = None
-        async with anyio.create_task_group() as tasks:
-            scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
-            tasks.start_soon(self._beat, record, context, scope)
-            if handler.record.is_streaming and isinstance(context, SplitContext):
-                tasks.start_soon(self._stream, record, context)
-            try:
-                with scope:
-                    await body()
-                if scope.cancelled_caught and not context.is_cancelled:
-                    raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
-            except Exception as error:  # the border to the user's code
-                if isinstance(error, StreamError) and not isinstance(error, MalformedMessage):
-                    failed = error  # raised below: within the group it would become a group of its own
-                else:
-                    log.warning("step.failed", exc_info=error, extra=fields(instance=record.instance_id))
-                    await self._fail(handler, record, f"{record.state}: {type(error).__name__}: {error}")
-            tasks.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-
-    def _opened(
-        self, handler: TaskHandler, record: Instance
-    ) -> tuple[SplitContext | ReduceContext, Callable[[], Awaitable[None]]]:
-        """Return what the step's code is given, and what runs it."""
-        latest = partial(self._instances.seen, record.instance_id)
-        if record.state == "reducing":
-            reduce = ReduceContext(record, self._files, latest, self._items)
-            return reduce, partial(self._reduce, handler, record, reduce)
-        chunk_items = self._chunk_items(handler.record)
-        version = handler.record.version
-        split = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items, version=version)
-        return split, partial(self._split, handler, record, split)
-
-    async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
-        await handler.split(context)
-        reach("batch.split")
-        seal = await context.seal()
-        reach("batch.seal")
-        await self._instances.move(
-            record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())
-        )
-
-    async def _stream(self, record: Instance, context: SplitContext) -> None:
-        """Let out what the split has made so far, every now and then."""
-        chunks = 0
-        while True:
-            await anyio.sleep(STAGE_S)
-            try:
-                made = await context.made()
-                if made.chunks > chunks:
-                    await self._instances.move(record.instance_id, partial(moves.stage, made=made))
-                    chunks = made.chunks
-                    reach("batch.stage")
-            except FATAL:
-                raise
-            except (StreamError, UnknownInstance) as error:  # the split meets it too, if it stays
-                log.warning("executor.stage_failed", extra=fields(instance=record.instance_id, error=str(error)))
-
-    async def _reduce(self, handler: TaskHandler, record: Instance, context: ReduceContext) -> None:
-        answer = await handler.reduce(context)
-        reach("batch.reduce")
-        try:
-            result = as_json(answer, "what reduce returned")
-        except NotJson as error:
-            result = Raw(msgspec.json.encode({"not_told": str(error)}))
-        await self._instances.move(
-            record.instance_id,
-            lambda before: moves.reduced(before, record.step_fence, result, self._clock.now_ms()),
-        )
-
-    async def _fail(self, handler: TaskHandler, record: Instance, reason: str) -> None:
-        policy, now_ms = handler.record.retries, self._clock.now_ms()
-        await self._instances.move(
-            record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
-        )
-
-    async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
-        """Say every few seconds that the step is under way, and how far. One that counts no more and does not see it
-        for itself is ended."""
-        while True:
-            was_cancelled = context.is_cancelled
-            await anyio.sleep(BEAT_S)
-            if was_cancelled and context.is_cancelled:
-                step.cancel()
-                return
-            told = {"by": self._node, "done": context.done, "total": context.total}
-            try:
-                await self._beats.put(_beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
-            except FATAL:
-                raise
-            except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
-                log.warning("executor.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
-
-    # ---- a chunk
-
-    async def _map(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> None:
-        """Run a round of a chunk, and store its one result."""
-        chunk = await self._items.chunk(record, pointer.chunk)
-        earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
-        if earlier is not None and any(each.round == pointer.round for each in earlier):
-            return
-        if chunk is None or earlier is None:
-            log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
-            result = gone(pointer.chunk, pointer.round, self._node)
-        else:
-            result = await self._result(handler, record, pointer, chunk, earlier)
-        reach("batch.map")
-        await self._items.add_result(record.instance_id, result)
-        reach("batch.result")
-
-    async def _result(
-        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, earlier: Sequence[ChunkResult]
-    ) -> ChunkResult:
-        """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
-        begun; raises NothingBegan if that is all."""
-        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
-        outcomes: list[Outcome] = []
-        is_cancelled = partial(self._is_cancelled, record.instance_id)
-        if not record.is_cancelling:
-            turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
-            items = [(index, chunk.items[index - chunk.first]) for index in indexes]
-            gate = TaskGate(self._rates, handler.record.task, is_cancelled, self._stop)
-            outcomes = await self._run(handler, turn, pointer, items, gate)
-        ran = {outcome.index for outcome in outcomes}
-        left = [index for index in indexes if index not in ran]
-        if record.is_cancelling or is_cancelled():
-            outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
-        elif left and (not outcomes or not may_leave(pointer.round)):
-            raise NothingBegan
-        return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
-
-    async def _run(
-        self, handler: TaskHandler, turn: Round, pointer: Pointer, items: Sequence[tuple[int, Raw]], gate: Gate
-    ) -> list[Outcome]:
-        """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
-        work in this process meanwhile."""
-        most = self._at_once(handler.record.task)
-        turns = self._turns.setdefault(handler.record.task, anyio.Lock())
-        outcomes: list[Outcome] = []
-        if not handler.record.is_idempotent:
-            async with turns if most == 1 else nullcontext():
-                return await run_marked(handler, turn, pointer, items, self._items, gate)
-        if not most:
-            return await run_items(handler, turn, items, gate)
-        for first in range(0, len(items), most):
-            async with turns:
-                outcomes += await run_items(handler, turn, items[first : first + most], gate)
-        return outcomes
-
-    def _is_cancelled(self, instance_id: str) -> bool:
-        latest = self._instances.seen(instance_id)
-        return latest is not None and latest.is_cancelling
-
-
-def _beat_key(record: Instance) -> str:
-    return f"{record.instance_id}.{record.step_fence}"
+            await self._steps.run(handler, record, is_repeat=is_repeat)

@@ -13,6 +13,7 @@ import msgspec
 from streams.batch_messages import Counts
 
 __all__ = [
+    "BEAT_TTL_S",
     "FINAL",
     "TRANSITIONS",
     "Instance",
@@ -21,6 +22,7 @@ __all__ = [
     "OpenChunk",
     "Seal",
     "State",
+    "beat_key",
     "faults",
     "fence_of",
     "first_round",
@@ -43,6 +45,9 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 """Done and failed go on only when somebody asks for a retry. Paused is no state: it is a flag beside one."""
 FINAL: frozenset[State] = frozenset({"done", "failed", "cancelled"})
+
+BEAT_TTL_S = 10
+"""A split or a reduce whose executor says nothing for so long is offered to another."""
 
 ROUNDS = 1_000
 """Rounds of one pass, at most: round 2 of pass 3 is number 2002, which no earlier pass's results can bear."""
@@ -135,6 +140,11 @@ def shown_state(instance: Instance) -> str:
     if instance.is_cancelling:
         return "cancelling"
     return "paused" if instance.is_paused else instance.state
+
+
+def beat_key(instance: Instance) -> str:
+    """Return under which key of BEATS the step at work beats."""
+    return f"{instance.instance_id}.{instance.step_fence}"
 
 
 def made_so_far(instance: Instance) -> Seal | None:

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import penstock
-from actors.batch_worker import executor
+from actors.batch_worker import steps
 from streams.connection import Connection
 from tests.support.batches import LONG_S, plant
 
@@ -81,7 +81,7 @@ class DeafSplit:
 async def test_a_split_that_does_not_see_that_it_was_cancelled_is_ended(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "BEAT_S", 0.05)
+    monkeypatch.setattr(steps, "BEAT_S", 0.05)
     async with plant(connection, ["deaf-split"]) as node:
         await node.desk.submit("deaf-split", instance_id="mine")
         with anyio.fail_after(LONG_S):

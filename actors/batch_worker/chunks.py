@@ -1,0 +1,112 @@
+"""Runs rounds of chunks: the items that a round has to run, as the task's limits let them go, and its one result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+
+import anyio
+from msgspec import Raw
+
+from actors.batch_instances import Instances
+from actors.batch_items import BatchItems
+from actors.batch_worker.handler import TaskHandler
+from actors.batch_worker.lanes import Gate, ItemRates, TaskGate
+from actors.batch_worker.rounds import Round, run_items
+from actors.batch_worker.singly import run_marked
+from actors.failpoints import reach
+from actors.logs import fields
+from actors.model.batch_record import Instance
+from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
+from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Chunks", "NothingBegan"]
+
+
+class NothingBegan(Exception):
+    """The node was told to stop before anything of the pointer's work began; it is anybody's."""
+
+
+class Chunks:
+    """The chunks of one process. `node` names it in results. `at_once(task)`: items of a task that may be at work here
+    at the same time, 0: any number."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        instances: Instances,
+        items: BatchItems,
+        rates: ItemRates,
+        at_once: Callable[[str], int],
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._instances = instances
+        self._items = items
+        self._rates = rates
+        self._at_once = at_once
+        self._turns: dict[str, anyio.Lock] = {}
+        self._stop = stop
+
+    async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> None:
+        """Run a round of a chunk, and store its one result. Raises NothingBegan, and the broker's errors."""
+        chunk = await self._items.chunk(record, pointer.chunk)
+        earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
+        if earlier is not None and any(each.round == pointer.round for each in earlier):
+            return
+        if chunk is None or earlier is None:
+            log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
+            result = gone(pointer.chunk, pointer.round, self._node)
+        else:
+            result = await self._result(handler, record, pointer, chunk, earlier)
+        reach("batch.map")
+        await self._items.add_result(record.instance_id, result)
+        reach("batch.result")
+
+    async def _result(
+        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, earlier: Sequence[ChunkResult]
+    ) -> ChunkResult:
+        """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
+        begun; raises NothingBegan if that is all."""
+        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
+        outcomes: list[Outcome] = []
+        is_cancelled = partial(self._is_cancelled, record.instance_id)
+        if not record.is_cancelling:
+            turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
+            items = [(index, chunk.items[index - chunk.first]) for index in indexes]
+            gate = TaskGate(self._rates, handler.record.task, is_cancelled, self._stop)
+            outcomes = await self._run(handler, turn, pointer, items, gate)
+        ran = {outcome.index for outcome in outcomes}
+        left = [index for index in indexes if index not in ran]
+        if record.is_cancelling or is_cancelled():
+            outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
+        elif left and (not outcomes or not may_leave(pointer.round)):
+            raise NothingBegan
+        return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
+
+    async def _run(
+        self, handler: TaskHandler, turn: Round, pointer: Pointer, items: Sequence[tuple[int, Raw]], gate: Gate
+    ) -> list[Outcome]:
+        """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
+        work in this process meanwhile."""
+        most = self._at_once(handler.record.task)
+        turns = self._turns.setdefault(handler.record.task, anyio.Lock())
+        outcomes: list[Outcome] = []
+        if not handler.record.is_idempotent:
+            async with turns if most == 1 else nullcontext():
+                return await run_marked(handler, turn, pointer, items, self._items, gate)
+        if not most:
+            return await run_items(handler, turn, items, gate)
+        for first in range(0, len(items), most):
+            async with turns:
+                outcomes += await run_items(handler, turn, items[first : first + most], gate)
+        return outcomes
+
+    def _is_cancelled(self, instance_id: str) -> bool:
+        latest = self._instances.seen(instance_id)
+        return latest is not None and latest.is_cancelling
