@@ -13,8 +13,7 @@ When it cannot go on: an instance that fails is looked at again later, alone; th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
 from anyio.abc import TaskStatus
@@ -23,38 +22,35 @@ from actors.actor import FATAL
 from actors.agenda import Agenda
 from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
+from actors.batch_offers import REOFFER_MS, Offers
 from actors.batch_tasks import TaskRecord, Tasks, UnknownTask
-from actors.batch_versions import newest_version
 from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit, starts
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key, made_so_far
+from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
-from actors.model.batch_versions import is_older
 from actors.model.placement import owner
-from streams.batch_messages import ChunkResult, Pointer, encode_message
+from streams.batch_messages import ChunkResult
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.errors import Refused, RevisionConflict, StreamError
+from streams.errors import StreamError
 from streams.files import Files
-from streams.publisher import Outgoing, Publisher
+from streams.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
 __all__ = ["ROLE", "Conductor"]
 
 ROLE = "conductor"
-MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 WINDOW = 64
 """Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
 of another instance do not stand behind a long row."""
 LOOK_MS = 1_000
 """A look at an instance at work that nothing else asked for: news may be lost."""
-REOFFER_MS = 15_000
 AT_ONCE = 32
 COUNTED = 256
 """Results that are counted by one change of the record."""
@@ -81,7 +77,6 @@ class Conductor:
         tell: Callable[[Instance], Awaitable[None]],
     ) -> None:
         self._connection = connection
-        self._publisher = publisher
         self._members = members
         self._instances = instances
         self._tasks = tasks
@@ -92,11 +87,10 @@ class Conductor:
         self._chance = chance
         self._tell_moments = tell
         self._agenda: Agenda[str] = Agenda(clock)
-        self._offered: dict[str, dict[str, int]] = {}
+        self._offers = Offers(publisher, members, connection.namespace, clock)
         self._last_starts_ms: dict[str, int] = {}
         self._failures: dict[str, str] = {}
         self._cancelled: dict[str, int] = {}
-        self._waiting: set[str] = set()
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())
         members.on_change(self._look_at_all)
@@ -128,7 +122,7 @@ class Conductor:
         ):
             self._agenda.put(instance_id, 0)
         elif record is None:
-            self._offered.pop(instance_id, None)
+            self._offers.forget(instance_id)
 
     def _look_at_all(self) -> None:
         for record in self._instances.known():
@@ -170,12 +164,12 @@ class Conductor:
         """Do what the instance's state asks for; return when to look again."""
         record = self._instances.seen(instance_id)
         if record is None:
-            self._offered.pop(instance_id, None)
+            self._offers.forget(instance_id)
             return None
         is_told = await self._tell_owed(record)
         task = self._tasks.current(record.task)
         if record.state in FINAL:
-            self._offered.pop(instance_id, None)
+            self._offers.forget(instance_id)
             until_ms = await self._keep_or_drop(record, task)
             return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
@@ -189,7 +183,7 @@ class Conductor:
             await self._answer_for_nobody(record)
         elif record.state in ("splitting", "reducing"):
             record = await self._keep_step(record)
-        await self._offer(record)
+        await self._offers.offer(record)
         is_more = len(results) == COUNTED
         return self._clock.now_ms() + (0 if is_more else LOOK_MS)
 
@@ -246,7 +240,7 @@ class Conductor:
         now_ms, fence = self._clock.now_ms(), record.step_fence
         if now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
             return record
-        if await self._beats.get(beat_key(record)) is not None or not self._has_worker(record):
+        if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
             return record
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
         return await self._instances.move(
@@ -275,7 +269,6 @@ class Conductor:
     async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
         """Remove everything of an instance whose time is over; return when that is."""
         self._cancelled.pop(record.instance_id, None)
-        self._waiting.discard(record.instance_id)
         until_ms = record.ended_ms + task.keep_days * DAY_MS
         if self._clock.now_ms() >= until_ms:
             await self._items.drop(record.instance_id)
@@ -285,50 +278,6 @@ class Conductor:
             await self._instances.remove(record.instance_id)
             log.info("instance.dropped", extra=fields(instance=record.instance_id, task=record.task))
         return until_ms
-
-    async def _offer(self, record: Instance) -> None:
-        """Offer what is due and was not offered lately."""
-        now_ms, known = self._clock.now_ms(), self._offered.get(record.instance_id, {})
-        due = dict(self._pointers(record, now_ms))
-        fresh = {subject: pointer for subject, pointer in due.items() if known.get(subject, 0) + REOFFER_MS <= now_ms}
-        offers = [
-            Outgoing(subject, encode_message(pointer), f"{subject}.{self._members.name}.{now_ms}", MUST_NOT_EXIST)
-            for subject, pointer in fresh.items()
-        ]
-        for answer in await self._publisher.publish_many(offers):
-            if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
-                raise answer
-        self._offered[record.instance_id] = {subject: now_ms if subject in fresh else known[subject] for subject in due}
-
-    def _pointers(self, record: Instance, now_ms: int) -> Iterator[tuple[str, Pointer]]:
-        """Yield what can be worked on now, each with the one subject on which it may wait."""
-        task, instance_id, namespace = record.task, record.instance_id, self._connection.namespace
-        may_run = record.is_cancelling or self._has_worker(record)
-        if record.state in ("splitting", "reducing") and not record.is_paused and may_run and not record.is_cancelling:
-            step: Literal["split", "reduce"] = "split" if record.state == "splitting" else "reduce"
-            fence = record.step_fence
-            pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)
-            yield namespace.subject("work", "batch", task, step, instance_id, str(fence)), pointer
-        for each in record.open:
-            if each.not_before_ms <= now_ms and may_run and not record.is_paused:
-                place = f"{each.chunk}_{each.round}"
-                pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
-                yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
-
-    def _has_worker(self, record: Instance) -> bool:
-        """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
-        comes finds the pointers. What is not offered does not stand in the way of older instances."""
-        made = made_so_far(record)
-        version = made.version if made is not None else ""
-        newest = newest_version(self._members, record.task)
-        if newest is None or not is_older(newest, version):
-            self._waiting.discard(record.instance_id)
-            return True
-        if record.instance_id not in self._waiting:
-            self._waiting.add(record.instance_id)
-            told = fields(instance=record.instance_id, task=record.task, needs=version, newest=newest)
-            log.warning("instance.waits_for_version", extra=told)
-        return False
 
 
 def _ended(seq: int, result: ChunkResult) -> Ended:
