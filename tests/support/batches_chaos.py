@@ -44,6 +44,7 @@ class BatchVerdict(msgspec.Struct, frozen=True, kw_only=True):
     instances: int
     items: int
     kills: dict[str, int]
+    server_kills: int
     crashes: dict[str, int]
     wrong: tuple[str, ...] = ()
 
@@ -67,11 +68,12 @@ class BatchWorld:
         self._app = app
         self.nodes: dict[str, ChaosNode] = {}
         self.crashes: Counter[str] = Counter()
+        self.server_kills = 0
         self.made: dict[str, tuple[str, int]] = {}
         """Task and number of items of each instance."""
         self.tasks = Tasks(Bucket(connection, publisher, connection.namespace.bucket("TASKS"), bytes))
         self.instances = Instances(Bucket(connection, publisher, connection.namespace.bucket("INSTANCES"), bytes))
-        self._server = server
+        self.server = server
         self._connection = connection
         self._items = BatchItems(connection, publisher)
         self._files = Files(connection, publisher, connection.namespace.bucket("FILES"))
@@ -88,7 +90,7 @@ class BatchWorld:
     def new_node(self, name: str, role: str) -> ChaosNode:
         """Return a node of one role that is not started yet."""
         app = ("--app", self._app) if role == "executor" else ()
-        node = self.nodes[name] = ChaosNode(name, ["--nats", self._server.url, "--roles", role, *app], self.folder)
+        node = self.nodes[name] = ChaosNode(name, ["--nats", self.server.url, "--roles", role, *app], self.folder)
         return node
 
     async def submit(self, instance_id: str, task: str, items: int, takes_s: float) -> None:
@@ -128,6 +130,7 @@ class BatchWorld:
             seconds=round(monotonic_s() - self._began_s, 1),
             instances=len(self.made),
             items=sum(items for _, items in self.made.values()),
+            server_kills=self.server_kills,
             kills={name: node.kills for name, node in self.nodes.items()},
             crashes=dict(self.crashes),
             wrong=tuple(wrong[:10]),
