@@ -29,6 +29,7 @@ from streams.topology import apply
 from tests.support.batches_chaos_app import ONCE, end_of
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
+from tests.support.processes import ServerProcess, cluster, urls_of
 
 APP = "tests.support.batches_chaos_app"
 AT_ONCE = 32
@@ -61,9 +62,10 @@ class BatchVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class BatchWorld:
     """One installation, and a desk of the test's own."""
 
-    def __init__(
-        self, folder: Path, server: EmbeddedServer, connection: Connection, publisher: Publisher, app: str = APP
-    ) -> None:
+    server: EmbeddedServer
+    """Its one server, where it is one."""
+
+    def __init__(self, folder: Path, url: str, connection: Connection, publisher: Publisher, app: str = APP) -> None:
         self.folder = folder
         self._app = app
         self.nodes: dict[str, ChaosNode] = {}
@@ -73,7 +75,7 @@ class BatchWorld:
         """Task and number of items of each instance."""
         self.tasks = Tasks(Bucket(connection, publisher, connection.namespace.bucket("TASKS"), bytes))
         self.instances = Instances(Bucket(connection, publisher, connection.namespace.bucket("INSTANCES"), bytes))
-        self.server = server
+        self._url = url
         self._connection = connection
         self._items = BatchItems(connection, publisher)
         self._files = Files(connection, publisher, connection.namespace.bucket("FILES"))
@@ -90,7 +92,7 @@ class BatchWorld:
     def new_node(self, name: str, role: str) -> ChaosNode:
         """Return a node of one role that is not started yet."""
         app = ("--app", self._app) if role == "executor" else ()
-        node = self.nodes[name] = ChaosNode(name, ["--nats", self.server.url, "--roles", role, *app], self.folder)
+        node = self.nodes[name] = ChaosNode(name, ["--nats", self._url, "--roles", role, *app], self.folder)
         return node
 
     async def submit(self, instance_id: str, task: str, items: int, takes_s: float) -> None:
@@ -197,12 +199,25 @@ def _counts(ends: Counter[str]) -> Counts:
 @asynccontextmanager
 async def open_batch_world(folder: Path, *, app: str = APP) -> AsyncIterator[BatchWorld]:
     """Open an installation in a folder, on a server of its own; end it at the end."""
+    async with embedded_server(folder / "server") as server, _opened(folder, server.url, app=app) as world:
+        world.server = server
+        yield world
+
+
+@asynccontextmanager
+async def open_batch_cluster(folder: Path) -> AsyncIterator[tuple[BatchWorld, list[ServerProcess]]]:
+    """Open an installation on three servers, of whose streams each has a copy."""
+    async with cluster(folder) as servers, _opened(folder, urls_of(servers), replicas=3) as world:
+        yield world, servers
+
+
+@asynccontextmanager
+async def _opened(folder: Path, url: str, *, app: str = APP, replicas: int = 1) -> AsyncIterator[BatchWorld]:
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(embedded_server(folder / "server"))
-        connection = await stack.enter_async_context(connect(server.url, name="chaos", namespace=Namespace()))
-        await apply(connection, wanted(connection.namespace, profile="fast"))
+        connection = await stack.enter_async_context(connect(url, name="chaos", namespace=Namespace()))
+        await apply(connection, wanted(connection.namespace, profile="fast", replicas=replicas))
         publisher = await stack.enter_async_context(Publisher(connection))
-        world = BatchWorld(folder, server, connection, publisher, app)
+        world = BatchWorld(folder, url, connection, publisher, app)
         async with anyio.create_task_group() as following:
             await following.start(world.tasks.run)
             await following.start(world.instances.run)
