@@ -15,7 +15,7 @@ from actors.batch_items import BatchItems
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.lanes import Gate, ItemRates, TaskGate
 from actors.batch_worker.rounds import Round, run_items
-from actors.batch_worker.singly import run_marked
+from actors.batch_worker.singly import run_marked, run_suspected
 from actors.failpoints import reach
 from actors.logs import fields
 from actors.model.batch_record import Instance
@@ -25,6 +25,10 @@ from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 log = logging.getLogger(__name__)
 
 __all__ = ["Chunks", "NothingBegan"]
+
+
+TRUSTED = 3
+"""Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down."""
 
 
 class NothingBegan(Exception):
@@ -51,10 +55,12 @@ class Chunks:
         self._rates = rates
         self._at_once = at_once
         self._turns: dict[str, anyio.Lock] = {}
+        self._alone = anyio.Lock()
         self._stop = stop
 
-    async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> None:
-        """Run a round of a chunk, and store its one result. Raises NothingBegan, and the broker's errors."""
+    async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, deliveries: int) -> None:
+        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, with this one. Raises
+        NothingBegan, and the broker's errors."""
         chunk = await self._items.chunk(record, pointer.chunk)
         earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
         if earlier is not None and any(each.round == pointer.round for each in earlier):
@@ -63,13 +69,21 @@ class Chunks:
             log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
             result = gone(pointer.chunk, pointer.round, self._node)
         else:
-            result = await self._result(handler, record, pointer, chunk, earlier)
+            is_suspected = deliveries > TRUSTED
+            result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
         reach("batch.map")
         await self._items.add_result(record.instance_id, result)
         reach("batch.result")
 
     async def _result(
-        self, handler: TaskHandler, record: Instance, pointer: Pointer, chunk: Chunk, earlier: Sequence[ChunkResult]
+        self,
+        handler: TaskHandler,
+        record: Instance,
+        pointer: Pointer,
+        chunk: Chunk,
+        earlier: Sequence[ChunkResult],
+        *,
+        is_suspected: bool,
     ) -> ChunkResult:
         """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
         begun; raises NothingBegan if that is all."""
@@ -80,7 +94,7 @@ class Chunks:
             turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
             gate = TaskGate(self._rates, handler.record.task, is_cancelled, self._stop)
-            outcomes = await self._run(handler, turn, pointer, items, gate)
+            outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
         ran = {outcome.index for outcome in outcomes}
         left = [index for index in indexes if index not in ran]
         if record.is_cancelling or is_cancelled():
@@ -90,7 +104,14 @@ class Chunks:
         return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
 
     async def _run(
-        self, handler: TaskHandler, turn: Round, pointer: Pointer, items: Sequence[tuple[int, Raw]], gate: Gate
+        self,
+        handler: TaskHandler,
+        turn: Round,
+        pointer: Pointer,
+        items: Sequence[tuple[int, Raw]],
+        gate: Gate,
+        *,
+        is_suspected: bool,
     ) -> list[Outcome]:
         """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
         work in this process meanwhile."""
@@ -100,6 +121,9 @@ class Chunks:
         if not handler.record.is_idempotent:
             async with turns if most == 1 else nullcontext():
                 return await run_marked(handler, turn, pointer, items, self._items, gate)
+        if is_suspected:
+            async with self._alone, turns if most else nullcontext():
+                return await run_suspected(handler, turn, pointer, items, self._items, gate)
         if not most:
             return await run_items(handler, turn, items, gate)
         for first in range(0, len(items), most):

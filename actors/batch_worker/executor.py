@@ -5,7 +5,8 @@ their seal, or how far a streaming one is; one result a round of a chunk; what a
 conductor after each. State: none; the record and the log have it.
 Under redelivery: a pointer to what is over, or bears an old fence, is acknowledged and forgotten. A chunk that is run
 twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins, and one
-that was begun and has no end is asked about, or ends as `unknown`.
+that was begun and has no end is asked about, or ends as `unknown`; of others the one that takes its process down is
+found, and fails.
 When it cannot go on: the pointer is given back, and comes again to anybody; a step whose executor falls silent is begun
 anew under another fence.
 """
@@ -120,7 +121,7 @@ class Executor:
         """Work on one pointer, to its end. Raises FATAL errors only."""
         try:
             pointer = decode_pointer(delivery.payload)
-            await self._work(handler, pointer, is_repeat=delivery.delivered > 1)
+            await self._work(handler, pointer, delivery.delivered)
             await delivery.ack()
             news = self._connection.namespace.subject("batch", "news", pointer.instance_id)
             await self._connection.publish_core(news)
@@ -159,7 +160,7 @@ class Executor:
             await self._stop.wait()
         puller.set_capacity(0 if self._stop.is_set() else most)
 
-    async def _work(self, handler: TaskHandler, pointer: Pointer, *, is_repeat: bool) -> None:
+    async def _work(self, handler: TaskHandler, pointer: Pointer, deliveries: int) -> None:
         record = await self._instances.get(pointer.instance_id)
         if record.state in FINAL:
             return
@@ -170,6 +171,6 @@ class Executor:
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open and not record.is_paused:  # resumed, it is offered anew
-                await self._chunks.run(handler, record, pointer)
+                await self._chunks.run(handler, record, pointer, deliveries=deliveries)
         elif record.step_fence == pointer.fence and not record.is_cancelling:
-            await self._steps.run(handler, record, is_repeat=is_repeat)
+            await self._steps.run(handler, record, is_repeat=deliveries > 1)

@@ -1,8 +1,14 @@
-"""Runs items that may not run twice: each is marked in the log before it begins.
+"""Runs items one by one, each marked in the log before it begins: those that may not run twice, and those of a chunk
+whose executors have died.
 
-The mark of a round is one message that lists the indexes that were begun. It is written by compare-and-set, so of two
-that hold the same round one goes on and the other stops. Whoever takes the round up later finds what was begun and has
-no end: nobody knows it, so the task is asked, if it can be asked, or the item ends as `unknown`.
+The mark of a round is one message that lists indexes. It is written by compare-and-set, so of two that hold the same
+round one goes on and the other stops.
+
+Of items that may not run twice it lists all that were begun. Whoever takes the round up later finds what was begun and
+has no end: nobody knows it, so the task is asked, if it can be asked, or the item ends as `unknown`.
+
+Of a chunk whose executors have died it lists the items at which they did, and at last the one at work. What was at work
+at three deaths takes its process down: it has failed, and the others go on.
 """
 
 from __future__ import annotations
@@ -19,7 +25,9 @@ from actors.batch_worker.lanes import Gate, OpenGate
 from actors.batch_worker.rounds import Round, run_items
 from streams.batch_messages import Outcome, Pointer
 
-__all__ = ["run_marked"]
+__all__ = ["run_marked", "run_suspected"]
+
+MOST_DEATHS = 3
 
 
 async def run_marked(
@@ -45,6 +53,32 @@ async def run_marked(
             begun = [*begun, index]
             seq = await log.begin(pointer.instance_id, pointer.chunk, pointer.round, begun, expected_seq=seq)
         outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
+    return outcomes
+
+
+async def run_suspected(
+    handler: TaskHandler,
+    turn: Round,
+    pointer: Pointer,
+    items: Sequence[tuple[int, Raw]],
+    log: BatchItems,
+    gate: Gate,
+) -> list[Outcome]:
+    """Run items of which one may take its process down, as the gate lets them in. No others may be run so in the
+    process meanwhile. Raises RevisionConflict when another holds the round too."""
+    place = pointer.instance_id, pointer.chunk, pointer.round
+    deaths, seq = await log.begun(*place)
+    outcomes: list[Outcome] = []
+    for index, item in items:
+        if deaths.count(index) >= MOST_DEATHS:
+            said = f"its process died while it ran, {MOST_DEATHS} times"
+            outcomes.append(Outcome(index, "failed", as_json(said, "")))
+        elif await gate.enter(1):
+            seq = await log.begin(*place, [*deaths, index], expected_seq=seq)
+            outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
+        else:
+            break
+    await log.begin(*place, deaths, expected_seq=seq)
     return outcomes
 
 

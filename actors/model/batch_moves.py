@@ -43,6 +43,7 @@ __all__ = [
 ]
 
 MOST_REASONS = 10
+MOST_STARTS = 10
 MAX_REASON = 300
 
 
@@ -70,8 +71,13 @@ def start(record: Instance, now_ms: int) -> Instance:
 
 
 def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
-    """Offer the split or the reduce anew: whoever had it is silent. What it still writes bears an old fence."""
-    return _step(record, now_ms) if _is_step(record, fence) else record
+    """Offer the split or the reduce anew: whoever had it is silent. What it still writes bears an old fence. One that
+    was begun so often takes its process down: the instance fails."""
+    if not _is_step(record, fence):
+        return record
+    if record.step_attempts < MOST_STARTS:
+        return _step(record, now_ms)
+    return _stop(record, f"{record.state}: begun {MOST_STARTS} times, and each time its process died", now_ms)
 
 
 def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:

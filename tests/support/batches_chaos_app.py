@@ -6,6 +6,7 @@ streams has to be the same twice, and takes its time.
 
 import os
 import secrets
+import signal
 from collections import Counter
 from typing import Any
 
@@ -13,7 +14,8 @@ import anyio
 
 import penstock
 
-SPREAD, ONCE, STREAMED = "chaos", "chaos-once", "chaos-streamed"
+SPREAD, ONCE, STREAMED, DEADLY = "chaos", "chaos-once", "chaos-streamed", "chaos-deadly"
+DEADLY_ITEM = 7
 QUICK: dict[str, Any] = {"retry_base_s": 0.05, "retry_cap_s": 0.2}
 
 
@@ -80,3 +82,12 @@ class Once(_Counting):
         finally:
             os.close(notes)
         await anyio.sleep(item["takes_s"])
+
+
+@penstock.batch(DEADLY, chunk_items=10, **QUICK)
+class Deadly(_Counting):
+    """One of its items takes its process down."""
+
+    async def map(self, item: dict[str, Any]) -> None:
+        if item["n"] == DEADLY_ITEM:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -183,6 +183,17 @@ def test_what_a_streaming_split_has_made_stands_under_its_fence_whoever_goes_on(
     assert (known_items(record), faults(record)) == (9, [])
 
 
+def test_a_step_that_takes_its_processes_down_fails_its_instance_in_the_end() -> None:
+    record = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1)
+    for fence in range(1, moves.MOST_STARTS):
+        record = moves.renew_step(record, fence, 1)
+        assert (record.state, record.step_fence) == ("splitting", fence + 1)
+    assert moves.renew_step(record, 1, 1) is record
+    record = moves.renew_step(record, moves.MOST_STARTS, 1)
+    assert (record.state, record.reason) == ("failed", "splitting: begun 10 times, and each time its process died")
+    assert moves.start(moves.retry(record), 1).step_attempts == 1
+
+
 def test_a_streaming_split_that_failed_waits_for_what_runs_and_counts_the_rest() -> None:
     record = moves.release(streaming(2, is_paused=False), 1)
     record = moves.fail_step(record, 1, "no link", Backoff(retries=0), 1)
