@@ -16,7 +16,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from penstock import calls
 from streams.clock import monotonic_s
 from tests.chaos.conftest import Tell
-from tests.support.chaos import Form, eventually
+from tests.support.chaos import Form, eventually, kill_again_and_again
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.jobs_chaos import HANDLED, HELD, JobsWorld, Note, open_jobs_world
 
@@ -107,12 +107,7 @@ async def test_a_killed_server_costs_no_job(tmp_path: Path, form: Form, tell: Te
             async with anyio.create_task_group() as adding:
                 for topic in (HANDLED, HELD):
                     adding.start_soon(add, topic, count)
-                for _ in range(form.pick(2, 20)):
-                    await anyio.sleep(chance.uniform(0.3, form.pick(1, 3)))
-                    await world.server.kill()
-                    world.server_kills += 1
-                    await anyio.sleep(chance.uniform(0.0, form.pick(1, 3)))
-                    await world.server.start()
+                await kill_again_and_again(world, form)
                 are_killed.set()
             verdict = await world.verdict("jobs and the server", form)
             holding.cancel_scope.cancel()

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -29,7 +29,7 @@ from streams.topology import apply, ensure_consumer
 from tests.support.chaos_history import History, Judged, Rows, Verdict, judge, read_history, sqlite_rows
 from tests.support.chaos_nodes import ChaosNode
 
-__all__ = ["Form", "World", "eventually", "open_world"]
+__all__ = ["Form", "World", "eventually", "kill_again_and_again", "open_world"]
 
 ADAPTERS = {"one": "mall", "token": "mall_token", "link": "mall_link"}
 SETTINGS = {
@@ -202,6 +202,24 @@ def _is_read(ledger: Ledger, end_ms: int) -> bool:
     looks = [each.cursor_ms for each in ledger.passes if each.kind == "a"]
     unfinished = [piece.start_ms for piece in ledger.open if piece.kind == "a"]
     return min([ledger.watermark_ms, *looks, *unfinished]) >= end_ms
+
+
+class OnAServer(Protocol):
+    """What stands on one server; it is told how often that was killed."""
+
+    server: EmbeddedServer
+    server_kills: int
+
+
+async def kill_again_and_again(world: OnAServer, form: Form) -> None:
+    """Kill the server and start it again, a few times."""
+    chance = form.chance("server kills")
+    for _ in range(form.pick(2, 20)):
+        await anyio.sleep(chance.uniform(0.3, form.pick(1, 3)))
+        await world.server.kill()
+        world.server_kills += 1
+        await anyio.sleep(chance.uniform(0.0, form.pick(1, 3)))
+        await world.server.start()
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float, otherwise: str) -> None:
