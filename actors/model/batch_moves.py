@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 MOST_REASONS = 10
-MOST_STARTS = 10
+MOST_STARTS = 30
 MAX_REASON = 300
 
 
