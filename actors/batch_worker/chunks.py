@@ -27,8 +27,9 @@ log = logging.getLogger(__name__)
 __all__ = ["Chunks", "NothingBegan"]
 
 
-TRUSTED = 3
-"""Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down."""
+TRUSTED = 5
+"""Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down. What
+stopping nodes give back counts, too, and item by item a list is slow: so not sooner."""
 
 
 class NothingBegan(Exception):
