@@ -8,11 +8,10 @@ import anyio
 import pytest
 
 from tests.chaos.conftest import Tell
-from tests.support.batches_chaos import BatchWorld, open_batch_cluster, open_batch_world
+from tests.support.batches_chaos import BatchWorld, open_batch_world
 from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED
 from tests.support.chaos import Form, kill_again_and_again
 from tests.support.chaos_nodes import ChaosNode
-from tests.support.processes import wait_until_ready
 
 POINTS = ("batch.split", "batch.stage", "batch.seal", "batch.map", "batch.result", "batch.reduce")
 """Every point that an executor passes with an instance, in order; where nothing stands it is killed anywhere."""
@@ -80,41 +79,11 @@ async def test_killed_conductors_and_executors_lose_and_double_no_item(tmp_path:
         tell(verdict)
 
 
-async def begin(world: BatchWorld, form: Form) -> list[ChaosNode]:
-    """Start some nodes, and give them an instance of each kind."""
-    nodes = [world.new_node(name, name.rstrip("12")) for name in ("conductor1", "executor1", "executor2")]
-    for node in nodes:
-        await node.start()
-        await node.ready()
-    await world.submit("once", ONCE, form.pick(200, 2_000), 0.01)
-    await world.submit("streamed", STREAMED, form.pick(5_000, 100_000), 0.05)
-    await world.submit("spread", SPREAD, form.pick(20_000, 1_000_000), form.pick(1, 2) / 10)
-    return nodes
-
-
 @pytest.mark.timeout(1800)
 async def test_a_killed_server_costs_no_item(tmp_path: Path, form: Form, tell: Tell) -> None:
     async with open_batch_world(tmp_path) as world:
-        nodes = await begin(world, form)
+        nodes = await world.begin(form)
         await kill_again_and_again(world, form)
         verdict = await world.verdict("batches and the server", form, within_s=form.pick(60, 600))
-        assert all(node.is_running for node in nodes)
-        tell(verdict)
-
-
-@pytest.mark.timeout(1800)
-async def test_a_killed_server_of_three_costs_no_item(tmp_path: Path, form: Form, tell: Tell) -> None:
-    chance = form.chance("cluster")
-    async with open_batch_cluster(tmp_path) as (world, servers):
-        nodes = await begin(world, form)
-        for _ in range(form.pick(1, 10)):
-            server = chance.choice(servers)
-            await anyio.sleep(chance.uniform(0.3, form.pick(1, 3)))
-            server.kill()
-            world.server_kills += 1
-            await anyio.sleep(chance.uniform(0.0, form.pick(1, 10)))
-            server.start()
-            await wait_until_ready(server.url)
-        verdict = await world.verdict("batches and a cluster", form, within_s=form.pick(60, 600))
         assert all(node.is_running for node in nodes)
         tell(verdict)

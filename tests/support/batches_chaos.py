@@ -26,7 +26,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
-from tests.support.batches_chaos_app import ONCE, end_of
+from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED, end_of
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.processes import ServerProcess, cluster, urls_of
@@ -94,6 +94,17 @@ class BatchWorld:
         app = ("--app", self._app) if role == "executor" else ()
         node = self.nodes[name] = ChaosNode(name, ["--nats", self._url, "--roles", role, *app], self.folder)
         return node
+
+    async def begin(self, form: Form) -> list[ChaosNode]:
+        """Start some nodes, and give them an instance of each kind."""
+        nodes = [self.new_node(name, name.rstrip("12")) for name in ("conductor1", "executor1", "executor2")]
+        for node in nodes:
+            await node.start()
+            await node.ready()
+        await self.submit("once", ONCE, form.pick(200, 2_000), 0.01)
+        await self.submit("streamed", STREAMED, form.pick(5_000, 100_000), 0.05)
+        await self.submit("spread", SPREAD, form.pick(20_000, 1_000_000), form.pick(1, 2) / 10)
+        return nodes
 
     async def submit(self, instance_id: str, task: str, items: int, takes_s: float) -> None:
         """Make an instance as soon as its task is known."""
