@@ -31,6 +31,7 @@ from penstock.batch_service import BatchService
 from penstock.batch_submitting import submitter
 from penstock.batches import task_handlers
 from penstock.node import AT_ONCE, Node
+from streams.bucket import Bucket
 from streams.files import Files
 
 __all__ = ["BatchEngine", "open_batch_engine"]
@@ -93,7 +94,11 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     tasks, instances = Tasks(node.bucket("TASKS")), Instances(node.bucket("INSTANCES"))
     items = BatchItems(node.connection, node.publisher)
     files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
+    beats = node.bucket("BEATS")
     handlers = tuple(task_handlers().values()) if handlers is None else handlers
+    executor = None
+    if handlers and node.config.has_role("executor"):
+        executor = _executor(node, handlers, tasks, instances, items, files, beats)
     conductor = Conductor(
         connection=node.connection,
         publisher=node.publisher,
@@ -102,45 +107,17 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         tasks=tasks,
         items=items,
         files=files,
-        beats=node.bucket("BEATS"),
+        beats=beats,
         clock=node.clock,
         chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
         tell=Moments(instances, node.publisher, node.connection.namespace).tell,
     )
-    executor = None
-    if handlers and node.config.has_role("executor"):
-        steps = Steps(
-            node=node.members.name,
-            instances=instances,
-            items=items,
-            files=files,
-            beats=node.bucket("BEATS"),
-            chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
-            clock=node.clock,
-        )
-        chunks = Chunks(
-            node=node.members.name,
-            instances=instances,
-            items=items,
-            rates=ItemRates(_share(tasks, node.members)),
-            at_once=_at_once(tasks, node.members),
-            stop=node.stop,
-        )
-        executor = Executor(
-            handlers,
-            connection=node.connection,
-            instances=instances,
-            steps=steps,
-            chunks=chunks,
-            newest=lambda task: newest_version(node.members, task),
-            stop=node.stop,
-        )
     desk = BatchDesk(
         tasks=tasks,
         instances=instances,
         items=items,
         files=files,
-        beats=node.bucket("BEATS"),
+        beats=beats,
         clock=node.clock,
         callbacks=parse_allowed(node.config.callback_hosts),
     )
@@ -154,6 +131,43 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         executor=executor,
         service=BatchService(desk, node.connection, node.stop),
         submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),
+    )
+
+
+def _executor(
+    node: Node,
+    handlers: Sequence[TaskHandler],
+    tasks: Tasks,
+    instances: Instances,
+    items: BatchItems,
+    files: Files,
+    beats: Bucket[bytes],
+) -> Executor:
+    steps = Steps(
+        node=node.members.name,
+        instances=instances,
+        items=items,
+        files=files,
+        beats=beats,
+        chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
+        clock=node.clock,
+    )
+    chunks = Chunks(
+        node=node.members.name,
+        instances=instances,
+        items=items,
+        rates=ItemRates(_share(tasks, node.members)),
+        at_once=_at_once(tasks, node.members),
+        stop=node.stop,
+    )
+    return Executor(
+        handlers,
+        connection=node.connection,
+        instances=instances,
+        steps=steps,
+        chunks=chunks,
+        newest=lambda task: newest_version(node.members, task),
+        stop=node.stop,
     )
 
 

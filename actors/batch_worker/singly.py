@@ -40,7 +40,8 @@ async def run_marked(
 ) -> list[Outcome]:
     """Run the items that nobody has begun as the gate lets them in, and say of those that were begun what can be known;
     in the order of the items. Raises RevisionConflict when another holds the round too."""
-    begun, seq = await log.begun(pointer.instance_id, pointer.chunk, pointer.round)
+    place = pointer.instance_id, pointer.chunk, pointer.round
+    begun, seq = await log.begun(*place)
     outcomes: list[Outcome] = []
     for index, item in items:
         known = await _asked(handler, turn, index, item) if index in begun else None
@@ -51,7 +52,7 @@ async def run_marked(
             continue  # what was begun has to have its end in this round, so the others are still looked at
         if index not in begun:
             begun = [*begun, index]
-            seq = await log.begin(pointer.instance_id, pointer.chunk, pointer.round, begun, expected_seq=seq)
+            seq = await log.begin(*place, begun, expected_seq=seq)
         outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
     return outcomes
 

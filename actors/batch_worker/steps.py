@@ -79,9 +79,8 @@ class Steps:
     async def _begins(self, record: Instance) -> bool:
         """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
         it was offered again."""
-        told = {"by": self._node, "done": 0, "total": None}
         try:
-            await self._beats.create(beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+            await self._beats.create(beat_key(record), self._told(0, None), ttl_s=BEAT_TTL_S)
         except RevisionConflict:
             return False
         return True
@@ -176,10 +175,12 @@ class Steps:
             if was_cancelled and context.is_cancelled:
                 step.cancel()
                 return
-            told = {"by": self._node, "done": context.done, "total": context.total}
             try:
-                await self._beats.put(beat_key(record), msgspec.json.encode(told), ttl_s=BEAT_TTL_S)
+                await self._beats.put(beat_key(record), self._told(context.done, context.total), ttl_s=BEAT_TTL_S)
             except FATAL:
                 raise
             except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
                 log.warning("step.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
+
+    def _told(self, done: int, total: int | None) -> bytes:
+        return msgspec.json.encode({"by": self._node, "done": done, "total": total})
