@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.batch_instances import InstanceExists, Instances
 from actors.batch_items import BatchItems
@@ -21,6 +22,8 @@ from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput
 from penstock.batch_views import UPLOAD_BYTES, Beat, ItemPage, ItemView, View, Wanted, result_file, upload_name
 from penstock.errors import NotAccepted, UsageError
+from penstock.sheets.kinds import check_encoding
+from penstock.sheets.limits import BadSheet
 from streams.batch_messages import LOST, Chunk, ChunkResult, last_outcomes, lost_parts
 from streams.bucket import Bucket
 from streams.clock import Clock
@@ -78,6 +81,7 @@ class BatchDesk:
         file: str = "",
         name: str = "",
         sheet: str = "",
+        encoding: str = "",
         tenant: str = "",
         priority: int = 0,
         weight: int = 1,
@@ -85,8 +89,9 @@ class BatchDesk:
     ) -> View:
         """Make an instance of a task, of `given` (any JSON value) or of a file with `given` as its params: `upload`, or
         `file`, which somebody put into the object store under a name that `upload_name` made. `name`: what its sender
-        calls it. `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's.
-        The same again under an id of the caller's own is one instance, which stays as it was made first."""
+        calls it; `sheet`, `encoding`: as `read_sheet` takes them. `callback`: the URL that is told of its first failure
+        and its end, `none` for nobody, else the task's. The same again under an id of the caller's own is one instance,
+        which stays as it was made first."""
         callback = self._checked_callback(callback or self._tasks.current(task).callback)
         chosen = check_token("instance", instance_id or secrets.token_hex(8))
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
@@ -94,11 +99,12 @@ class BatchDesk:
         asked = _input_of(given)
         _check_name("name", name)
         _check_name("sheet", sheet)
+        encoding = _checked_encoding(encoding)
         if upload is not None:
             file = upload_name(chosen)
             await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=name)
         if file:
-            asked = await self._sheet_input(chosen, file, name=name, sheet=sheet, params=asked)
+            asked = await self._sheet_input(chosen, file, name=name, sheet=sheet, encoding=encoding, params=asked)
         record = Instance(
             instance_id=chosen,
             task=task,
@@ -120,14 +126,14 @@ class BatchDesk:
             raise NotAccepted(str(error), code="bad", field="callback") from error
         return url
 
-    async def _sheet_input(self, instance_id: str, file: str, *, name: str, sheet: str, params: Raw) -> Raw:
+    async def _sheet_input(self, instance_id: str, file: str, *, params: Raw, **named: str) -> Raw:
         info = await self._files.info(file) if file.startswith(f"{instance_id}/upload-") else None
         if info is None:
             raise UsageError(
                 f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
             )
         await self._check_fresh(instance_id, file)
-        given = SheetInput(file=file, name=name, sheet=sheet, params=params, digest=info.digest)
+        given = SheetInput(file=file, params=params, digest=info.digest, **named)
         return Raw(msgspec.json.encode(given))
 
     async def _check_fresh(self, instance_id: str, file: str) -> None:
@@ -150,7 +156,7 @@ class BatchDesk:
             if ours is not None and (first is None or first.file != ours.file):
                 await self._files.delete(ours.file)
             is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
-            if not is_same_task or first is None or ours is None or not _is_same(first, ours):
+            if not is_same_task or first is None or ours is None or replace(first, file=ours.file) != ours:
                 raise
             return taken.first
 
@@ -319,10 +325,11 @@ def _sheet_of(record: Instance) -> SheetInput | None:
         return None
 
 
-def _is_same(one: SheetInput, other: SheetInput) -> bool:
-    """Whether two ask for the same, of files with the same bytes."""
-    is_same_file = (one.digest, one.name, one.sheet) == (other.digest, other.name, other.sheet)
-    return is_same_file and bytes(one.params) == bytes(other.params)
+def _checked_encoding(name: str) -> str:
+    try:
+        return check_encoding(name)
+    except BadSheet as error:
+        raise UsageError(str(error)) from error
 
 
 def _check_name(field: str, name: str) -> None:

@@ -18,9 +18,9 @@ class _Ask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class SubmitAsk(_Ask, frozen=True, kw_only=True):
     """Run `task` on `input`, any JSON; or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
-    `input` as its params. `name`: what its sender calls it; `sheet`: which of a workbook's sheets. `callback`: the
-    URL that is told of its first failure and its end, `none` for nobody, else the task's. The same again under the same
-    `id` is one instance."""
+    `input` as its params. `name`: what its sender calls it; `sheet`: which of a workbook's sheets; `encoding`: of a
+    csv, else UTF-8 or GB 18030. `callback`: the URL that is told of its first failure and its end, `none` for nobody,
+    else the task's. The same again under the same `id` is one instance."""
 
     task: str
     input: Raw = NOTHING
@@ -28,6 +28,7 @@ class SubmitAsk(_Ask, frozen=True, kw_only=True):
     file: str = ""
     name: str = ""
     sheet: str = ""
+    encoding: str = ""
     tenant: Annotated[str, Meta(max_length=64)] = ""
     priority: int = 0
     weight: int = 1

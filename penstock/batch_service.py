@@ -84,6 +84,7 @@ class BatchService:
             file=ask.file,
             name=ask.name,
             sheet=ask.sheet,
+            encoding=ask.encoding,
             tenant=ask.tenant,
             priority=ask.priority,
             weight=ask.weight,

@@ -36,6 +36,7 @@ class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     name: str = ""
     sheet: str = ""
+    encoding: str = ""
     params: msgspec.Raw = msgspec.Raw(b"null")
     digest: str = ""
     """Of the file's bytes, so that the same file sent twice is known as the same."""
@@ -51,13 +52,18 @@ class SheetRow(msgspec.Struct, frozen=True, array_like=True):
 async def split_sheet(context: SplitContext) -> None:
     """Commit each row of the uploaded sheet."""
     given = context.read_input(SheetInput)
-    async for rows in read_sheet(context.files, given.file, name=given.name, sheet=given.sheet):
+    async for rows in read_sheet(
+        context.files, given.file, name=given.name, sheet=given.sheet, encoding=given.encoding
+    ):
         await context.commit(*(SheetRow(number, cells) for number, cells in rows))
         context.progress(rows[-1][0])
 
 
-async def read_sheet(files: Files, file: str, *, name: str = "", sheet: str = "") -> AsyncIterator[list[Row]]:
-    """Yield the rows of a file in the object store, some hundred at a time. Raises BadSheet."""
+async def read_sheet(
+    files: Files, file: str, *, name: str = "", sheet: str = "", encoding: str = ""
+) -> AsyncIterator[list[Row]]:
+    """Yield the rows of a file in the object store, some hundred at a time. `sheet`: of a workbook, else its first;
+    `encoding`: of a csv, else UTF-8 or GB 18030. Raises BadSheet."""
     info = await files.info(file)
     if info is None:
         raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
@@ -66,7 +72,7 @@ async def read_sheet(files: Files, file: str, *, name: str = "", sheet: str = ""
         async with await anyio.open_file(path, "wb") as copy:
             async for part in files.read(info):
                 await copy.write(part)
-        async for rows in parse_sheet(path, name=name or file, sheet=sheet):
+        async for rows in parse_sheet(path, name=name or file, sheet=sheet, encoding=encoding):
             yield rows
 
 

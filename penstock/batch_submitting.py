@@ -48,6 +48,7 @@ def _rest(ask: _Handed) -> dict[str, Any]:
         "file": ask.file,
         "name": ask.name,
         "sheet": ask.sheet,
+        "encoding": ask.encoding,
         "tenant": ask.tenant,
         "priority": ask.priority,
         "weight": ask.weight,

@@ -52,6 +52,7 @@ class Batches:
         file: str | os.PathLike[str] | None = None,
         id: str = "",
         sheet: str = "",
+        encoding: str = "",
         tenant: str = "",
         priority: int = 0,
         weight: int = 1,
@@ -59,7 +60,8 @@ class Batches:
         on_sent: Callable[[float], None] | None = None,
     ) -> View:
         """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, parquet, up to 200
-        MiB) with `input` as its params. `sheet`: which of a workbook's sheets, else the first.
+        MiB) with `input` as its params. `sheet`: which of a workbook's sheets, else the first; `encoding`:
+        of a csv ("shift-jis", "windows-1252", …), else UTF-8 or GB 18030.
 
         `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's own.
 
@@ -71,6 +73,7 @@ class Batches:
             "input": input,
             "id": chosen,
             "sheet": sheet,
+            "encoding": encoding,
             "tenant": tenant,
             "priority": priority,
             "weight": weight,

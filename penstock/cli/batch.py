@@ -68,6 +68,9 @@ async def _submit(
         str, typer.Option("--input", metavar="JSON", help="In place of a file, or as its params.", show_default=False)
     ] = "",
     sheet: Annotated[str, typer.Option(metavar="NAME", help="Of a workbook; else its first.", show_default=False)] = "",
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="Of a csv; else UTF-8 or GB 18030.", show_default=False)
+    ] = "",
     id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", show_default=False)] = "",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
@@ -95,6 +98,7 @@ async def _submit(
                 file=file or None,
                 id=id_,
                 sheet=sheet,
+                encoding=encoding,
                 tenant=tenant,
                 priority=priority,
                 weight=weight,

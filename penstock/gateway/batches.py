@@ -37,13 +37,14 @@ Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 class SubmitQuery(Asked, frozen=True, kw_only=True):
     """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
-    failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, and
-    `params`, JSON for the task's code."""
+    failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, the
+    `encoding` of a csv (else UTF-8 or GB 18030), and `params`, JSON for the task's code."""
 
     id: Annotated[str, Meta(max_length=64)] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     name: Text = ""
     sheet: Text = ""
+    encoding: Text = ""
     params: Annotated[str, Meta(max_length=2048)] = ""
     callback: Annotated[str, Meta(max_length=LONGEST_URL)] = ""
 
@@ -200,11 +201,12 @@ async def _submit_file(shared: Shared, call: Call, task: str, asked: SubmitQuery
     name = asked.name or call.upload.name
     with shared.load.move(call.caller.key):
         parts = call.upload.parts()
-        return await shared.batches.submit(task, params, upload=parts, name=name, sheet=asked.sheet, **own)
+        own |= {"name": name, "sheet": asked.sheet, "encoding": asked.encoding}
+        return await shared.batches.submit(task, params, upload=parts, **own)
 
 
 async def _submit_input(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
-    for field in ("name", "sheet", "params"):
+    for field in ("name", "sheet", "encoding", "params"):
         if getattr(asked, field):
             raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
     body = call.body or b"null"

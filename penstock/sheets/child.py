@@ -1,4 +1,4 @@
-"""The reading process: `python -m penstock.sheets.child PATH KIND LIMITS SHEET`, memory and time bounded.
+"""The reading process: `python -m penstock.sheets.child PATH KIND LIMITS SHEET ENCODING`, memory and time bounded.
 
 Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` some hundred at a time, and at the end
 `{"count": N}` or `{"error": "…"}`. Whatever a file does to its reader, this process is all that it does it to.
@@ -6,6 +6,7 @@ Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` 
 
 import resource
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,18 +15,20 @@ import msgspec
 from penstock.sheets.kinds import InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.reading import read_rows
+from penstock.sheets.rows import Row
 
 AT_ONCE = 500
 
 
 def main(arguments: list[str]) -> None:
-    path, kind, raw_limits, sheet = arguments
+    path, kind, raw_limits, sheet, encoding = arguments
     limits = msgspec.json.decode(raw_limits, type=SheetLimits)
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        _tell({"count": _read(Path(path), msgspec.convert(kind, InputKind), limits, sheet)})
+        rows = read_rows(Path(path), msgspec.convert(kind, InputKind), limits, sheet=sheet, encoding=encoding)
+        _tell({"count": _tell_all(rows)})
     except BadSheet as error:
         _tell({"error": str(error)})
     except MemoryError:
@@ -34,8 +37,8 @@ def main(arguments: list[str]) -> None:
         _tell({"error": f"the file cannot be read: {type(error).__name__}: {str(error)[:300]}"})
 
 
-def _read(path: Path, kind: InputKind, limits: SheetLimits, sheet: str) -> int:
-    rows, count = read_rows(path, kind, limits, sheet=sheet), 0
+def _tell_all(rows: Iterator[Row]) -> int:
+    count = 0
     while taken := list(islice(rows, AT_ONCE)):
         count += len(taken)
         _tell({"rows": taken})

@@ -1,19 +1,41 @@
-"""Which kind of sheet a file is: by what is in it, never by its name alone."""
+"""Which kind of sheet a file is: by what is in it, never by its name alone. And the encodings of text in one."""
 
 from pathlib import Path
 from typing import Literal
 
 from penstock.sheets.limits import BadSheet
 
-__all__ = ["InputKind", "SheetKind", "kind_of"]
+__all__ = ["ENCODINGS", "InputKind", "SheetKind", "check_encoding", "kind_of"]
 
 SheetKind = Literal["xlsx", "csv", "jsonl"]
 """What is written."""
 InputKind = SheetKind | Literal["parquet"]
 """What is read."""
+ENCODINGS = {
+    "utf-8": "utf-8-sig",
+    "utf-16": "utf-16",
+    "gb18030": "gb18030",
+    "big5": "cp950",
+    "shift-jis": "cp932",
+    "euc-jp": "euc-jp",
+    "euc-kr": "cp949",
+    "koi8-r": "koi8-r",
+    "iso-8859-2": "iso-8859-2",
+    "iso-8859-15": "iso-8859-15",
+    **{f"windows-{number}": f"cp{number}" for number in (874, *range(1250, 1259))},
+}
+"""Python's codec by the name that the web has for an encoding (https://encoding.spec.whatwg.org/#names-and-labels)."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PARE": "encrypted parquet"}
+
+
+def check_encoding(name: str) -> str:
+    """Return the name of an encoding in small letters. Raises BadSheet."""
+    known = name.lower().replace("_", "-")
+    if known and known not in ENCODINGS:
+        raise BadSheet(f"encoding {name[:80]!a}: not one of {', '.join(ENCODINGS)}")
+    return known
 
 
 def kind_of(path: Path, name: str = "") -> InputKind:

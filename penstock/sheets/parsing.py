@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from penstock.sheets.kinds import InputKind, kind_of
+from penstock.sheets.kinds import InputKind, check_encoding, kind_of
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.rows import Row
 
@@ -30,7 +30,13 @@ class _Told(msgspec.Struct):
 
 
 async def parse_sheet(
-    path: Path, *, name: str = "", limits: SheetLimits | None = None, sheet: str = "", kind: InputKind | None = None
+    path: Path,
+    *,
+    name: str = "",
+    limits: SheetLimits | None = None,
+    sheet: str = "",
+    encoding: str = "",
+    kind: InputKind | None = None,
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a file, some hundred at a time, with their numbers. Raises BadSheet, before or after some rows:
     nothing of a sheet counts until it has been read to its end."""
@@ -39,7 +45,7 @@ async def parse_sheet(
     if size > limits.file_bytes:
         raise BadSheet(f"{size} bytes, at most {limits.file_bytes}; send it in parts")
     known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name)
-    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet]
+    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet, check_encoding(encoding)]
     command = [sys.executable, "-I", "-m", "penstock.sheets.child", *arguments]
     async with await anyio.open_process(command, stdin=None, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

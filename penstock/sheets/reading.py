@@ -1,7 +1,8 @@
 """Reads one file's rows, in this process. For `child`, which bounds what it may take; nothing else calls it.
 
-A csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in China); anything else is told with
-the byte that does not fit. Its separator is the one that the header has most of. A quotation that never ends is told.
+Unless its encoding is named, a csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in
+China); anything else is told with the byte that does not fit. Its separator is the one that the header has most of. A
+quotation that never ends is told.
 """
 
 import codecs
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 import python_calamine
 
-from penstock.sheets.kinds import InputKind
+from penstock.sheets.kinds import ENCODINGS, InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parquet import read_parquet
 from penstock.sheets.rows import Cell, Row, named_rows
@@ -25,13 +26,16 @@ _SEPARATORS = (",", ";", "\t", "|")
 _CHUNK = 1024 * 1024
 
 
-def read_rows(path: Path, kind: InputKind, limits: SheetLimits, *, sheet: str = "") -> Iterator[Row]:
-    """Yield the rows of a file; of a workbook those of the first sheet, or of the one named. Raises BadSheet."""
+def read_rows(
+    path: Path, kind: InputKind, limits: SheetLimits, *, sheet: str = "", encoding: str = ""
+) -> Iterator[Row]:
+    """Yield the rows of a file; of a workbook those of the first sheet, or of the one named. `encoding`: of a csv, one
+    of ENCODINGS. Raises BadSheet."""
     match kind:
         case "xlsx":
             return named_rows(_xlsx(path, limits, sheet), limits)
         case "csv":
-            return named_rows(_csv(path, limits), limits)
+            return named_rows(_csv(path, limits, encoding), limits)
         case "jsonl":
             return _jsonl(path, limits)
         case "parquet":
@@ -57,9 +61,9 @@ def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[obje
         raise BadSheet(f"the workbook cannot be read: {error}") from error
 
 
-def _csv(path: Path, limits: SheetLimits) -> Iterator[Sequence[object]]:
+def _csv(path: Path, limits: SheetLimits, encoding: str) -> Iterator[Sequence[object]]:
     csv.field_size_limit(4 * limits.cell_chars)
-    with path.open(encoding=_encoding(path), newline="") as file:
+    with path.open(encoding=_codec(path, encoding), newline="") as file:
         first = file.readline(1_000_000)
         file.seek(0)
         separator = max(_SEPARATORS, key=first.count)
@@ -79,7 +83,14 @@ def _without_nul(file: io.TextIOBase) -> Iterator[str]:
         yield line
 
 
-def _encoding(path: Path) -> str:
+def _codec(path: Path, encoding: str) -> str:
+    if encoding:
+        fault = _fault(path, ENCODINGS[encoding])
+        if fault is not None:
+            raise BadSheet(
+                f"its text is not {encoding} at byte {fault}; name its own encoding, or save it as CSV UTF-8"
+            )
+        return ENCODINGS[encoding]
     with path.open("rb") as file:
         start = file.read(4)
     if start.startswith(codecs.BOM_UTF8):
@@ -92,7 +103,7 @@ def _encoding(path: Path) -> str:
         if fault is None:
             return name
         faults.append(f"{name} at byte {fault}")
-    raise BadSheet(f"its text is neither {' nor '.join(faults)}; save it as CSV UTF-8")
+    raise BadSheet(f"its text is neither {' nor '.join(faults)}; save it as CSV UTF-8, or name its encoding")
 
 
 def _fault(path: Path, encoding: str) -> int | None:

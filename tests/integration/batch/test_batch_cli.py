@@ -94,6 +94,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("submit", "nowhere.csv", "--task", "register"), 2, "no such file"),
         (("submit", "--task", "nobody", "--input", "1"), 1, "nobody"),
         (("submit", "--task", "count", "--input", "{"), 2, "--input"),
+        (("submit", "--task", "count", "--input", "1", "--encoding", "klingon"), 2, "not one of utf-8"),
         (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
         (("submit", "--task", "count", "--input", "1", "--id", "a b"), 2, "a b"),
         (("submit", "--task", "count", "--input", "1", "--callback", "http://10.0.0.1/"), 2, "use https"),

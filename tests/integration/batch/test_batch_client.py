@@ -82,6 +82,17 @@ async def test_a_file_submitted_twice_under_one_id_is_one_instance(
     assert (await batches.wait("twice", timeout_s=30)).items == ROWS
 
 
+async def test_a_sheet_of_a_named_encoding_is_read(batches: Batches, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    path.write_bytes("sku,price\n\u7d05\u8336\u2460,3\n".encode("cp932"))
+    made = await batches.submit("register", file=path, id="tea", encoding="Shift_JIS")
+    assert (await batches.wait(made.instance_id, timeout_s=30)).counts.succeeded == 1
+    assert [item.item[1]["sku"] async for item in batches.items("tea")] == ["\u7d05\u8336\u2460"]
+    with pytest.raises(NotAccepted) as other:
+        await batches.submit("register", file=path, id="tea", encoding="gb18030")
+    assert other.value.code == "exists"
+
+
 async def test_what_takes_long_is_paused_resumed_and_cancelled(batches: Batches, tmp_path: Path) -> None:
     made = await batches.submit(UNSERVED, {"n": 1000})
     with pytest.raises(Timeout):

@@ -132,6 +132,8 @@ async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) 
         ("POST", "/v1/batches/count", {"json": "x" * 70_000}, 422, "bad"),
         ("POST", "/v1/batches/count", {"data": io.BytesIO(b"1" * 1_100_000), "headers": JSON}, 413, "too_large"),
         ("POST", "/v1/batches/register?name=a%0D%0ASet-Cookie:x", {"data": SHEET, "headers": CSV}, 422, "bad"),
+        ("POST", "/v1/batches/register?encoding=klingon", {"data": SHEET, "headers": CSV}, 422, "bad"),
+        ("POST", "/v1/batches/count?encoding=utf-8", {"json": COUNT}, 422, "bad"),
         ("POST", "/v1/batches/register?params={", {"data": SHEET, "headers": CSV}, 400, "malformed"),
         ("POST", "/v1/batches/register", {"data": b"", "headers": CSV}, 422, "bad"),
         ("GET", "/v1/batches/nobody", {}, 404, "not_found"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import xlsxwriter
 
+from penstock.sheets.kinds import ENCODINGS
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parsing import parse_sheet
 from penstock.sheets.reading import read_rows
@@ -28,13 +29,16 @@ LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
 Change = Callable[[bytes], bytes]
 
 
-async def rows_of(path: Path, limits: SheetLimits | None = None) -> list[tuple[int, dict[str, object]]]:
-    return [(number, dict(cells)) async for part in parse_sheet(path, limits=limits) for number, cells in part]
+async def rows_of(
+    path: Path, limits: SheetLimits | None = None, encoding: str = ""
+) -> list[tuple[int, dict[str, object]]]:
+    parts = parse_sheet(path, limits=limits, encoding=encoding)
+    return [(number, dict(cells)) async for part in parts for number, cells in part]
 
 
-async def refusal(path: Path, limits: SheetLimits | None = None) -> str:
+async def refusal(path: Path, limits: SheetLimits | None = None, encoding: str = "") -> str:
     with pytest.raises(BadSheet) as told:
-        await rows_of(path, limits)
+        await rows_of(path, limits, encoding)
     assert len(str(told.value)) < 500
     return str(told.value)
 
@@ -274,3 +278,30 @@ async def test_118_text_of_an_unknown_encoding_is_told(tmp_path: Path, encoding:
     path = tmp_path / "a.csv"
     path.write_bytes("sku\nwe\u00df\n".encode(encoding))
     assert said in await refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"),
+    [
+        ("shift-jis", "\u7d05\u8336\u2460"),
+        ("Shift_JIS", "\u534a\u89d2\uff76\uff85"),
+        ("euc-jp", "\u7d05\u8336"),
+        ("big5", "\u8336\u58fa"),
+        ("euc-kr", "\uc8fc\uc804\uc790"),
+        ("windows-1251", "\u0447\u0430\u0439\u043d\u0438\u043a"),
+        ("windows-1252", "Wei\u00dfbier \u20ac"),
+        ("utf-8", "th\u00e9"),
+    ],
+)
+async def test_118_an_encoding_that_is_named_is_read(tmp_path: Path, encoding: str, word: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"sku\n{word}\n".encode(ENCODINGS[encoding.lower().replace("_", "-")]))
+    assert await rows_of(path, encoding=encoding) == [(2, {"sku": word})]
+
+
+async def test_118_what_does_not_fit_the_named_encoding_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("sku\nwe\u00df\n".encode("latin-1"))
+    assert "not utf-8 at byte 6; name its own encoding" in await refusal(path, encoding="utf-8")
+    for unknown in ("zip", "rot13", "klingon", "../utf-8"):
+        assert f"encoding {unknown!a}: not one of utf-8," in await refusal(path, encoding=unknown)
