@@ -223,8 +223,8 @@ class BatchDesk:
     async def retry(self, instance_id: str, items: Sequence[int] = ()) -> View:
         """Run what failed or was cancelled again, or only these items, and make the result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
-        if before.state not in ("done", "failed"):
-            reason = f"{instance_id} is {shown_state(before)}; only what is done or failed can be retried"
+        if before.state not in FINAL:
+            reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
             raise NotAccepted(reason, code="state")
         _check_items(before, items)
         after = await self._instances.move(instance_id, lambda record: moves.retry(record, items))

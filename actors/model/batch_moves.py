@@ -210,9 +210,9 @@ def cancel(record: Instance, now_ms: int) -> Instance:
 
 def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
     """Run again what failed or was cancelled (only `items`, if given), and reduce again: a new pass over all chunks.
-    The result that was published stays until there is a new one. A split that failed is begun again."""
+    The result that was published stays until there is a new one. A split that did not end is begun again."""
     counts, made = record.counts, made_so_far(record)
-    if record.state not in ("done", "failed") or (record.seal and not (items or counts.failed or counts.cancelled)):
+    if record.state not in FINAL or (record.state == "done" and not (items or counts.failed or counts.cancelled)):
         return record
     redone = tuple(f"item {index}:" for index in items)
     return replace(

@@ -41,9 +41,9 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     "reducing": frozenset({"done", "cancelled", "failed"}),
     "done": frozenset({"running"}),
     "failed": frozenset({"running", "pending"}),
-    "cancelled": frozenset(),
+    "cancelled": frozenset({"running", "pending"}),
 }
-"""Done and failed go on only when somebody asks for a retry. Paused is no state: it is a flag beside one."""
+"""Done, failed and cancelled go on only when somebody asks for a retry. Paused is no state: it is a flag beside one."""
 FINAL: frozenset[State] = frozenset({"done", "failed", "cancelled"})
 
 BEAT_TTL_S = 10

@@ -85,7 +85,7 @@ class Plain:
 
 @penstock.batch("breaking", attempts=2, chunk_items=2, **QUICK)
 class Breaking:
-    """Its split and its reduce break the first time, each after it did half of its work."""
+    """Its split and its reduce break until the call that its input names, each after it did half of its work."""
 
     async def split(self, ctx: penstock.SplitContext) -> None:
         log.splits += 1
@@ -101,7 +101,7 @@ class Breaking:
         log.reduces += 1
         async with penstock.write_sheet(ctx, "out.jsonl", ["n"]) as sheet:
             await sheet.write([{"n": log.reduces}])
-        if log.reduces == 1:
+        if log.reduces < ctx.input.get("reduces", 2):
             raise OSError("the disk is full")
         return {"files": sheet.names, **await count(ctx)}
 
@@ -233,6 +233,16 @@ async def test_a_split_that_always_breaks_fails_the_instance_and_says_why(node: 
     assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=50)
 
 
+async def test_a_reduce_that_always_breaks_fails_the_instance_and_is_tried_again_alone(node: Plant) -> None:
+    view = await node.run("breaking", {"splits": 1, "reduces": 9})
+    assert (view.state, view.reason) == ("failed", "reducing: OSError: the disk is full")
+    assert view.counts == Counts(succeeded=50)
+    before, log.reduces = log.ran.copy(), 9
+    await node.desk.retry(view.instance_id)
+    assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=50)
+    assert log.ran == before
+
+
 async def test_a_silent_splitters_chunks_are_never_read(node: Plant) -> None:
     view = await node.desk.submit("plain", ["gate"])
     with anyio.fail_after(LONG_S):
@@ -285,6 +295,20 @@ async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -
     assert view.counts.succeeded >= 1
     assert (await node.desk.cancel(view.instance_id)).state == "cancelled"
     assert log.reduces == 0
+
+
+async def test_cancelled_by_mistake_what_had_not_ended_is_run(node: Plant) -> None:
+    view = await node.desk.submit("plain", ["gate"] + ["ok"] * 99)
+    with anyio.fail_after(LONG_S):
+        await log.began.wait()
+    await node.desk.cancel(view.instance_id)
+    with pytest.raises(NotAccepted, match="is cancelling"):
+        await node.desk.retry(view.instance_id)
+    log.gate.set()
+    assert (await node.until(view.instance_id, "cancelled")).counts.cancelled > 0
+    await node.desk.retry(view.instance_id)
+    assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=100)
+    assert log.ran == Counter(range(100))
 
 
 async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:

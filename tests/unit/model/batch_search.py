@@ -133,7 +133,7 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
             yield world._replace(record=moved)
     if record.state in ("splitting", "reducing") and record.step_attempts < rules.most_splits:
         yield world._replace(record=moves.renew_step(record, record.step_fence, 1))
-    if record.state in ("done", "failed") and world.retries < rules.most_retries:
+    if record.state in FINAL and world.retries < rules.most_retries:
         again = moves.retry(record)
         if again is not record:
             yield world._replace(record=again, retries=1)
