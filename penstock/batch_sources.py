@@ -40,6 +40,8 @@ MOST_BYTES = 256 * 1024 * 1024
 MOST_REASON = 300
 KEPT = "5m"
 """How long a point in time stands between two pages: as long as the slowest commit of one may take."""
+MOST_PARTS = 1_024
+"""The most slices a server takes (`index.max_slices_per_pit`), and the most shards of one index."""
 TRIES = 5
 TRY_AGAIN_S = 0.5
 BUSY = (429, 502, 503, 504)
@@ -135,6 +137,7 @@ class _Hits(msgspec.Struct):
 
 
 class _Shards(msgspec.Struct):
+    total: int = 1
     failed: int = 0
 
 
@@ -142,27 +145,28 @@ class _Page(msgspec.Struct):
     hits: _Hits
     timed_out: bool = False
     shards: _Shards = msgspec.field(name="_shards", default_factory=_Shards)
-    pit_id: str = ""
 
 
 class _Pit(msgspec.Struct):
     pit_id: str
+    shards: _Shards = msgspec.field(name="_shards", default_factory=_Shards)
 
 
 async def opensearch_rows(
-    url: str, index: str, query: Mapping[str, Any] | None = None, page: int = 1_000, *, sort: str = "_shard_doc"
+    url: str, index: str, query: Mapping[str, Any] | None = None, page: int = 1_000
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yield the documents of an index (or a pattern of some) that a query finds, `page` at a time, each as its fields
-    and `_id`. All are of one point in time, whatever is written meanwhile. `query` is OpenSearch's own, all documents
-    without. `sort`: a field that no two documents share, where the server does not know `_shard_doc`.
-    Raises UsageError, SourceFailed."""
+    """Yield the documents of an index (or a pattern of some) that a query finds, at most `page` at a time, each as its
+    fields and `_id`. All are of one point in time, whatever is written meanwhile, in no order. `query` is OpenSearch's
+    own, all documents without. OpenSearch 2.4 or later. Raises UsageError, SourceFailed."""
     _check_page(page)
+    if not index:
+        raise UsageError("no index: say its name, or a pattern such as products-*")
     address, headers = _http_url(*_address(url))
     async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=120)) as session:
         search = _Search(session, address, index)
         await search.open()
         try:
-            async with aclosing(search.pages(dict(query or {"match_all": {}}), page, sort)) as pages:
+            async with aclosing(search.pages(dict(query or {"match_all": {}}), page)) as pages:
                 async for hits in pages:
                     yield [{**hit.source, "_id": hit.id} for hit in hits]
         finally:
@@ -187,49 +191,56 @@ def _http_url(url: str, is_reference: bool) -> tuple[HttpUrl, dict[str, str]]:
 
 
 class _Search:
-    """One point in time, and the pages of a search in it."""
+    """One point in time, and the pages of a search in it.
+
+    A page goes on after the last hit of the one before, so no two hits may sort alike. `_doc`, the number a document
+    has in its shard, tells apart those of one shard and costs no memory; `_shard_doc` not those of two indices (and
+    servers before 3.3 know no such thing). So the search is sliced: with as many slices as shards, no slice meets two
+    shards of one index, and `_doc` and `_index` are enough in each."""
 
     def __init__(self, session: aiohttp.ClientSession, url: HttpUrl, index: str) -> None:
         self._session = session
         self._url = url
         self._index = index
-        self._pit = ""
+        self._pit = _Pit("")
 
     async def open(self) -> None:
-        """Take the point in time."""
-        path = self._url / self._index / "_search" / "point_in_time"
-        raw = await self._asked("POST", path % {"keep_alive": KEPT}, None)
-        self._pit = self._decoded(raw, _Pit).pit_id
+        """Take the point in time, of all the shards or of none."""
+        path = self._url.joinpath(quote(self._index, safe=",*"), encoded=True) / "_search" / "point_in_time"
+        asked = {"keep_alive": KEPT, "allow_partial_pit_creation": "false", "allow_no_indices": "false"}
+        self._pit = self._decoded(await self._asked("POST", path % asked, None), _Pit)
 
-    async def pages(self, query: dict[str, Any], size: int, sort: str) -> AsyncGenerator[list[_Hit], None]:
-        """Yield the hits, page after page."""
-        after: msgspec.Raw | None = None
-        while True:
+    async def pages(self, query: dict[str, Any], size: int) -> AsyncGenerator[list[_Hit], None]:
+        """Yield the hits, slice after slice and page after page."""
+        parts = min(self._pit.shards.total, MOST_PARTS)
+        for part in range(parts):
             asked: dict[str, Any] = {
                 "size": size,
                 "query": query,
-                "pit": {"id": self._pit, "keep_alive": KEPT},
-                "sort": [{sort: "asc"}],
+                "pit": {"id": self._pit.pit_id, "keep_alive": KEPT},
+                "sort": [{"_doc": "asc"}, {"_index": "asc"}],
                 "track_total_hits": False,
             }
-            if after is not None:
-                asked["search_after"] = after
-            page = self._decoded(await self._asked("POST", self._url / "_search", asked), _Page)
-            self._pit = page.pit_id or self._pit
-            if page.timed_out or page.shards.failed:
-                raise SourceFailed(
-                    f"{self._index}: {page.shards.failed} shards failed; some documents would be missing"
-                )
-            if not page.hits.hits:
-                return
-            yield page.hits.hits
-            after = page.hits.hits[-1].sort
+            if parts > 1:
+                asked["slice"] = {"field": "_seq_no", "id": part, "max": parts}
+            hits = await self._page(asked)
+            while hits:
+                yield hits
+                asked["search_after"] = hits[-1].sort
+                hits = await self._page(asked) if len(hits) == size else []
+
+    async def _page(self, asked: dict[str, Any]) -> list[_Hit]:
+        page = self._decoded(await self._asked("POST", self._url / "_search", asked), _Page)
+        if page.timed_out or page.shards.failed:
+            why = "the search timed out" if page.timed_out else f"{page.shards.failed} shards failed"
+            raise SourceFailed(f"{self._index}: {why}; some documents would be missing")
+        return page.hits.hits
 
     async def close(self) -> None:
         """Give the point in time back. The server does it by itself later, if this does not reach it."""
         with anyio.move_on_after(5):
             try:
-                await self._once("DELETE", self._url / "_search" / "point_in_time", {"pit_id": [self._pit]})
+                await self._once("DELETE", self._url / "_search" / "point_in_time", {"pit_id": [self._pit.pit_id]})
             except (aiohttp.ClientError, TimeoutError):
                 return
 
