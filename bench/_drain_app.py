@@ -34,6 +34,10 @@ async def lists(jobs: list[penstock.Job]) -> None:
 
 @penstock.job("noted")
 async def noted(note: Note) -> None:
-    """Writes down which job it was given, and how long after its adding."""
+    write_down(note)
+
+
+def write_down(note: Note) -> None:
+    """Say which job was given, and how long after its adding."""
     waited_ns = time.monotonic_ns() - note.at_ns
     os.write(_opened(note.path), b"%d %d\n" % (note.number, waited_ns))

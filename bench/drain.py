@@ -1,6 +1,7 @@
 """How fast two worker processes drain no-op jobs: ours, one job a call and in lists, and bare nats-py's.
 
-Also: how long a job is from its adding to its handler at 200 a second, and what a kill -9 of one worker costs.
+Also: how long a job is from its adding to its handler at 200 a second, beside a message of bare nats-py's in the same
+seconds, and what a kill -9 of one worker costs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import msgspec
+import nats
 
 from actors.job_store import JobStore, Stored
 from bench._drain_app import Note
@@ -30,7 +32,7 @@ BACK_S = 5.0
 ROUNDS = 3
 ONE, LISTS, THEIRS = 20_000, 40_000, 20_000
 """Jobs a round."""
-TIMED, A_SECOND = 800, 200
+TIMED, A_SECOND = 3_000, 200
 KILLED = 20_000
 LIMIT_S = 120
 """Of a busy machine; a quiet one needs a third of it."""
@@ -44,15 +46,17 @@ async def run() -> Result:
     async with fetch_bench() as bench:
         spec = job_consumer(bench.connection.namespace, "theirs")
         await ensure_consumer(bench.connection, spec)
-        async with two_of("bench._drain_theirs", bench.url, spec.stream, spec.name):
+        async with two_of("bench._drain_theirs", bench.url, spec.stream, spec.name, "drain"):
             for name in WORKERS:
                 await bench.node(name, "--roles", "worker", "--app", "bench._drain_app")
             ours = await _rounds(bench)
-        waited_ms = await _waits(bench)
+        spec = job_consumer(bench.connection.namespace, "timed")
+        await ensure_consumer(bench.connection, spec)
+        async with two_of("bench._drain_theirs", bench.url, spec.stream, spec.name, "note"):
+            waited, theirs_waited = await _waits(bench)
         back_s, lost = await _kill(bench)
     one, lists, theirs = (statistics.median(ours[side]) for side in ("one", "lists", "theirs"))
-    cuts = statistics.quantiles(waited_ms, n=100)
-    p50_ms, p99_ms = statistics.median(waited_ms), cuts[98]
+    (p50_ms, p99_ms), (their_p50_ms, their_p99_ms) = _middle_and_tail(waited), _middle_and_tail(theirs_waited)
     is_fast = one >= ONE_REACH and lists >= LISTS_REACH
     return Result(
         what="no-op jobs of 200 B drained by two workers, in lists",
@@ -67,6 +71,8 @@ async def run() -> Result:
             "one_a_call_ratio": round(Rounds(ours["one"], ours["theirs"]).ratio, 2),
             "add_to_handler_p50_ms": round(p50_ms, 2),
             "add_to_handler_p99_ms": round(p99_ms, 2),
+            "nats_py_publish_to_handler_p50_ms": round(their_p50_ms, 2),
+            "nats_py_publish_to_handler_p99_ms": round(their_p99_ms, 2),
             "killed_back_s": round(back_s, 2),
             "killed_lost": lost,
         },
@@ -138,18 +144,30 @@ async def _until(bench: Bench, topic: str, is_so: Callable[[dict[str, Any]], boo
 # ---- how soon, and what a kill costs
 
 
-async def _waits(bench: Bench) -> list[float]:
-    """Add jobs at an even pace; return how many milliseconds each took to its handler."""
-    path = bench.folder / "waits"
-    store = JobStore(bench.connection, bench.publisher, bench.connection.namespace, SYSTEM)
-    began_s = monotonic_s()
-    for number in range(TIMED):
-        await anyio.sleep(max(0.0, began_s + number / A_SECOND - monotonic_s()))
-        note = Note(str(path), number, int(monotonic_s() * 1e9))
-        (answer,) = await store.add_many([(_noted(f"timed{number}", note), "keep")])
-        assert isinstance(answer, Stored)
-    waited = await _notes(path, TIMED)
-    return [waited_ns / 1e6 for waited_ns in waited.values()]
+async def _waits(bench: Bench) -> tuple[list[float], list[float]]:
+    """Add jobs at an even pace, and publish as many messages by bare nats-py, in turn; return how many milliseconds
+    each of ours and each of theirs took to its handler."""
+    paths = bench.folder / "waits", bench.folder / "waits_theirs"
+    namespace = bench.connection.namespace
+    store = JobStore(bench.connection, bench.publisher, namespace, SYSTEM)
+    client = await nats.connect(bench.url)
+    publish, began_s = client.jetstream().publish, monotonic_s()
+    for number in range(2 * TIMED):
+        await anyio.sleep(max(0.0, began_s + number / 2 / A_SECOND - monotonic_s()))
+        note = Note(str(paths[number % 2]), number, int(monotonic_s() * 1e9))
+        if number % 2:
+            await publish(namespace.job("ready", "timed", f"theirs{number}"), msgspec.json.encode(note))
+        else:
+            (answer,) = await store.add_many([(_noted(f"timed{number}", note), "keep")])
+            assert isinstance(answer, Stored)
+    waited = [await _notes(path, TIMED) for path in paths]
+    await client.close()
+    ours, theirs = ([waited_ns / 1e6 for waited_ns in each.values()] for each in waited)
+    return ours, theirs
+
+
+def _middle_and_tail(waited_ms: list[float]) -> tuple[float, float]:
+    return statistics.median(waited_ms), statistics.quantiles(waited_ms, n=100)[98]
 
 
 async def _kill(bench: Bench) -> tuple[float, int]:
