@@ -19,8 +19,18 @@ from actors.model import batch_moves as moves
 from actors.model.batch_record import FINAL, Instance, beat_key, known_items, made_so_far, shown_state
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
-from penstock.batch_sheets import SheetInput
-from penstock.batch_views import UPLOAD_BYTES, Beat, ItemPage, ItemView, View, Wanted, result_file, upload_name
+from penstock.batch_sheets import SheetInput, sheet_of
+from penstock.batch_views import (
+    UPLOAD_BYTES,
+    Beat,
+    ItemPage,
+    ItemView,
+    View,
+    Wanted,
+    is_upload_of,
+    result_file,
+    upload_name,
+)
 from penstock.errors import NotAccepted, UsageError
 from penstock.sheets.kinds import check_encoding
 from penstock.sheets.limits import BadSheet
@@ -127,7 +137,7 @@ class BatchDesk:
         return url
 
     async def _sheet_input(self, instance_id: str, file: str, *, params: Raw, **named: str) -> Raw:
-        info = await self._files.info(file) if file.startswith(f"{instance_id}/upload-") else None
+        info = await self._files.info(file) if is_upload_of(instance_id, file) else None
         if info is None:
             raise UsageError(
                 f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
@@ -152,7 +162,7 @@ class BatchDesk:
         try:
             return await self._instances.create(record)
         except InstanceExists as taken:
-            first, ours = _sheet_of(taken.first), _sheet_of(record)
+            first, ours = (sheet_of(each.instance_id, each.input) for each in (taken.first, record))
             if ours is not None and (first is None or first.file != ours.file):
                 await self._files.delete(ours.file)
             is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
@@ -316,13 +326,6 @@ def _input_of(given: Any) -> Raw:
     if len(bytes(asked)) > INPUT_BYTES:
         raise UsageError(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
     return Raw(bytes(asked) or b"null")
-
-
-def _sheet_of(record: Instance) -> SheetInput | None:
-    try:
-        return msgspec.json.decode(record.input, type=SheetInput)
-    except msgspec.MsgspecError:
-        return None
 
 
 def _checked_encoding(name: str) -> str:

@@ -14,6 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from actors.batch_worker.contexts import ItemResult, ReduceContext, SplitContext
+from penstock.batch_views import is_upload_of
 from penstock.sheets.kinds import SheetKind
 from penstock.sheets.limits import BadSheet
 from penstock.sheets.parsing import parse_sheet
@@ -21,7 +22,7 @@ from penstock.sheets.rows import Row
 from penstock.sheets.writing import SheetWriter, open_sheet
 from streams.files import FileInfo, Files
 
-__all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
+__all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "sheet_of", "split_sheet", "write_sheet"]
 
 PAGE = 1_000
 STATUS, REASON, ROW = "status", "reason", "row"
@@ -51,12 +52,24 @@ class SheetRow(msgspec.Struct, frozen=True, array_like=True):
 
 async def split_sheet(context: SplitContext) -> None:
     """Commit each row of the uploaded sheet."""
-    given = context.read_input(SheetInput)
+    given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
+    if given is None:
+        raise BadSheet("no file was handed in; the items of this task are its rows")
     async for rows in read_sheet(
         context.files, given.file, name=given.name, sheet=given.sheet, encoding=given.encoding
     ):
         await context.commit(*(SheetRow(number, cells) for number, cells in rows))
         context.progress(rows[-1][0])
+
+
+def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
+    """Return the sheet that an instance was submitted with; None if its input is another. A file that was not uploaded
+    for this instance is none: a submitter may write anything into an input, other people's files, too."""
+    try:
+        sheet = msgspec.json.decode(given, type=SheetInput)
+    except msgspec.MsgspecError:
+        return None
+    return sheet if is_upload_of(instance_id, sheet.file) else None
 
 
 async def read_sheet(

@@ -9,7 +9,17 @@ from actors.model.batch_record import FINAL, Moment
 from penstock.errors import NotAccepted
 from streams.batch_messages import Counts, Status
 
-__all__ = ["UPLOAD_BYTES", "Beat", "ItemPage", "ItemView", "View", "Wanted", "result_file", "upload_name"]
+__all__ = [
+    "UPLOAD_BYTES",
+    "Beat",
+    "ItemPage",
+    "ItemView",
+    "View",
+    "Wanted",
+    "is_upload_of",
+    "result_file",
+    "upload_name",
+]
 
 UPLOAD_BYTES = 200 * 1024 * 1024
 Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
@@ -69,7 +79,16 @@ class ItemPage(Struct, frozen=True):
 
 def upload_name(instance_id: str) -> str:
     """Return a fresh name for an upload in the object store: one that is sent again does not touch the first one."""
-    return f"{instance_id}/upload-{secrets.token_hex(4)}"
+    return f"{_uploads(instance_id)}{secrets.token_hex(4)}"
+
+
+def is_upload_of(instance_id: str, file: str) -> bool:
+    """Whether a name in the object store is one that `upload_name` made for this instance, and nobody else's file."""
+    return file.startswith(_uploads(instance_id))
+
+
+def _uploads(instance_id: str) -> str:
+    return f"{instance_id}/upload-"
 
 
 def result_file(view: View, name: str = "") -> str:

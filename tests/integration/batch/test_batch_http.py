@@ -231,6 +231,27 @@ async def test_an_instance_is_its_tenants_alone(node: BatchNode, client: ClientS
     assert (await told(client, "PATCH", "/v1/tasks/count", json={"item_rate": 1}, **acme))[0] == 403
 
 
+async def test_an_input_that_names_anothers_file_neither_reads_nor_removes_it(
+    node: BatchNode, client: ClientSession
+) -> None:
+    acme, other = ({"headers": bearer(node, name)} for name in ("acme", "other"))
+    sent = {"headers": {**acme["headers"], **CSV}}
+    await told(client, "POST", "/v1/batches/register", data=SHEET, params={"id": "secret"}, **sent)
+    assert (await over(client, "secret", **acme))["state"] == "done"
+    for stolen in ("acme--secret/result.xlsx", "acme--secret/upload-1"):
+        await told(client, "POST", "/v1/batches/register", json={"file": "x"}, params={"id": "thief"}, **other)
+        status, _ = await told(
+            client, "POST", "/v1/batches/register", json={"file": stolen}, params={"id": "thief"}, **other
+        )
+        assert status == 409
+        _, made = await told(client, "POST", "/v1/batches/register", json={"file": stolen}, **other)
+        view = await over(client, made["id"], **other)
+        assert (view["state"], view["items"]) == ("failed", None)
+        assert "no file was handed in" in view["reason"]
+    async with client.get("/v1/batches/secret/result", **acme) as answer:
+        assert answer.status == 200
+
+
 async def test_a_token_does_what_its_verbs_and_topics_say(node: BatchNode, client: ClientSession) -> None:
     reader, counter = ({"headers": bearer(node, name)} for name in ("reader", "counter"))
     assert (await told(client, "GET", "/v1/tasks", **reader))[0] == 200

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import os
+import re
 import sqlite3
 import uuid
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import asyncpg
 import msgspec
 import pytest
@@ -143,56 +148,96 @@ async def test_a_postgres_that_is_not_there_is_told() -> None:
 
 
 class Index:
-    """An OpenSearch with one index, as strict as the real one: a search is of a point in time that is open, has no
-    index in its path, and goes on after the sort values of the last hit. Each page renews the point's id."""
+    """An OpenSearch with one index of three shards, which answers as the real ones do (2.19, 3.8): a search is of a
+    point in time that is open, has no index in its path, and goes on after what the last hit sorts by; hits that sort
+    alike are lost between two pages. A shard that is not there is missing without a word, if that is allowed."""
 
     def __init__(self, count: int) -> None:
-        self.documents = [{"sku": f"SKU-{number}"} for number in range(count)]
-        self.points: dict[str, list[dict[str, str]]] = {}
+        self.shards = [[{"sku": f"SKU-{number}"} for number in range(shard, count, 3)] for shard in range(3)]
+        self.points: dict[str, list[list[dict[str, str]]]] = {}
         self.opened = 0
+        self.lost = 0
         self.searches: list[dict[str, Any]] = []
         self.troubles: list[web.Response] = []
 
     async def open(self, request: web.Request) -> web.Response:
-        if request.match_info["index"] != "products-*" or request.query.get("keep_alive") != "5m":
-            return web.json_response({"error": "index_not_found_exception"}, status=404)
-        return web.json_response({"pit_id": self._renewed(list(self.documents)), "_shards": {"failed": 0}})
-
-    def _renewed(self, documents: list[dict[str, str]]) -> str:
+        index, asked = request.match_info["index"], request.query
+        if not asked.get("keep_alive"):
+            return refused(
+                400, "action_request_validation_exception", "Validation Failed: 1: keep alive not specified;"
+            )
+        if index != "products-*":
+            if "*" in index and asked.get("allow_no_indices") != "false":
+                return refused(400, "illegal_argument_exception", "invalid id: [null]")
+            return refused(404, "index_not_found_exception", f"no such index [{index}]")
+        if self.lost and asked.get("allow_partial_pit_creation") == "false":
+            reason = f"Search rejected due to missing shards [[products-1][{self.lost}]]."
+            return refused(503, "search_phase_execution_exception", reason)
         self.opened += 1
         point = f"pit-{self.opened}"
-        self.points[point] = documents
-        return point
+        self.points[point] = [list(shard) for shard in self.shards[: 3 - self.lost]]
+        told = {"total": 3, "successful": 3 - self.lost, "skipped": 0, "failed": 0}
+        return web.json_response({"pit_id": point, "_shards": told, "creation_time": 1})
 
     async def search(self, request: web.Request) -> web.Response:
         asked = await request.json()
         self.searches.append(asked)
         if self.troubles:
             return self.troubles.pop()
-        if asked["pit"]["id"] not in self.points or not asked["pit"]["keep_alive"]:
-            return web.json_response({"error": "search_context_missing_exception"}, status=404)
-        if asked["sort"] != [{"_shard_doc": "asc"}] or not 1 <= asked["size"] <= 10_000 or "from" in asked:
-            return web.json_response({"error": "illegal_argument_exception"}, status=400)
-        documents = self.points.pop(asked["pit"]["id"])
-        first = asked["search_after"][0] + 1 if "search_after" in asked else 0
-        self.documents.insert(0, {"sku": "late"})  # whoever reads the index and not its point in time sees it
-        hits = [
-            {"_index": "products-1", "_id": f"id-{number}", "_score": None, "_source": document, "sort": [number]}
-            for number, document in enumerate(documents[first : first + asked["size"]], first)
+        if unknown := sorted(asked["query"].keys() - {"match_all", "term"}):
+            return refused(400, "parsing_exception", f"unknown query [{unknown[0]}]")
+        shards = self.points.get(asked["pit"]["id"])
+        if shards is None:
+            cause = ("search_context_missing_exception", "No search context found for id [1]")
+            return refused(404, "search_phase_execution_exception", "all shards failed", cause)
+        if asked["size"] > 10_000:
+            reason = "Result window is too large, from + size must be less than or equal to: [10000]"
+            return refused(
+                400, "search_phase_execution_exception", "all shards failed", ("illegal_argument_exception", reason)
+            )
+        part = asked.get("slice")
+        if part and part["max"] < 2:
+            return refused(400, "x_content_parse_exception", "[1:33] [slice] failed to parse field [max]")
+        chosen = shards[part["id"] :: part["max"]] if part else shards
+        self.shards[0].insert(0, {"sku": "late"})  # whoever reads the index and not its point in time sees it
+        return web.json_response(
+            {
+                "pit_id": asked["pit"]["id"],
+                "took": 1,
+                "timed_out": False,
+                "_shards": {"total": len(shards), "successful": len(shards), "skipped": 0, "failed": 0},
+                "hits": {"max_score": None, "hits": self._hits(chosen, asked)},
+            }
+        )
+
+    def _hits(self, shards: list[list[dict[str, str]]], asked: dict[str, Any]) -> list[dict[str, Any]]:
+        assert asked["sort"] == [{"_doc": "asc"}, {"_index": "asc"}]
+        after = asked.get("search_after", [-1, ""])
+        found: list[dict[str, Any]] = [
+            {
+                "_index": "products-1",
+                "_id": f"id-{each['sku']}",
+                "_score": None,
+                "_source": each,
+                "sort": [place, "products-1"],
+            }
+            for shard in shards
+            for place, each in enumerate(shard)
+            if [place, "products-1"] > after
         ]
-        told = {
-            "pit_id": self._renewed(documents),
-            "timed_out": False,
-            "_shards": {"failed": 0},
-            "hits": {"hits": hits},
-        }
-        return web.json_response(told)
+        return sorted(found, key=itemgetter("sort"))[: asked["size"]]
 
     async def close(self, request: web.Request) -> web.Response:
-        closed = [self.points.pop(point, None) is not None for point in (await request.json())["pit_id"]]
-        return web.json_response(
-            {"pits": [{"successful": each} for each in closed]}, status=200 if all(closed) else 404
-        )
+        points = (await request.json())["pit_id"]
+        for point in points:
+            self.points.pop(point, None)
+        return web.json_response({"pits": [{"successful": True, "pit_id": point} for point in points]})
+
+
+def refused(status: int, type_: str, reason: str, cause: tuple[str, str] | None = None) -> web.Response:
+    root_type, root_reason = cause or (type_, reason)
+    error = {"root_cause": [{"type": root_type, "reason": root_reason}], "type": type_, "reason": reason}
+    return web.json_response({"error": error, "status": status}, status=status)
 
 
 @asynccontextmanager
@@ -205,7 +250,7 @@ async def opensearch(index: Index, *, user: str = "") -> AsyncIterator[str]:
         return response
 
     app = web.Application(middlewares=[check])
-    app.router.add_post("/{index}/_search/point_in_time", index.open)
+    app.router.add_post("/{index:[^/]+}/_search/point_in_time", index.open)
     app.router.add_post("/_search", index.search)
     app.router.add_delete("/_search/point_in_time", index.close)
     runner = web.AppRunner(app)
@@ -220,13 +265,13 @@ async def opensearch(index: Index, *, user: str = "") -> AsyncIterator[str]:
 async def test_an_indexs_documents_come_by_page_of_one_point_in_time() -> None:
     index = Index(COUNT)
     async with opensearch(index) as url:
-        found = await pages(penstock.opensearch_rows(url, "products-*", {"term": {"shop": 1}}, page=1_000))
-    assert [len(page) for page in found] == [1_000, 1_000, 500]
-    assert found[0][0] == {"sku": "SKU-0", "_id": "id-0"}
-    assert [row["sku"] for page in found for row in page] == [f"SKU-{number}" for number in range(COUNT)]
+        found = await pages(penstock.opensearch_rows(url, "products-*", {"term": {"shop": 1}}, page=417))
+    assert [len(page) for page in found] == [417, 417, 417, 416, 417, 416]
+    assert found[0][0] == {"sku": "SKU-0", "_id": "id-SKU-0"}
+    assert sorted(row["sku"] for page in found for row in page) == sorted(f"SKU-{number}" for number in range(COUNT))
     assert index.points == {}
     assert index.searches[0]["query"] == {"term": {"shop": 1}}
-    assert len(index.searches) == 4
+    assert len(index.searches) == 7
 
 
 async def test_the_point_in_time_is_closed_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,13 +281,15 @@ async def test_the_point_in_time_is_closed_whoever_leaves(monkeypatch: pytest.Mo
         async with aclosing(penstock.opensearch_rows(url, "products-*", page=10)) as rows:
             assert len(await anext(rows)) == 10
         assert index.points == {}
-        index.troubles = [web.json_response({"error": "parsing_exception"}, status=400)]
-        with pytest.raises(penstock.SourceFailed, match=r"400: .*parsing_exception"):
+        with pytest.raises(penstock.SourceFailed, match=r"400: .*unknown query \[nonsense\]"):
             await pages(penstock.opensearch_rows(url, "products-*", {"nonsense": {}}))
         assert index.points == {}
-        partial = {"hits": {"hits": []}, "_shards": {"failed": 1}}
+        partial = {"hits": {"hits": []}, "timed_out": False, "_shards": {"total": 3, "failed": 1}}
         index.troubles = [web.json_response(partial)]
         with pytest.raises(penstock.SourceFailed, match="1 shards failed"):
+            await pages(penstock.opensearch_rows(url, "products-*"))
+        index.troubles = [web.json_response({**partial, "timed_out": True})]
+        with pytest.raises(penstock.SourceFailed, match="the search timed out"):
             await pages(penstock.opensearch_rows(url, "products-*"))
         index.troubles = [web.Response(text="<html>")]
         with pytest.raises(penstock.SourceFailed, match="no answer of an OpenSearch"):
@@ -253,17 +300,76 @@ async def test_the_point_in_time_is_closed_whoever_leaves(monkeypatch: pytest.Mo
     assert index.points == {}
 
 
+async def test_a_point_in_time_that_is_gone_is_told() -> None:
+    index = Index(30)
+    async with opensearch(index) as url, aclosing(penstock.opensearch_rows(url, "products-*", page=5)) as rows:
+        assert len(await anext(rows)) == 5
+        index.points.clear()
+        with pytest.raises(penstock.SourceFailed, match="No search context found"):
+            await anext(rows)
+
+
+async def test_an_index_that_is_not_whole_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_sources, "TRY_AGAIN_S", 0.001)
+    index = Index(30)
+    index.lost = 1
+    async with opensearch(index) as url:
+        with pytest.raises(penstock.SourceFailed, match=r"503: .*missing shards"):
+            await pages(penstock.opensearch_rows(url, "products-*"))
+        for name in ("nothing", "nothing-*", "<logs-{now/d}>", "../_cat"):
+            with pytest.raises(penstock.SourceFailed, match=rf"404: .*no such index \[{re.escape(name)}\]"):
+                await pages(penstock.opensearch_rows(url, name))
+        with pytest.raises(penstock.UsageError, match="no index"):
+            await pages(penstock.opensearch_rows(url, ""))
+
+
 async def test_what_is_no_opensearch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_sources, "TRY_AGAIN_S", 0.001)
     with pytest.raises(penstock.SourceFailed, match="ClientConnectorError"):
         await pages(penstock.opensearch_rows("http://127.0.0.1:1", "products"))
     for url in ("ftp://host", "nonsense", "http://me:hunter2@host"):
-        with pytest.raises(penstock.UsageError) as refused:
+        with pytest.raises(penstock.UsageError) as refusal:
             await pages(penstock.opensearch_rows(url, "products"))
-        assert "hunter2" not in str(refused.value)
-    async with opensearch(Index(1)) as url:
-        with pytest.raises(penstock.SourceFailed, match="404"):
-            await pages(penstock.opensearch_rows(url, "nothing"))
+        assert "hunter2" not in str(refusal.value)
+
+
+async def test_a_real_opensearchs_documents_come_once_each() -> None:
+    """Of two indices that number their documents alike, while one is written to."""
+    if (url := os.environ.get("PENSTOCK_TEST_OPENSEARCH")) is None:
+        pytest.skip("PENSTOCK_TEST_OPENSEARCH does not say where a real OpenSearch is")
+    pattern = f"penstock-{uuid.uuid4().hex}"
+    async with aiohttp.ClientSession(url, headers={"Content-Type": "application/x-ndjson"}) as session:
+        try:
+            for index, shards in ((f"{pattern}-a", 3), (f"{pattern}-b", 2)):
+                settings = {"settings": {"number_of_shards": shards, "number_of_replicas": 0}}
+                await said(session.put(f"/{index}", json=settings, headers={"Content-Type": "application/json"}))
+                await write(session, index, "index", range(COUNT))
+            found = []
+            async for page in penstock.opensearch_rows(url, f"{pattern}-*", page=300):
+                found += [(row["_id"], row["sku"]) for row in page]
+                assert len(page) <= 300
+                await write(session, f"{pattern}-a", "index", range(COUNT + len(found), COUNT + len(found) + 9))
+                await write(session, f"{pattern}-a", "delete", range(COUNT - len(found) % COUNT, COUNT))
+            assert sorted(found) == sorted(2 * [(str(number), f"SKU-{number}") for number in range(COUNT)])
+            points = (await said(session.get("/_search/point_in_time/_all")))["pits"]
+            assert not [each for each in points if pattern.encode() in urlsafe_b64decode(each["pit_id"])]
+        finally:
+            await said(session.delete(f"/{pattern}-a,{pattern}-b"))
+
+
+async def write(session: aiohttp.ClientSession, index: str, action: str, numbers: range) -> None:
+    lines: list[str] = []
+    for number in numbers:
+        lines.append(json.dumps({action: {"_id": str(number)}}))
+        lines += [json.dumps({"sku": f"SKU-{number}"})] if action == "index" else []
+    if lines:
+        await said(session.post(f"/{index}/_bulk?refresh=true", data="\n".join([*lines, ""])))
+
+
+async def said(asked: AbstractAsyncContextManager[aiohttp.ClientResponse]) -> Any:
+    async with asked as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
 
 
 # ---- in a split
