@@ -132,8 +132,13 @@ class _Hit(msgspec.Struct):
     sort: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _Total(msgspec.Struct):
+    value: int
+
+
 class _Hits(msgspec.Struct):
     hits: list[_Hit]
+    total: _Total | None = None
 
 
 class _Shards(msgspec.Struct):
@@ -153,11 +158,12 @@ class _Pit(msgspec.Struct):
 
 
 async def opensearch_rows(
-    url: str, index: str, query: Mapping[str, Any] | None = None, page: int = 1_000
+    url: str, index: str, query: Mapping[str, Any] | None = None, page: int = 1_000, *, sort: str = ""
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yield the documents of an index (or a pattern of some) that a query finds, at most `page` at a time, each as its
-    fields and `_id`. All are of one point in time, whatever is written meanwhile, in no order. `query` is OpenSearch's
-    own, all documents without. OpenSearch 2.4 or later. Raises UsageError, SourceFailed."""
+    fields and `_id`. All are of one point in time, whatever is written meanwhile. `query` is OpenSearch's own, all
+    documents without. `sort`: a field to order them by, which all have and no two share; in no order without.
+    OpenSearch 2.4 or later. Raises UsageError, SourceFailed."""
     _check_page(page)
     if not index:
         raise UsageError("no index: say its name, or a pattern such as products-*")
@@ -166,7 +172,8 @@ async def opensearch_rows(
         search = _Search(session, address, index)
         await search.open()
         try:
-            async with aclosing(search.pages(dict(query or {"match_all": {}}), page)) as pages:
+            asked = {"query": dict(query or {"match_all": {}}), "size": page}
+            async with aclosing(search.sorted(asked, sort) if sort else search.sliced(asked)) as pages:
                 async for hits in pages:
                     yield [{**hit.source, "_id": hit.id} for hit in hits]
         finally:
@@ -210,31 +217,43 @@ class _Search:
         asked = {"keep_alive": KEPT, "allow_partial_pit_creation": "false", "allow_no_indices": "false"}
         self._pit = self._decoded(await self._asked("POST", path % asked, None), _Pit)
 
-    async def pages(self, query: dict[str, Any], size: int) -> AsyncGenerator[list[_Hit], None]:
+    async def sliced(self, asked: dict[str, Any]) -> AsyncGenerator[list[_Hit], None]:
         """Yield the hits, slice after slice and page after page."""
         parts = min(self._pit.shards.total, MOST_PARTS)
+        asked |= {"sort": [{"_doc": "asc"}, {"_index": "asc"}], "track_total_hits": False}
         for part in range(parts):
-            asked: dict[str, Any] = {
-                "size": size,
-                "query": query,
-                "pit": {"id": self._pit.pit_id, "keep_alive": KEPT},
-                "sort": [{"_doc": "asc"}, {"_index": "asc"}],
-                "track_total_hits": False,
-            }
-            if parts > 1:
-                asked["slice"] = {"field": "_seq_no", "id": part, "max": parts}
-            hits = await self._page(asked)
-            while hits:
-                yield hits
-                asked["search_after"] = hits[-1].sort
-                hits = await self._page(asked) if len(hits) == size else []
+            only = {"slice": {"field": "_seq_no", "id": part, "max": parts}} if parts > 1 else {}
+            async with aclosing(self._pages(asked | only)) as pages:
+                async for page in pages:
+                    yield page.hits
 
-    async def _page(self, asked: dict[str, Any]) -> list[_Hit]:
+    async def sorted(self, asked: dict[str, Any], field: str) -> AsyncGenerator[list[_Hit], None]:
+        """Yield the hits in the order of a field, and count them: those that sort alike are lost between two pages."""
+        found = total = 0
+        async with aclosing(self._pages(asked | {"sort": [{field: "asc"}], "track_total_hits": True})) as pages:
+            async for page in pages:
+                found += len(page.hits)
+                total = page.total.value if page.total else 0
+                yield page.hits
+        if found != total:
+            raise SourceFailed(f"{self._index}: {found} of {total} documents: some have the same {field!r}, or none")
+
+    async def _pages(self, asked: dict[str, Any]) -> AsyncGenerator[_Hits, None]:
+        asked["pit"] = {"id": self._pit.pit_id, "keep_alive": KEPT}
+        page = await self._page(asked)
+        while page.hits:
+            yield page
+            if len(page.hits) < asked["size"]:
+                return
+            asked["search_after"] = page.hits[-1].sort
+            page = await self._page(asked)
+
+    async def _page(self, asked: dict[str, Any]) -> _Hits:
         page = self._decoded(await self._asked("POST", self._url / "_search", asked), _Page)
         if page.timed_out or page.shards.failed:
             why = "the search timed out" if page.timed_out else f"{page.shards.failed} shards failed"
             raise SourceFailed(f"{self._index}: {why}; some documents would be missing")
-        return page.hits.hits
+        return page.hits
 
     async def close(self) -> None:
         """Give the point in time back. The server does it by itself later, if this does not reach it."""

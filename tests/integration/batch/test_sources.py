@@ -200,32 +200,29 @@ class Index:
             return refused(400, "x_content_parse_exception", "[1:33] [slice] failed to parse field [max]")
         chosen = shards[part["id"] :: part["max"]] if part else shards
         self.shards[0].insert(0, {"sku": "late"})  # whoever reads the index and not its point in time sees it
+        found = [each for shard in chosen for each in enumerate(shard)]
+        hits = [
+            hit
+            for place, each in found
+            if (hit := self._hit(place, each, asked))["sort"] > asked.get("search_after", [])
+        ]
+        told: dict[str, Any] = {"max_score": None, "hits": sorted(hits, key=itemgetter("sort"))[: asked["size"]]}
+        if asked["track_total_hits"]:
+            told["total"] = {"value": len(found), "relation": "eq"}
         return web.json_response(
             {
                 "pit_id": asked["pit"]["id"],
                 "took": 1,
                 "timed_out": False,
                 "_shards": {"total": len(shards), "successful": len(shards), "skipped": 0, "failed": 0},
-                "hits": {"max_score": None, "hits": self._hits(chosen, asked)},
+                "hits": told,
             }
         )
 
-    def _hits(self, shards: list[list[dict[str, str]]], asked: dict[str, Any]) -> list[dict[str, Any]]:
-        assert asked["sort"] == [{"_doc": "asc"}, {"_index": "asc"}]
-        after = asked.get("search_after", [-1, ""])
-        found: list[dict[str, Any]] = [
-            {
-                "_index": "products-1",
-                "_id": f"id-{each['sku']}",
-                "_score": None,
-                "_source": each,
-                "sort": [place, "products-1"],
-            }
-            for shard in shards
-            for place, each in enumerate(shard)
-            if [place, "products-1"] > after
-        ]
-        return sorted(found, key=itemgetter("sort"))[: asked["size"]]
+    def _hit(self, place: int, document: dict[str, str], asked: dict[str, Any]) -> dict[str, Any]:
+        known = {"_doc": place, "_index": "products-1", **document}
+        by = [known[field] for each in asked["sort"] for field in each]
+        return {"_index": "products-1", "_id": f"id-{document['sku']}", "_score": None, "_source": document, "sort": by}
 
     async def close(self, request: web.Request) -> web.Response:
         points = (await request.json())["pit_id"]
@@ -272,6 +269,18 @@ async def test_an_indexs_documents_come_by_page_of_one_point_in_time() -> None:
     assert index.points == {}
     assert index.searches[0]["query"] == {"term": {"shop": 1}}
     assert len(index.searches) == 7
+
+
+async def test_documents_come_in_the_order_of_a_field_that_no_two_share() -> None:
+    index = Index(30)
+    async with opensearch(index) as url:
+        found = await pages(penstock.opensearch_rows(url, "products-*", page=12, sort="sku"))
+        assert [row["sku"] for page in found for row in page] == sorted(f"SKU-{number}" for number in range(30))
+        assert [len(page) for page in found] == [12, 12, 6]
+        index.shards = [[{"sku": f"SKU-{number}"} for number in range(10)] for shard in range(3)]
+        with pytest.raises(penstock.SourceFailed, match="26 of 30 documents: some have the same 'sku', or none"):
+            await pages(penstock.opensearch_rows(url, "products-*", page=10, sort="sku"))
+    assert index.points == {}
 
 
 async def test_the_point_in_time_is_closed_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,6 +360,12 @@ async def test_a_real_opensearchs_documents_come_once_each() -> None:
                 await write(session, f"{pattern}-a", "index", range(COUNT + len(found), COUNT + len(found) + 9))
                 await write(session, f"{pattern}-a", "delete", range(COUNT - len(found) % COUNT, COUNT))
             assert sorted(found) == sorted(2 * [(str(number), f"SKU-{number}") for number in range(COUNT)])
+            with pytest.raises(penstock.SourceFailed, match=f"300 of {COUNT} documents: some have the same"):
+                await pages(penstock.opensearch_rows(url, f"{pattern}-b", page=300, sort="_index"))
+            ordered = await pages(penstock.opensearch_rows(url, f"{pattern}-b", page=300, sort="sku.keyword"))
+            assert [row["sku"] for page in ordered for row in page] == sorted(
+                f"SKU-{number}" for number in range(COUNT)
+            )
             points = (await said(session.get("/_search/point_in_time/_all")))["pits"]
             assert not [each for each in points if pattern.encode() in urlsafe_b64decode(each["pit_id"])]
         finally:
