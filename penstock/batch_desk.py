@@ -107,6 +107,8 @@ class BatchDesk:
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
             raise UsageError(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
         asked = _input_of(given)
+        if tenant:
+            check_token("tenant", tenant)
         _check_name("name", name)
         _check_name("sheet", sheet)
         encoding = _checked_encoding(encoding)

@@ -19,6 +19,7 @@ from streams.errors import (
     NoStream,
     OutcomeUnknown,
     PermissionDenied,
+    StoreFull,
     StreamError,
 )
 from streams.frames import Message
@@ -127,6 +128,8 @@ def told(error: StreamError) -> PenstockError:
             return Unavailable("no node answers; start one with the role `desk` (penstock up), in this namespace")
         case Disconnected() | ConnectionLost():
             return Unavailable(str(error))
+        case StoreFull():
+            return Unavailable("the server's store is full, and nothing was stored: make room, or raise its limits")
         case PermissionDenied():
             return NotAccepted(str(error), code="forbidden")
         case _:

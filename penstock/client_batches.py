@@ -79,6 +79,7 @@ class Batches:
             "weight": weight,
             "callback": callback,
         }
+        ask = {name: value for name, value in ask.items() if value != ""}  # an older node knows fewer fields
         if file is None:
             return await self._view("submit", ask)
         if task not in [each.task for each in await self.tasks()]:
@@ -214,6 +215,11 @@ class Batches:
 
 async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
     """Write a file that is there wholly or not at all."""
+    place = anyio.Path(target)
+    if await place.is_dir():
+        raise UsageError(f"{target}: a directory; name the file that the result shall be written to")
+    if not await place.parent.is_dir():
+        raise UsageError(f"{target}: there is no directory {target.parent}; make it first")
     growing = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         async with await anyio.open_file(growing, "xb") as file:

@@ -59,7 +59,7 @@ class Outcome(Struct, frozen=True, array_like=True):
     info: Raw = NOTHING
 
 
-class Counts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Counts(Struct, frozen=True, kw_only=True):
     """Items whose end is known, each in one of them."""
 
     succeeded: int = 0

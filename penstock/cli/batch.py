@@ -1,5 +1,6 @@
 """`penstock batch`: a sheet handed in, followed row by row, steered, and its result fetched."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -368,5 +369,7 @@ def _number(name: str, value: str) -> float | int | None:
     try:
         number = float(value)
     except ValueError:
-        raise UsageError(f"{name}={value[:80]}: a number is needed") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{name}={value[:80]}: a number is needed")
     return int(number) if number.is_integer() else number

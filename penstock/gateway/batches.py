@@ -220,8 +220,9 @@ async def list_batches(shared: Shared, call: Call) -> Answer:
     asked, caller = query_of(BatchesQuery, call.query), call.caller
     with shared.load.work("other", caller.key), _telling(call):
         views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST)
-    mine = [view for view in views if caller.may_run(view.task)][: asked.limit]
-    return Answer(BatchesShown(batches=[_shown(call, view) for view in mine]))
+    reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
+    mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
+    return Answer(BatchesShown(batches=[_shown(call, view) for view in mine[: asked.limit]]))
 
 
 async def show(shared: Shared, call: Call) -> Answer:

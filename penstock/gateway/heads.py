@@ -80,7 +80,7 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
         host=host,
         forwarded=found.get(b"x-forwarded-for", b"").decode("latin-1"),
         is_upload=is_upload,
-        file_name=name_of_header(found.get(b"x-file-name", b"").decode("latin-1")),
+        file_name=name_of_header(found.get(b"x-file-name", b"")),
     )
 
 

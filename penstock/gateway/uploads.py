@@ -34,9 +34,9 @@ def is_sheet(media_type: str) -> bool:
     return media_type.partition(";")[0].strip().lower() in SHEETS
 
 
-def name_of_header(value: str) -> str:
-    """Return a file's name as `X-File-Name` has it: ASCII, other signs as percent escapes of UTF-8."""
-    return unquote(value)
+def name_of_header(value: bytes) -> str:
+    """Return a file's name as `X-File-Name` has it: UTF-8, or percent escapes of it."""
+    return unquote(value.decode(errors="replace"))
 
 
 def content_disposition(name: str) -> bytes:

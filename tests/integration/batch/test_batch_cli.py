@@ -78,9 +78,8 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
     assert UNSERVED in (await penstock("batch", "tasks")).ok().out
     changed = (await penstock("batch", "task", UNSERVED, "item_rate=2.5", "main_rate=3")).ok().out
     assert "item_rate = 2.5" in changed
-    assert (await penstock("batch", "task", UNSERVED, "item_rate=", "--json")).ok().json()["limits"] == {
-        "main_rate": 3.0
-    }
+    limits = (await penstock("batch", "task", UNSERVED, "item_rate=", "--json")).ok().json()["limits"]
+    assert limits == {"main_concurrency": 10, "main_rate": 3.0, "item_rate": 0.0, "item_concurrency": 0}
     assert "main_rate = 3" in (await penstock("batch", "task", UNSERVED)).ok().out
     assert "streaming" not in changed
     assert "streaming: items run before the split has ended" in (await penstock("batch", "task", "odd")).ok().out
@@ -104,6 +103,8 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("retry", "nobody"), 1, "no instance"),
         (("task", "nobody"), 2, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
+        (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),
+        (("submit", "--task", "count", "--input", "1", "--tenant", "x y.z"), 2, "tenant 'x y.z'"),
         (("task", UNSERVED, "item_rat=1"), 2, "item_rat"),
     ],
 )

@@ -146,6 +146,18 @@ async def test_what_cannot_be_sent_is_not_sent(batches: Batches, link: Connectio
     assert await uploads(link, "unsent") == []
 
 
+async def test_a_result_that_cannot_be_written_is_told_by_its_place(batches: Batches, tmp_path: Path) -> None:
+    sheet = tmp_path / "p.csv"
+    sheet.write_text("sku,price\nA1,1\n")
+    made = await batches.submit("register", file=sheet)
+    assert (await batches.wait(made.instance_id, timeout_s=30)).state == "done"
+    with pytest.raises(UsageError, match="a directory; name the file"):
+        await batches.result(made.instance_id, tmp_path)
+    with pytest.raises(UsageError, match="there is no directory"):
+        await batches.result(made.instance_id, tmp_path / "none" / "result.xlsx")
+    assert os.listdir(tmp_path) == ["p.csv"]
+
+
 async def test_limits_are_changed_one_by_one(batches: Batches) -> None:
     changed = await batches.limit("odd", item_rate=5, main_concurrency=2)
     assert (changed.limits.item_rate, changed.limits.main_concurrency) == (5, 2)

@@ -248,7 +248,7 @@ async def test_an_input_that_names_anothers_file_neither_reads_nor_removes_it(
         view = await over(client, made["id"], **other)
         assert (view["state"], view["items"]) == ("failed", None)
         assert "no file was handed in" in view["reason"]
-    async with client.get("/v1/batches/secret/result", **acme) as answer:
+    async with client.get("/v1/batches/secret/result", headers=acme["headers"]) as answer:
         assert answer.status == 200
 
 

@@ -39,7 +39,8 @@ async def test_an_input_is_submitted_and_looked_at(link: Connection, batches: Ba
     assert (made.number, made.told["instance_id"], made.told["task"]) == (0, "svc-1", "count")
     await batches.wait("svc-1", timeout_s=30)
     shown = (await ask(link, "show", {"id": "svc-1"})).told
-    assert (shown["state"], shown["counts"], shown["result"]) == ("done", {"succeeded": 3}, {"total": 3})
+    counts = {"succeeded": 3, "failed": 0, "unknown": 0, "skipped": 0, "cancelled": 0}
+    assert (shown["state"], shown["counts"], shown["result"]) == ("done", counts, {"total": 3})
     page = (await ask(link, "items", {"id": "svc-1", "status": "ok", "most": 2})).told
     assert [item["item"] for item in page["items"]] == [0, 1]
     rest = (await ask(link, "items", {"id": "svc-1", "cursor": page["cursor"]})).told

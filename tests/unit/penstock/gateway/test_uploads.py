@@ -44,6 +44,8 @@ def test_a_file_is_taken_at_one_place(method: str, path: bytes) -> None:
 
 def test_a_name_comes_as_percent_escapes() -> None:
     assert head(CSV, (b"x-file-name", b"pr%C3%BCfung%0A.csv")).file_name == "prüfung\n.csv"
+    assert head(CSV, (b"x-file-name", "prüfung.csv".encode())).file_name == "prüfung.csv"  # as curl sends it
+    assert head(CSV, (b"x-file-name", b"pr\xfcfung.csv")).file_name == "pr\ufffdfung.csv"
 
 
 async def test_a_file_that_grows_beyond_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
