@@ -1,8 +1,13 @@
 """The `penstock` command: arguments in, exit code out; what is decided, is decided elsewhere."""
 
+import sys
+
 
 def main() -> None:
     """Run the command line of this process."""
-    from penstock.cli.root import run
+    try:
+        from penstock.cli.root import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while it still imports; later each command has its own end
+        sys.exit(130)
