@@ -1,8 +1,8 @@
 """What is asked of the batch service, and how it answers: JSON, strict, the same at every node and every door."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from actors.batch_tasks import TaskRecord
 from penstock.batch_views import View, Wanted
@@ -33,6 +33,12 @@ class SubmitAsk(_Ask, frozen=True, kw_only=True):
     priority: int = 0
     weight: int = 1
     callback: str = ""
+
+    def of_submit(self) -> dict[str, Any]:
+        """Return what the desk's `submit` takes beside the task and the id."""
+        told = structs.asdict(self)
+        del told["task"], told["id"]
+        return {"given": told.pop("input"), **told}
 
 
 class InstanceAsk(_Ask, frozen=True, kw_only=True):

@@ -77,19 +77,7 @@ class BatchService:
 
     async def _submit(self, payload: bytes) -> bytes:
         ask = read_ask(payload, SubmitAsk)
-        view = await self._desk.submit(
-            ask.task,
-            ask.input,
-            instance_id=ask.id,
-            file=ask.file,
-            name=ask.name,
-            sheet=ask.sheet,
-            encoding=ask.encoding,
-            tenant=ask.tenant,
-            priority=ask.priority,
-            weight=ask.weight,
-            callback=ask.callback,
-        )
+        view = await self._desk.submit(ask.task, instance_id=ask.id, **ask.of_submit())
         return encode(view)
 
     async def _list(self, payload: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """What is handed in by a plain publish, as a question to the batch desk."""
 
-from typing import Any
-
 from actors.batch_submissions import Submit
 from penstock.answering import refusal_of
 from penstock.batch_desk import BatchDesk
@@ -23,7 +21,7 @@ def submitter(desk: BatchDesk) -> Submit:
     async def submit(task: str, payload: bytes, own_id: str) -> str:
         try:
             ask = read_ask(payload, _Handed)
-            await desk.submit(_task_of(task, ask), instance_id=ask.id or own_id, **_rest(ask))
+            await desk.submit(_task_of(task, ask), instance_id=ask.id or own_id, **ask.of_submit())
         except Exception as error:  # the broker's trouble and faults of ours go on up
             code, _ = refusal_of(error)
             if code in ("", "unknown", "unavailable"):
@@ -40,17 +38,3 @@ def _task_of(task: str, ask: _Handed) -> str:
     if not ask.task and not task:
         raise Malformed("no task: publish to submit.batch.<task>, of A-Z a-z 0-9 _ -")
     return task or ask.task
-
-
-def _rest(ask: _Handed) -> dict[str, Any]:
-    return {
-        "given": ask.input,
-        "file": ask.file,
-        "name": ask.name,
-        "sheet": ask.sheet,
-        "encoding": ask.encoding,
-        "tenant": ask.tenant,
-        "priority": ask.priority,
-        "weight": ask.weight,
-        "callback": ask.callback,
-    }
