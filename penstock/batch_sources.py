@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,11 +81,19 @@ async def sql_rows(
     try:
         async with _reading(parsed) as connection:
             async with connection.stream(text(query), dict(params or {})) as result:
+                _check_names(list(result.keys()))
                 async for rows in result.mappings().partitions(page):
                     yield [dict(row) for row in rows]
     except (SQLAlchemyError, OSError, *_DRIVERS) as error:  # of drivers too: SQLAlchemy lets some through in a fetch
         said = str(getattr(error, "orig", None) or error)
         raise SourceFailed(f"{parsed.database}: {said[:MOST_REASON]}") from error
+
+
+def _check_names(columns: Sequence[str]) -> None:
+    """Raise UsageError for two columns of one name: only one of them would be told."""
+    for column in columns:
+        if columns.count(column) > 1:
+            raise UsageError(f"{columns.count(column)} columns of the query are called {column[:80]!a}; use AS")
 
 
 def _sql_url(url: str, is_reference: bool) -> URL:

@@ -1,5 +1,7 @@
 """Which kind of sheet a file is: by what is in it, never by its name alone. And the encodings of text in one."""
 
+import codecs
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +57,12 @@ def kind_of(path: Path, name: str = "") -> InputKind:
             raise BadSheet(f"it is {what}; send xlsx, csv, jsonl or parquet")
     if name.lower().endswith((".xlsx", ".xlsm", ".xls")):
         raise BadSheet(f"called {name[-40:]!a}, but no workbook is in it; save it as xlsx, or name it .csv")
-    if b"\0" in start and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if b"\0" in start and not start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise BadSheet("neither text nor xlsx; send xlsx, csv or jsonl")
-    return "jsonl" if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") else "csv"
+    is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = start.decode("utf-16" if is_utf16 else "utf-8-sig", "ignore").lstrip()
+    if text.startswith("{") and not is_utf16:
+        return "jsonl"
+    if re.match(r"[{]|\[\s*[{\[]", text) or name.lower().endswith((".jsonl", ".ndjson", ".json")):
+        raise BadSheet("it is no jsonl: that is UTF-8, with an object on each line and no array around them")
+    return "csv"

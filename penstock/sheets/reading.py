@@ -1,13 +1,14 @@
 """Reads one file's rows, in this process. For `child`, which bounds what it may take; nothing else calls it.
 
 Unless its encoding is named, a csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in
-China); anything else is told with the byte that does not fit. Its separator is the one that the header has most of. A
-quotation that never ends is told.
+China); anything else is told with the byte that does not fit. Its separator is what a first line
+`sep=;` says, or else the one that the header has most of. A quotation that never ends is told.
 """
 
 import codecs
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from penstock.sheets.zip_guard import check_xlsx
 __all__ = ["read_rows"]
 
 _SEPARATORS = (",", ";", "\t", "|")
+_TOLD_SEPARATOR = re.compile(r'"?sep=([^\w"\s]|\t)"?\r?\n?', re.IGNORECASE)
+"""Excel's own first line of a csv: no row, but what its cells are separated by."""
 _CHUNK = 1024 * 1024
 
 
@@ -51,9 +54,8 @@ def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[obje
         if sheet and sheet not in book.sheet_names:
             raise BadSheet(f"no sheet {sheet[:80]!a}; there are {', '.join(map(ascii, book.sheet_names[:20]))}")
         cells = book.get_sheet_by_name(sheet or book.sheet_names[0])
-        skipped, left = cells.start if cells.start else (0, 0)
-        yield from ([],) * skipped
-        for line in cells.iter_rows():
+        left = cells.start[1] if cells.start else 0
+        for line in cells.iter_rows():  # empty rows at the top are among them, empty columns at the left are not
             yield [*[""] * left, *line]
     except python_calamine.PasswordError as error:
         raise BadSheet("the workbook has a password; save it without one") from error
@@ -65,19 +67,22 @@ def _csv(path: Path, limits: SheetLimits, encoding: str) -> Iterator[Sequence[ob
     csv.field_size_limit(4 * limits.cell_chars)
     with path.open(encoding=_codec(path, encoding), newline="") as file:
         first = file.readline(1_000_000)
-        file.seek(0)
-        separator = max(_SEPARATORS, key=first.count)
-        lines = csv.reader(_without_nul(file), delimiter=separator, strict=True)
+        told = _TOLD_SEPARATOR.fullmatch(first)
+        if told is None:
+            file.seek(0)
+        skipped = 0 if told is None else 1  # Excel does not show that line, nor count it
+        separator = max(_SEPARATORS, key=first.count) if told is None else told[1]
+        lines = csv.reader(_without_nul(file, 1 + skipped), delimiter=separator, strict=True)
         try:
             yield from lines
         except csv.Error as error:
-            raise BadSheet(
-                f"line {lines.line_num}: {error}; is a quotation mark never closed? double those within a cell"
-            ) from error
+            number = lines.line_num + skipped
+            hint = "is a quotation mark never closed? double those within a cell"
+            raise BadSheet(f"line {number}: {error}; {hint}") from error
 
 
-def _without_nul(file: io.TextIOBase) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
+def _without_nul(file: io.TextIOBase, first: int) -> Iterator[str]:
+    for number, line in enumerate(file, first):
         if "\0" in line:
             raise BadSheet(f"line {number}: a NUL character; this is no text")
         yield line

@@ -46,18 +46,19 @@ def letters_of(column: int) -> str:
 
 
 def _names(line: Sequence[object], limits: SheetLimits) -> list[str]:
-    names = [str(cell).strip() for cell in line]
+    names = [str(_cell(cell)).strip() for cell in line]
     while names and not names[-1]:
         names.pop()
     if len(names) > limits.columns:
         raise BadSheet(f"{len(names)} columns, at most {limits.columns}")
+    names = [name or letters_of(at) for at, name in enumerate(names)]
     places: dict[str, int] = {}
     for at, name in enumerate(names):
-        if name and name in places:
+        if name in places:
             where = f"{letters_of(places[name])} and {letters_of(at)}"
             raise BadSheet(f"columns {where} are both called {name[:80]!a}; give each its own name")
         places[name] = at
-    return [name or letters_of(at) for at, name in enumerate(names)]
+    return names
 
 
 def _row(at: int, line: Sequence[object], names: list[str], limits: SheetLimits) -> dict[str, Cell]:

@@ -102,6 +102,8 @@ async def test_a_query_that_is_wrong_is_told(shop_db: Path) -> None:
         await pages(penstock.sql_rows(url_of(shop_db), "SELECT colour FROM products"))
     with pytest.raises(penstock.UsageError, match="page 0"):
         await pages(penstock.sql_rows(url_of(shop_db), "SELECT 1", page=0))
+    with pytest.raises(penstock.UsageError, match="2 columns of the query are called 'a'; use AS"):
+        await pages(penstock.sql_rows(url_of(shop_db), "SELECT 1 AS a, 2 AS b, 3 AS a"))
 
 
 # ---- PostgreSQL

@@ -94,6 +94,32 @@ async def test_a_workbook_tells_cached_values_and_takes_no_lie_about_its_size(tm
     assert await rows_of(lie) == [(2, {"a": 2, "b": "x"})]
 
 
+@pytest.mark.parametrize("claim", ["C4:D10", "A1:D10", "A1", ""])
+async def test_rows_of_a_workbook_are_numbered_as_people_see_them(tmp_path: Path, claim: str) -> None:
+    path = tmp_path / "a.xlsx"
+    with xlsxwriter.Workbook(str(path)) as book:
+        sheet = book.add_worksheet()
+        sheet.write_row(3, 2, ["sku", "n"])
+        sheet.write_row(4, 2, ["T-1", 1])
+        sheet.write_row(9, 2, ["T-2", 2])
+    said, claimed = b'<dimension ref="C4:D10"/>', f'<dimension ref="{claim}"/>'.encode() if claim else b""
+    rows = await rows_of(changed(path, lambda name, data: data.replace(said, claimed)))
+    assert rows == [
+        (5, {"A": "", "B": "", "sku": "T-1", "n": 1}),
+        (10, {"A": "", "B": "", "sku": "T-2", "n": 2}),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("first", ["sep=;\r\n", '"sep=;"\n', "SEP=;\n"])
+async def test_excels_own_first_line_says_the_separator(
+    file: Callable[[bytes], Path], first: str, encoding: str
+) -> None:
+    assert await rows_of(file(f"{first}a,b;n\n1,2;3\n".encode(encoding))) == [(2, {"a,b": "1,2", "n": "3"})]
+    with pytest.raises(BadSheet, match="line 3: "):
+        await rows_of(file(f'{first}a;b\n1;"2\n'.encode(encoding)))
+
+
 async def test_a_named_sheet_is_read(tmp_path: Path) -> None:
     path = workbook(tmp_path / "a.xlsx", [["a"], [1]])
     assert await rows_of(path, sheet="rows") == [(2, {"a": 1})]
@@ -155,6 +181,10 @@ async def test_a_workbook_that_takes_too_much_memory_ends_its_reader_alone(tmp_p
         (b'{"a":1}\n[1]\n', "", "line 2: no JSON object"),
         (b'{"a":1}\n{"a"\n', "", "line 2: no JSON object"),
         (b'{"a":' + b"[" * 5000 + b"\n", "", "line 1: no JSON object"),
+        ('{"a":1}\n'.encode("utf-16"), "", "no jsonl: that is UTF-8"),
+        (b'[{"a":1},\n{"a":2}]\n', "", "no jsonl: that is UTF-8"),
+        (b"[\n\t[1]]\n", "", "no jsonl: that is UTF-8"),
+        (b"a,b\n1,2\n", "rows.jsonl", "no jsonl: that is UTF-8"),
     ],
 )
 async def test_a_file_that_cannot_be_read_is_told_by_its_place(

@@ -21,6 +21,10 @@ def test_a_column_without_a_name_has_its_letter() -> None:
     assert list(named_rows([["a", "", "c"], [1, 2, 3]], LIMITS)) == [(2, {"a": 1, "B": 2, "c": 3})]
 
 
+def test_numbers_name_columns_as_people_see_them() -> None:
+    assert list(named_rows([[2024.0, 1.5, "n"], [1, 2, 3]], LIMITS)) == [(2, {"2024": 1, "1.5": 2, "n": 3})]
+
+
 def test_moments_are_text_and_whole_numbers_are_whole() -> None:
     line = [datetime.fromisoformat("2026-01-02T03:04:00"), date(2026, 1, 2), timedelta(seconds=90), 1.5]
     row = next(named_rows([["a", "b", "c", "d"], line], SheetLimits()))[1]
@@ -32,6 +36,9 @@ def test_moments_are_text_and_whole_numbers_are_whole() -> None:
     [
         ([], "no row has a value"),
         ([["a", "b", "a"]], "columns A and C are both called 'a'"),
+        ([["", "A", "price"]], "columns A and B are both called 'A'"),
+        ([["B", None, "price"]], "columns A and B are both called 'B'"),
+        ([["7", 7.0]], "columns A and B are both called '7'"),
         ([["a", "b", "c", "d", "e"]], "5 columns, at most 4"),
         ([["a"], ["x", "y"]], "row 2: a value in column B, which has no name"),
         ([["a"], ["x" * 11]], "row 2, 'a': 11 characters, at most 10"),
