@@ -32,6 +32,7 @@ from actors.batch_tasks import TaskLimits, TaskRecord
 from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
 from actors.batch_worker.handler import Reject, Skip, TaskHandler
 from penstock.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
+from penstock.batch_rows import row_reader
 from penstock.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
 from penstock.errors import UsageError
 from streams.subjects import TOKEN
@@ -240,14 +241,15 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
 
 
 def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
-    """Return how an item is decoded. A row's cells may be text where the type has numbers: sheets know no better."""
+    """Return how an item is decoded; its type is looked at with the first row, when all that it names is there."""
     if not is_row:
         return msgspec.json.Decoder(item_type).decode
     rows = msgspec.json.Decoder(SheetRow)
+    reader = functools.lru_cache(1)(lambda: row_reader(item_type))
 
     def decode(raw: Any) -> Any:
         cells = rows.decode(raw).cells
-        return cells if item_type is Any else msgspec.convert(cells, item_type, strict=False)
+        return cells if item_type is Any else reader()(cells)
 
     return decode
 

@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 
 from penstock.sheets.limits import BadSheet, SheetLimits
 
-__all__ = ["Cell", "Row", "letters_of", "named_rows"]
+__all__ = ["Cell", "Row", "letters_of", "named_rows", "plain_number"]
 
 Cell = str | int | float | bool
 Row = tuple[int, dict[str, Cell]]
@@ -45,6 +45,11 @@ def letters_of(column: int) -> str:
     return letters
 
 
+def plain_number(value: float) -> int | float:
+    """Return a number as people see it: a whole one without a point, as far as a float is exact."""
+    return int(value) if value % 1 == 0 and abs(value) < 2**53 else value
+
+
 def _names(line: Sequence[object], limits: SheetLimits) -> list[str]:
     names = [str(_cell(cell)).strip() for cell in line]
     while names and not names[-1]:
@@ -75,7 +80,7 @@ def _row(at: int, line: Sequence[object], names: list[str], limits: SheetLimits)
 
 def _cell(value: object) -> Cell:
     if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+        return plain_number(value)
     if isinstance(value, str | bool | int):
         return value
     if isinstance(value, datetime | date | time):
