@@ -75,18 +75,20 @@ def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
     was begun so often takes its process down: the instance fails."""
     if not _is_step(record, fence):
         return record
-    if record.step_attempts < MOST_STARTS:
+    if record.step_attempts - record.step_failures < MOST_STARTS:
         return _step(record, now_ms)
     return _stop(record, f"{record.state}: begun {MOST_STARTS} times, and each time its process died", now_ms)
 
 
 def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
-    """Try the split or the reduce again, or let the instance fail after its last attempt."""
+    """Try the split or the reduce again, or let the instance fail after its last attempt. A begin whose process died
+    was none: it says nothing against the step."""
     if not _is_step(record, fence) or record.is_cancelling:
         return record
-    if policy.is_last(record.step_attempts):
+    failures = record.step_failures + 1
+    if policy.is_last(failures):
         return _stop(record, reason, now_ms)
-    return _step(replace(record, reason=reason[:MAX_REASON]), now_ms)
+    return _step(replace(record, step_failures=failures, reason=reason[:MAX_REASON]), now_ms)
 
 
 def stage(record: Instance, made: Seal) -> Instance:
@@ -105,7 +107,9 @@ def seal_split(record: Instance, seal: Seal, now_ms: int) -> Instance:
     """End the split: its items are known, and may run."""
     if record.state != "splitting" or seal.fence != record.step_fence or record.is_cancelling:
         return record
-    return replace(record, state="running", seal=seal, step_attempts=0, step_since_ms=now_ms, reason="")
+    return replace(
+        record, state="running", seal=seal, step_attempts=0, step_failures=0, step_since_ms=now_ms, reason=""
+    )
 
 
 def release(record: Instance, most_open: int) -> Instance:
@@ -124,7 +128,7 @@ def count(
     record: Instance, results: Sequence[Ended], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
 ) -> Instance:
     """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
-    counts, reasons, gone = record.counts, record.reasons, record.gone
+    counts, reasons, gone, failed_now = record.counts, record.reasons, record.gone, record.failed_now
     open_chunks = {each.chunk: each for each in record.open}
     for ended in results:
         held = open_chunks.get(ended.chunk)
@@ -133,6 +137,7 @@ def count(
         counts = _added(counts, ended)
         reasons = (*reasons, *ended.reasons)[:MOST_REASONS]
         gone += ended.is_gone
+        failed_now += ended.counts.failed
         if ended.again or ended.left:
             wait_ms = 0 if ended.left else next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
             open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
@@ -140,13 +145,16 @@ def count(
             del open_chunks[ended.chunk]
     seq = max(upto_seq, record.counted_seq)
     still_open = tuple(open_chunks.values())
-    after = replace(record, counts=counts, reasons=reasons, open=still_open, counted_seq=seq, gone=gone)
+    after = replace(
+        record, counts=counts, reasons=reasons, open=still_open, counted_seq=seq, gone=gone, failed_now=failed_now
+    )
     return record if after == record else _failing(record, after, now_ms)
 
 
 def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance:
     """Go on to the reduce when every item has ended; fail when more items failed than the task allows; or, being
-    cancelled, end when nothing is open any more."""
+    cancelled, end when nothing is open any more. What failed in an earlier pass stops none before it has run again;
+    when every item has ended it counts, if it still stands."""
     if record.state in FINAL or record.state == "reducing":
         return record
     if record.is_cancelling and not record.open:
@@ -154,13 +162,15 @@ def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance
     if record.state != "running" or record.seal is None:
         return record
     chunks, items = record.seal.chunks, record.seal.items
-    if record.gone and not record.open and record.released == chunks:
+    is_over = not record.open and record.released == chunks
+    if record.gone and is_over:
         record = _without_lost(record, items - record.counts.ended, now_ms)
-    if not record.is_cancelling and record.counts.failed > most_failures * items:
-        return _stop(record, f"{record.counts.failed} items failed", now_ms)
-    if record.open or record.released < chunks or record.is_paused or record.is_cancelling:
+    failed = record.counts.failed if is_over else record.failed_now
+    if not record.is_cancelling and failed > most_failures * items:
+        return _stop(record, f"{failed} items failed", now_ms)
+    if not is_over or record.is_paused or record.is_cancelling:
         return record
-    return _step(replace(record, state="reducing", step_attempts=0), now_ms)
+    return _step(replace(record, state="reducing", step_attempts=0, step_failures=0), now_ms)
 
 
 def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
@@ -219,6 +229,8 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
         record,
         state="running" if record.seal is not None else "pending",
         step_attempts=0,
+        step_failures=0,
+        failed_now=0,
         passes=record.passes + 1,
         redo=tuple(sorted(set(items))),
         first_new=None if record.seal is not None else made.chunks if made is not None else 0,

@@ -107,6 +107,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_ms: int = 0
     step_fence: int = 0
     step_attempts: int = 0
+    """How often the step at work was begun; `step_failures`: how often of these it said itself why it failed."""
+    step_failures: int = 0
     step_since_ms: int = 0
     seal: Seal | None = None
     staged: tuple[Seal, ...] = ()
@@ -122,6 +124,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counts: Counts = Counts()
     gone: int = 0
     """Chunks that were found gone: what has no end when all others are over has failed with them."""
+    failed_now: int = 0
+    """Items that failed in the present pass, as far as it is counted."""
     reasons: tuple[str, ...] = ()
     """Why the first few items failed."""
     reason: str = ""

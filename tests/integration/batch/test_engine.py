@@ -29,6 +29,7 @@ class Log:
 
     def __init__(self) -> None:
         self.ran: Counter[int] = Counter()
+        self.is_mended = False
         self.splits = 0
         self.reduces = 0
         self.gate = anyio.Event()
@@ -131,7 +132,7 @@ class Fragile:
         await ctx.commit(*ctx.input)
 
     async def map(self, item: str) -> None:
-        if item == "bad":
+        if item == "bad" and not log.is_mended:
             raise ValueError("bad")
 
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
@@ -282,6 +283,10 @@ async def test_too_many_failures_stop_the_rest(node: Plant) -> None:
     assert 50 < view.counts.failed <= 80
     assert view.counts.ended == view.items == 200
     assert "items failed" in view.reason
+    log.is_mended = True
+    await node.desk.retry(view.instance_id)
+    view = await node.until(view.instance_id, "done", "failed")
+    assert (view.state, view.counts) == ("done", Counts(succeeded=200))
 
 
 async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -> None:

@@ -233,6 +233,10 @@ def violations(before: World, after: World) -> list[str]:
         for end in ("succeeded", "failed"):
             if getattr(told, end) != list(counted.values()).count(end):
                 wrong.append(f"{end}: {getattr(told, end)} told, {list(counted.values()).count(end)} in the log")
+    of_pass = [each for each in log if each.end == "failed" and each.round >= first_round(record, each.chunk)]
+    lost = sum(each.end == "gone" for each in log)
+    if record.is_cancelling and record.reason.endswith("items failed") and len(of_pass) + lost < CHUNKS:
+        wrong.append(f"stopped by {len(of_pass)} failures of this pass")
     if record.counted_seq < before.record.counted_seq:
         wrong.append("counted backwards")
     if record.passes == 1 and first_round(record, 0) != 1:

@@ -84,6 +84,10 @@ def _forgets_the_rest(record: Instance, most_failures: float, now_ms: int) -> In
     return replace(ended, counts=record.counts) if ended.state in ("cancelled", "failed") else ended
 
 
+def _judges_earlier_passes(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    return moves.end_running(replace(record, failed_now=record.counts.failed), most_failures, now_ms)
+
+
 def _ends_untold(record: Instance, most_failures: float, now_ms: int) -> Instance:
     return replace(moves.end_running(record, most_failures, now_ms), moments=record.moments)
 
@@ -105,6 +109,7 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         Rules(sealing=_seals_unfenced),
         Rules(ending=_ends_with_open_chunks),
         Rules(ending=_forgets_the_rest),
+        Rules(ending=_judges_earlier_passes, most_splits=1),
         Rules(ending=_ends_untold),
         Rules(counting=_fails_untold),
         Rules(counting=_fails_each_time),
@@ -116,6 +121,7 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         "seals without a fence",
         "ends with open chunks",
         "forgets the rest",
+        "judges earlier passes",
         "ends untold",
         "fails untold",
         "fails each time",
@@ -142,10 +148,13 @@ def test_paused_nothing_is_released_and_the_end_waits() -> None:
 
 
 def test_more_failures_than_allowed_end_it_and_the_rest_is_cancelled() -> None:
-    record = run_of(released=1, counts=Counts(failed=2))
+    record = run_of(released=1, counts=Counts(failed=2), failed_now=2)
     ended = moves.end_running(record, 0.4, 1)
     assert (ended.state, ended.counts, ended.reason) == ("failed", Counts(failed=2, cancelled=2), "2 items failed")
-    assert moves.retry(ended).state == "running"
+    again = moves.retry(ended)
+    assert moves.end_running(again, 0.4, 1) is again
+    over = replace(again, released=2, counts=Counts(failed=2, succeeded=2))
+    assert moves.end_running(over, 0.4, 1).reason == "2 items failed"
 
 
 def test_a_split_that_fails_too_often_fails_the_instance_and_can_be_begun_again() -> None:
@@ -192,6 +201,23 @@ def test_a_step_that_takes_its_processes_down_fails_its_instance_in_the_end() ->
     record = moves.renew_step(record, moves.MOST_STARTS, 1)
     assert (record.state, record.reason) == ("failed", "splitting: begun 30 times, and each time its process died")
     assert moves.start(moves.retry(record), 1).step_attempts == 1
+
+
+def test_processes_that_died_use_up_no_attempt_of_a_step_that_fails() -> None:
+    record, policy = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1), Backoff(retries=2)
+    for _ in range(3):
+        record = moves.renew_step(record, record.step_fence, 1)
+    for _ in range(2):
+        record = moves.fail_step(record, record.step_fence, "no link", policy, 1)
+        assert record.state == "splitting"
+    assert moves.fail_step(record, record.step_fence, "no link", policy, 1).state == "failed"
+
+
+def test_attempts_that_failed_do_not_count_as_processes_that_died() -> None:
+    record, policy = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1), Backoff(retries=99)
+    for _ in range(moves.MOST_STARTS):
+        record = moves.fail_step(record, record.step_fence, "no link", policy, 1)
+    assert moves.renew_step(record, record.step_fence, 1).state == "splitting"
 
 
 def test_a_streaming_split_that_failed_waits_for_what_runs_and_counts_the_rest() -> None:
