@@ -18,7 +18,7 @@ from actors.batch_worker.rounds import Round, run_items
 from actors.batch_worker.singly import run_marked, run_suspected
 from actors.failpoints import reach
 from actors.logs import fields
-from actors.model.batch_record import Instance
+from actors.model.batch_record import Instance, is_over
 from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 
@@ -90,7 +90,7 @@ class Chunks:
         begun; raises NothingBegan if that is all."""
         indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
         outcomes: list[Outcome] = []
-        is_cancelled = partial(self._is_cancelled, record.instance_id)
+        is_cancelled = partial(self._is_cancelled, record)
         if not record.is_cancelling:
             turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
@@ -98,7 +98,7 @@ class Chunks:
             outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
         ran = {outcome.index for outcome in outcomes}
         left = [index for index in indexes if index not in ran]
-        if record.is_cancelling or is_cancelled():
+        if is_cancelled():
             outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
         elif left and (not outcomes or not may_leave(pointer.round)):
             raise NothingBegan
@@ -132,6 +132,5 @@ class Chunks:
                 outcomes += await run_items(handler, turn, items[first : first + most], gate)
         return outcomes
 
-    def _is_cancelled(self, instance_id: str) -> bool:
-        latest = self._instances.seen(instance_id)
-        return latest is not None and latest.is_cancelling
+    def _is_cancelled(self, record: Instance) -> bool:
+        return record.is_cancelling or is_over(self._instances.seen(record.instance_id), record)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
-from actors.model.batch_record import Instance, Seal, made_so_far
+from actors.model.batch_record import Instance, Seal, is_step_over, made_so_far
 from streams.batch_messages import (
     CHUNK_BYTES,
     LOST,
@@ -74,8 +74,7 @@ class _Step:
     @property
     def is_cancelled(self) -> bool:
         """Whether somebody cancelled the instance; what is written from then on counts no more."""
-        latest = self._latest()
-        return latest is None or latest.is_cancelling or latest.step_fence != self._record.step_fence
+        return is_step_over(self._latest(), self._record)
 
     @property
     def input(self) -> Any:

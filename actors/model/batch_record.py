@@ -26,6 +26,8 @@ __all__ = [
     "faults",
     "fence_of",
     "first_round",
+    "is_over",
+    "is_step_over",
     "known_items",
     "made_so_far",
     "round_of_pass",
@@ -144,6 +146,22 @@ def shown_state(instance: Instance) -> str:
     if instance.is_cancelling:
         return "cancelling"
     return "paused" if instance.is_paused else instance.state
+
+
+def is_over(latest: Instance | None, own: Instance) -> bool:
+    """Whether the pass in which `own` was read is cancelled or over. `latest` may be older than `own`, and is believed
+    only in what no later record takes back: within a pass a cancel stays."""
+    return (
+        latest is not None
+        and latest.created_ms == own.created_ms
+        and (latest.passes, latest.is_cancelling) > (own.passes, False)
+    )
+
+
+def is_step_over(latest: Instance | None, own: Instance) -> bool:
+    """Whether the split or the reduce that `own` is at counts no more; `latest` may be older, as for `is_over`."""
+    is_newer = latest is not None and latest.created_ms == own.created_ms and latest.step_fence > own.step_fence
+    return is_newer or is_over(latest, own)
 
 
 def beat_key(instance: Instance) -> str:

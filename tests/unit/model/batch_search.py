@@ -21,7 +21,17 @@ from actors.model import batch_moments as moments
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import FINAL, TRANSITIONS, Instance, Seal, faults, fence_of, first_round, made_so_far
+from actors.model.batch_record import (
+    FINAL,
+    TRANSITIONS,
+    Instance,
+    Seal,
+    faults,
+    fence_of,
+    first_round,
+    is_step_over,
+    made_so_far,
+)
 from streams.batch_messages import Counts
 
 CHUNKS = 2
@@ -239,6 +249,8 @@ def violations(before: World, after: World) -> list[str]:
         wrong.append(f"stopped by {len(of_pass)} failures of this pass")
     if record.counted_seq < before.record.counted_seq:
         wrong.append("counted backwards")
+    if is_step_over(before.record, record) and not record.is_cancelling:
+        wrong.append("an older record tells that the one at work is over")
     if record.passes == 1 and first_round(record, 0) != 1:
         wrong.append("the first pass does not begin with round 1")
     return wrong + _untold(after)
