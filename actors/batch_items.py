@@ -22,7 +22,7 @@ from streams.publisher import Outgoing, Publisher
 __all__ = ["BatchItems"]
 
 PAGE = 64
-"""Messages read at a time: some megabytes at the most."""
+"""Messages read at a time."""
 
 
 class BatchItems:

@@ -1,7 +1,8 @@
 """One batched direct get: many messages with one request, from any replica (ADR-31 of NATS).
 
-The server sends the messages to our inbox, then a status. A try that gets no status (the link broke in the middle, or
-the answering replica died) is made again, since reading twice is harmless.
+The server sends the messages to our inbox, then a status. A try that falls silent before its status (the link broke in
+the middle, or the answering replica died) is made again, since reading twice is harmless. One that goes on, over
+however slow a link, is let go on.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from streams.errors import Disconnected, Refused, no_responders
 from streams.frames import Message
 
 TRY_S = 2.0
+"""Of silence, after which a try is given up."""
 DONE, NONE, TOO_MANY, NOBODY = 204, 404, 413, 503
 
 
@@ -32,7 +34,7 @@ async def get_batch(
             raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
         await connection.connected_by(deadline_s)
         try:
-            async with asyncio.timeout(min(TRY_S, left_s)):
+            async with asyncio.timeout(left_s):
                 return await _once(connection, stream, request)
         except TimeoutError:
             continue
@@ -52,7 +54,12 @@ async def _once(connection: Connection, stream: str, request: Mapping[str, objec
     subscription = await connection.subscribe(inbox, take)
     try:
         await connection.publish_core(asked, msgspec.json.encode(request), reply=inbox)
-        end = await ended
+        while not ended.done():
+            heard = len(found)
+            await asyncio.wait([ended], timeout=TRY_S)
+            if len(found) == heard and not ended.done():
+                raise TimeoutError
+        end = ended.result()
     finally:
         await subscription.unsubscribe()
     if end.status == NOBODY:

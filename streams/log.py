@@ -29,6 +29,8 @@ __all__ = [
 
 PAGE = 256
 MOST_LAST = 1024
+PAGE_BYTES = 2 * 1024 * 1024
+"""Of one answer, and a message more at the most: over a slow link it is there long before TIMEOUT_S."""
 TIMEOUT_S = 15.0
 _GONE = (10037, 10043, 10057)
 """No message found, sequence not found, and what a delete in an emptied stream ends with."""
@@ -67,7 +69,7 @@ async def read_log(
     `page` messages are in memory at most; `timeout_s` is for one page. Raises NoStream, Disconnected."""
     begin: dict[str, object] = {"seq": start_seq} if start_ms is None else {"start_time": _server_time(start_ms)}
     while True:
-        request = {**begin, "next_by_subj": subject, "batch": page}
+        request = {**begin, "next_by_subj": subject, "batch": page, "max_bytes": PAGE_BYTES}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         for message in messages:
             yield entry_of(message)
@@ -81,20 +83,32 @@ async def last_entries(
 ) -> dict[str, LogEntry]:
     """Return the last message on each subject, by subject; those without one are left out.
 
-    `subjects` are up to 1,024 literal ones, or patterns that so many match. Raises Refused for more."""
+    `subjects` are literal ones, or patterns. Where the server calls them too many, they are asked for in halves; one
+    pattern that is too many by itself is read as a log. `timeout_s` is for one answer. Raises NoStream, Disconnected.
+    """
     found: dict[str, LogEntry] = {}
-    wanted = list(subjects)
-    while wanted:
-        request = {"multi_last": wanted, "batch": MOST_LAST}
+    seq = 1
+    while subjects:
+        request = {"multi_last": list(subjects), "batch": MOST_LAST, "max_bytes": PAGE_BYTES, "seq": seq}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         if end.status == TOO_MANY:
-            raise Refused(end.status_text, subject=stream, code=end.status)
-        fresh = {entry.subject: entry for entry in map(entry_of, messages) if entry.subject not in found}
-        found |= fresh
-        if not fresh or end.headers.get("Nats-Num-Pending", "0") == "0":
+            return await _last_of_many(connection, stream, subjects, timeout_s)
+        found |= {entry.subject: entry for entry in map(entry_of, messages)}
+        if not messages or end.headers.get("Nats-Num-Pending", "0") == "0":
             break
-        wanted = [subject for subject in wanted if subject not in found]
+        seq = int(messages[-1].headers["Nats-Sequence"]) + 1
     return found
+
+
+async def _last_of_many(
+    connection: Connection, stream: str, subjects: Sequence[str], timeout_s: float
+) -> dict[str, LogEntry]:
+    if len(subjects) == 1:
+        entries = read_log(connection, stream, subjects[0], timeout_s=timeout_s)
+        return {entry.subject: entry async for entry in entries}
+    middle = len(subjects) // 2
+    first = await last_entries(connection, stream, subjects[:middle], timeout_s=timeout_s)
+    return first | await last_entries(connection, stream, subjects[middle:], timeout_s=timeout_s)
 
 
 async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:

@@ -2,10 +2,12 @@
 
 import pytest
 
-from streams.connection import Connection
+from streams.connection import Connection, connect
 from streams.errors import NoStream
 from streams.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
 from streams.publisher import Outgoing, Publisher
+from streams.server import EmbeddedServer
+from tests.support.proxy import proxy
 from tests.support.server import add_stream
 
 
@@ -68,3 +70,45 @@ async def test_last_messages_of_many_subjects_come_by_subject(connection: Connec
     assert {subject: entry.payload for subject, entry in found.items()} == {one: b"6", other: b"5"}
     assert await last_entries(connection, stream, [connection.namespace.pattern("events", ">")]) == found
     assert await last_entries(connection, stream, []) == {}
+
+
+async def _fill_by_subject(connection: Connection, publisher: Publisher, count: int, payload: bytes = b"") -> str:
+    stream = await add_stream(connection, "EVENTS", allow_direct=True)
+    subject = connection.namespace.subject
+    await publisher.publish_many(
+        [Outgoing(subject("events", "ab"[at % 2], str(at)), payload, f"m{at}") for at in range(count)]
+    )
+    return stream
+
+
+async def test_more_subjects_than_one_answer_may_tell_come_in_several(
+    connection: Connection, publisher: Publisher
+) -> None:
+    stream = await _fill_by_subject(connection, publisher, 2_500)
+    pattern = connection.namespace.pattern
+    for subjects in ([pattern("events", "a", "*"), pattern("events", "b", "*")], [pattern("events", ">")]):
+        assert len(await last_entries(connection, stream, subjects)) == 2_500
+
+
+async def test_more_bytes_than_one_answer_may_have_come_in_several(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.log.PAGE_BYTES", 10_000)
+    stream = await _fill_by_subject(connection, publisher, 40, b"x" * 1_000)
+    entries = await _read(connection, stream, "events", ">")
+    assert [entry.seq for entry in entries] == list(range(1, 41))
+    found = await last_entries(connection, stream, [connection.namespace.pattern("events", ">")])
+    assert sorted(found.values()) == entries
+
+
+async def test_over_a_slow_link_an_answer_that_goes_on_is_awaited(
+    connection: Connection, publisher: Publisher, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.direct_get.TRY_S", 0.3)
+    stream = await _fill_by_subject(connection, publisher, 30, b"x" * 100_000)
+    pattern = connection.namespace.pattern("events", ">")
+    async with proxy(server.port) as middle:
+        async with connect(middle.url, name="slow", namespace=connection.namespace) as slow:
+            middle.delay(0.03)  # for 64 KiB: an answer takes a second
+            assert len([entry async for entry in read_log(slow, stream, pattern)]) == 30
+            assert len(await last_entries(slow, stream, [pattern])) == 30
