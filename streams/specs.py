@@ -256,18 +256,20 @@ def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, Cons
     """Return a task's two consumers, shared by all that serve it: of its splits and reduces, and of its chunks. A long
     split stands in no chunk's way, and no task in another's."""
 
-    def consumer(short: str, first: str, second: str = "") -> ConsumerSpec:
+    def consumer(short: str, ack_wait_s: float, first: str, second: str = "") -> ConsumerSpec:
         return ConsumerSpec(
             stream=namespace.stream("WORK"),
             name=_joined(f"batch-{short}", task),
             filter_subject=namespace.pattern("work", "batch", task, first, ">"),
             or_subject=namespace.pattern("work", "batch", task, second, ">") if second else "",
             about=f"{short} of batches of {task}",
-            ack_wait_s=3.0,  # an executor that lives extends; a dead one's work is back within five seconds
+            ack_wait_s=ack_wait_s,
             max_ack_pending=10_000,
         )
 
-    return consumer("steps", "split", "reduce"), consumer("chunks", "map")
+    # An executor that lives extends. A dead one's chunks are back within five seconds, its steps within ten: what holds
+    # up its process for some seconds is not begun again elsewhere.
+    return consumer("steps", 8.0, "split", "reduce"), consumer("chunks", 3.0, "map")
 
 
 def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamSpec, ...]:

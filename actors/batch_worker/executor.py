@@ -44,6 +44,8 @@ KEEP_ALIVE_S = 1.0
 AGAIN_S = 1.0
 ASIDE_S = 5.0
 STEPS_AT_ONCE = 2
+STATES = {"split": "splitting", "reduce": "reducing"}
+"""In which state a step may begin: a pointer may come late, and the fence stays as it was when its step has ended."""
 
 
 class TooOld(Exception):
@@ -172,5 +174,5 @@ class Executor:
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open and not record.is_paused:  # resumed, it is offered anew
                 await self._chunks.run(handler, record, pointer, deliveries=deliveries)
-        elif record.step_fence == pointer.fence and not record.is_cancelling:
+        elif (record.state, record.step_fence) == (STATES[pointer.step], pointer.fence) and not record.is_cancelling:
             await self._steps.run(handler, record, is_repeat=deliveries > 1)

@@ -26,8 +26,9 @@ from actors.model import batch_moves as moves
 from actors.model.batch_record import BEAT_TTL_S, Instance, beat_key
 from streams.bucket import Bucket
 from streams.clock import Clock
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, RevisionConflict, StoreFull, StreamError
 from streams.files import Files
+from streams.topology import is_passing
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ __all__ = ["Steps"]
 BEAT_S = 3.0
 STAGE_S = 0.5
 """How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""
+_PASSING = (*FATAL, Disconnected, OutcomeUnknown, RevisionConflict, StoreFull, NoStream)
 
 
 class Steps:
@@ -101,14 +103,14 @@ class Steps:
                 if scope.cancelled_caught and not context.is_cancelled:
                     raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
             except Exception as error:  # the border to the user's code
-                if isinstance(error, StreamError) and not isinstance(error, MalformedMessage):
-                    failed = error  # raised below: within the group it would become a group of its own
-                else:
-                    log.warning("step.failed", exc_info=error, extra=fields(instance=record.instance_id))
-                    await self._fail(handler, record, f"{record.state}: {type(error).__name__}: {error}")
+                failed = error  # told below: raised within the group it would become a group of its own
             tasks.cancel_scope.cancel()
-        if failed is not None:
+        if failed is None:
+            return
+        if _goes_round_again(failed):
             raise failed
+        log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
+        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {failed}")
 
     def _opened(
         self, handler: TaskHandler, record: Instance
@@ -184,3 +186,8 @@ class Steps:
 
     def _told(self, done: int, total: int | None) -> bytes:
         return msgspec.json.encode({"by": self._node, "done": done, "total": total})
+
+
+def _goes_round_again(error: Exception) -> bool:
+    """Whether the step itself is not to blame: it met the link, a race, or a server that will take the same later."""
+    return isinstance(error, _PASSING) or (isinstance(error, Refused) and is_passing(error))

@@ -77,7 +77,8 @@ def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
         return record
     if record.step_attempts - record.step_failures < MOST_STARTS:
         return _step(record, now_ms)
-    return _stop(record, f"{record.state}: begun {MOST_STARTS} times, and each time its process died", now_ms)
+    why = f"{record.state}: begun {MOST_STARTS} times; each time its process died, stood still, or lost the broker"
+    return _stop(record, why, now_ms)
 
 
 def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:

@@ -1,8 +1,10 @@
-"""Splits and reduces that never come back, in a coroutine or a thread (row 89), or that nobody waits for any more."""
+"""Splits and reduces that never come back, in a coroutine or a thread (row 89), that hold up the loop of their process
+for some seconds, or that nobody waits for any more."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 import anyio
@@ -91,3 +93,25 @@ async def test_a_split_that_does_not_see_that_it_was_cancelled_is_ended(
             await log.ended.wait()
         view = await node.until("mine", "cancelled")
     assert (view.reason, view.items) == ("", None)
+
+
+@penstock.batch("held-up", attempts=1)
+class HeldUp:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        return None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        log.runs["reduce"] += 1
+        time.sleep(5.0)  # noqa: ASYNC251  # code that should be in a thread
+        with anyio.move_on_after(1.0):  # what came again meanwhile is looked at
+            await log.ended.wait()
+
+
+async def test_a_step_that_holds_up_its_process_for_some_seconds_is_not_begun_again(connection: Connection) -> None:
+    async with plant(connection, ["held-up"]) as node:
+        view = await node.run("held-up")
+        record = await node.record(view.instance_id)
+    assert (view.state, record.step_attempts, log.runs["reduce"]) == ("done", 1, 1)

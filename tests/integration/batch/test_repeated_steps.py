@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from msgspec import Raw
 from msgspec.structs import replace
 
 import penstock
 from actors.model import batch_moves as moves
+from actors.model.batch_record import beat_key
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts, Pointer, encode_message
+from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
 from streams.log import purge_subject
@@ -96,6 +99,54 @@ async def test_a_split_whose_pointer_was_removed_by_hand_and_offered_again_runs_
     assert view.result == {"runs": ["run 1"]}
     assert view.items == 9
     assert _runs == ["run 1"]
+
+
+@penstock.batch("split-late", chunk_items=1)
+class SplitLate:
+    """Its item waits until it is let go."""
+
+    began = anyio.Event()
+    may_end = anyio.Event()
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        _runs.append("split")
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        SplitLate.began.set()
+        await SplitLate.may_end.wait()
+
+
+async def test_a_splits_pointer_that_comes_after_the_seal_is_forgotten(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """A conductor stood still between its look and the offer, until the beat was gone."""
+    _runs.clear()
+    SplitLate.began, SplitLate.may_end = anyio.Event(), anyio.Event()
+    namespace = connection.namespace
+    stream, consumer = namespace.stream("WORK"), batch_consumers(namespace, "split-late")[0].name
+    beats = Bucket(connection, publisher, namespace.bucket("BEATS"), bytes)
+
+    async def until_none_waits() -> None:
+        with anyio.fail_after(30):
+            while (await consumers_pending(connection, stream))[consumer]:
+                await anyio.lowlevel.checkpoint()
+
+    async with plant(connection, ["split-late"]) as node:
+        await node.desk.submit("split-late", instance_id="mine")
+        with anyio.fail_after(30):
+            await SplitLate.began.wait()
+        await until_none_waits()
+        record = await node.record("mine")
+        assert record.state == "running"
+        await beats.delete(beat_key(record))
+        pointer = Pointer(step="split", task=record.task, instance_id="mine", fence=record.step_fence)
+        subject = namespace.subject("work", "batch", record.task, "split", "mine", str(record.step_fence))
+        await publisher.publish(subject, encode_message(pointer))
+        await until_none_waits()
+        SplitLate.may_end.set()
+        view = await node.until("mine", "done")
+    assert (view.counts, _runs) == (Counts(succeeded=1), ["split"])
 
 
 @penstock.batch("written-twice", chunk_items=1)

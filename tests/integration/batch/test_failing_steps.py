@@ -1,0 +1,108 @@
+"""Steps that fail in the broker: what would go the same way each time is a failure, what passes goes round again."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from streams.connection import Connection
+from streams.errors import (
+    Disconnected,
+    NoStream,
+    OutcomeUnknown,
+    Refused,
+    RevisionConflict,
+    StoreFull,
+    StreamError,
+    TooLarge,
+)
+from streams.files import DamagedFile
+from tests.support.batches import plant
+
+ATTEMPTS = 2
+
+
+class Log:
+    """What befalls the task of one test, so many times, and how often it ran."""
+
+    error: StreamError
+    times = 0
+    runs = 0
+
+
+log = Log()
+
+
+@penstock.batch("in-trouble", attempts=ATTEMPTS, retry_base_s=0.01)
+class InTrouble:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.runs += 1
+        if log.runs <= log.times:
+            raise log.error
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DamagedFile("file 'a': 1 bytes of 2 are there"),
+        TooLarge("maximum payload exceeded", subject="items"),
+        Refused("too many", subject="items", code=413),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_stays_as_it_is_fails_after_its_attempts_and_says_so(
+    connection: Connection, error: StreamError
+) -> None:
+    log.error, log.times, log.runs = error, 1_000, 0
+    async with plant(connection, ["in-trouble"]) as node:
+        view = await node.run("in-trouble")
+    assert (view.state, view.reason) == ("failed", f"splitting: {type(error).__name__}: {error}")
+    assert log.runs == ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Disconnected("no connection"),
+        OutcomeUnknown("no answer", subject="items"),
+        RevisionConflict("wrong last sequence: 7", subject="items", err_code=10071),
+        StoreFull("insufficient storage", subject="items", err_code=10047),
+        NoStream("nobody answers", subject="items", code=503),
+        Refused("JetStream system temporarily unavailable", subject="items", code=503, err_code=10008),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_passes_uses_up_no_attempt(
+    connection: Connection, error: StreamError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_worker.executor.AGAIN_S", 0.01)
+    log.error, log.times, log.runs = error, ATTEMPTS + 2, 0
+    async with plant(connection, ["in-trouble"]) as node:
+        view = await node.run("in-trouble")
+    assert (view.state, view.counts.succeeded) == ("done", 1)
+    assert log.runs == ATTEMPTS + 3
+
+
+@penstock.batch("too-large-a-result", attempts=ATTEMPTS, retry_base_s=0.01)
+class TooLargeAResult:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        return None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> str:
+        log.runs += 1
+        return "x" * 1_100_000
+
+
+async def test_a_result_that_no_record_can_hold_fails_and_says_so(connection: Connection) -> None:
+    log.runs = 0
+    async with plant(connection, ["too-large-a-result"]) as node:
+        view = await node.run("too-large-a-result")
+    assert (view.state, view.reason[:20]) == ("failed", "reducing: TooLarge: ")
+    assert log.runs == ATTEMPTS
