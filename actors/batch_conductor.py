@@ -238,7 +238,7 @@ class Conductor:
     async def _keep_step(self, record: Instance) -> Instance:
         """Offer a split or a reduce anew, if whoever had it is silent."""
         now_ms, fence = self._clock.now_ms(), record.step_fence
-        if now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
+        if record.begun_fence != fence or now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
             return record
         if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
             return record

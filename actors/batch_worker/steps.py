@@ -1,7 +1,7 @@
 """Runs splits and reduces: each once under its fence, while it beats, within its time.
 
-A step begins by creating its beat. Whoever falls silent, or hands the pointer on, has had his turn: the step is begun
-anew under another fence, and what he still writes is never read.
+The record says under which fence a step was begun, its beat that it is under way. Whoever falls silent, or hands the
+pointer on, has had his turn: the step is begun anew under another fence, and what he still writes is never read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Steps:
 
     async def run(self, handler: TaskHandler, record: Instance, *, is_repeat: bool) -> None:
         """Run the step at which an instance is, if it begins here. Raises the broker's errors; then it comes again."""
-        if is_repeat:
+        if is_repeat and record.begun_fence == record.step_fence:
             await self._renew(record)
         elif await self._begins(record):
             await self._step(handler, record)
@@ -81,11 +81,18 @@ class Steps:
     async def _begins(self, record: Instance) -> bool:
         """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
         it was offered again."""
-        try:
-            await self._beats.create(beat_key(record), self._told(0, None), ttl_s=BEAT_TTL_S)
-        except RevisionConflict:
-            return False
-        return True
+        is_ours = False
+
+        def begin(before: Instance) -> Instance:
+            nonlocal is_ours
+            after = moves.begin_step(before, record.step_fence, self._clock.now_ms())
+            is_ours = after is not before
+            return after
+
+        await self._instances.move(record.instance_id, begin)
+        if is_ours:
+            await self._beats.put(beat_key(record), self._told(0, None), ttl_s=BEAT_TTL_S)
+        return is_ours
 
     async def _step(self, handler: TaskHandler, record: Instance) -> None:
         """Run a step while it beats, within its time, and say how it ended."""

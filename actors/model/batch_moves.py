@@ -26,6 +26,7 @@ from streams.batch_messages import LOST, Counts
 
 __all__ = [
     "Ended",
+    "begin_step",
     "cancel",
     "cancel_rest",
     "count",
@@ -70,10 +71,17 @@ def start(record: Instance, now_ms: int) -> Instance:
     return _step(replace(record, state="splitting", started_ms=now_ms), now_ms)
 
 
+def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:
+    """Begin the split or the reduce that is offered under this fence: once, whoever else has its pointer."""
+    if not _is_step(record, fence) or record.begun_fence == fence or record.is_cancelling or record.is_paused:
+        return record
+    return replace(record, begun_fence=fence, step_attempts=record.step_attempts + 1, step_since_ms=now_ms)
+
+
 def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
-    """Offer the split or the reduce anew: whoever had it is silent. What it still writes bears an old fence. One that
-    was begun so often takes its process down: the instance fails."""
-    if not _is_step(record, fence):
+    """Offer the split or the reduce anew: whoever began it is silent. What it still writes bears an old fence. One that
+    was begun so often takes its process down: the instance fails. One that nobody began waits for its turn."""
+    if not _is_step(record, fence) or record.begun_fence != fence:
         return record
     if record.step_attempts - record.step_failures < MOST_STARTS:
         return _step(record, now_ms)
@@ -245,9 +253,7 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
 
 
 def _step(record: Instance, now_ms: int) -> Instance:
-    return replace(
-        record, step_fence=record.step_fence + 1, step_attempts=record.step_attempts + 1, step_since_ms=now_ms
-    )
+    return replace(record, step_fence=record.step_fence + 1, step_since_ms=now_ms)
 
 
 def _is_step(record: Instance, fence: int) -> bool:

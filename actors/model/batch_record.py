@@ -108,6 +108,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_ms: int = 0
     ended_ms: int = 0
     step_fence: int = 0
+    begun_fence: int = 0
+    """The last fence under which a step was begun: under each it is begun once."""
     step_attempts: int = 0
     """How often the step at work was begun; `step_failures`: how often of these it said itself why it failed."""
     step_failures: int = 0

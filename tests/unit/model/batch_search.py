@@ -141,8 +141,10 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
     ):
         if moved is not record:
             yield world._replace(record=moved)
-    if record.state in ("splitting", "reducing") and record.step_attempts < rules.most_splits:
-        yield world._replace(record=moves.renew_step(record, record.step_fence, 1))
+    if record.step_attempts < rules.most_splits:
+        renewed = moves.renew_step(record, record.step_fence, 1)
+        if renewed is not record:
+            yield world._replace(record=renewed)
     if record.state in FINAL and world.retries < rules.most_retries:
         again = moves.retry(record)
         if again is not record:
@@ -160,7 +162,9 @@ def split_steps(world: World, rules: Rules) -> Iterator[World]:
     may_begin = record.state == "splitting" and not record.is_cancelling and len(splits) < 2
     if may_begin and record.step_fence not in [fence for fence, _, _ in splits]:
         began = record.staged[-1].chunks if record.staged else 0
-        yield world._replace(splits=(*splits, (record.step_fence, began, began)))
+        begun = moves.begin_step(record, record.step_fence, 1)
+        if begun is not record:
+            yield world._replace(record=begun, splits=(*splits, (record.step_fence, began, began)))
     for at, (fence, began, written) in enumerate(splits):
         left = (*splits[:at], *splits[at + 1 :])
         made = Seal(fence=fence, chunks=written, items=written, digest="d")
@@ -195,8 +199,9 @@ def run_steps(world: World, rules: Rules) -> Iterator[World]:
 
 def reduce_steps(world: World) -> Iterator[World]:
     record, reduces = world.record, world.reduces
-    if record.state == "reducing" and record.step_fence not in reduces and len(reduces) < 2:
-        yield world._replace(reduces=(*reduces, record.step_fence))
+    begun = moves.begin_step(record, record.step_fence, 1)
+    if record.state == "reducing" and begun is not record and len(reduces) < 2:
+        yield world._replace(record=begun, reduces=(*reduces, record.step_fence))
     for at, fence in enumerate(reduces):
         left = (*reduces[:at], *reduces[at + 1 :])
         yield world._replace(record=moves.reduced(record, fence, msgspec.Raw(b"{}"), 1), reduces=left)

@@ -175,6 +175,11 @@ def test_what_is_done_stays_done(act: Callable[[Instance], Instance]) -> None:
     assert moves.retry(record) is record
 
 
+def renewed(record: Instance) -> Instance:
+    """Begin the step at work, and renew it."""
+    return moves.renew_step(moves.begin_step(record, record.step_fence, 1), record.step_fence, 1)
+
+
 def streaming(chunks: int, **facts: Any) -> Instance:
     """Return an instance whose first split has made so many chunks of two items."""
     made = (Seal(fence=1, chunks=chunks, items=2 * chunks, digest="d", version="2"),)
@@ -185,7 +190,7 @@ def streaming(chunks: int, **facts: Any) -> Instance:
 def test_what_a_streaming_split_has_made_stands_under_its_fence_whoever_goes_on() -> None:
     record = moves.release(streaming(2), 10)
     assert [each.chunk for each in record.open] == [0, 1]
-    record = moves.renew_step(record, 1, 1)
+    record = renewed(record)
     assert moves.stage(record, Seal(fence=1, chunks=3, items=6, digest="d")) is record
     record = moves.stage(record, Seal(fence=2, chunks=4, items=8, digest="d"))
     assert moves.stage(record, Seal(fence=2, chunks=4, items=8, digest="d")) is record
@@ -197,18 +202,32 @@ def test_what_a_streaming_split_has_made_stands_under_its_fence_whoever_goes_on(
 def test_a_step_that_takes_its_processes_down_fails_its_instance_in_the_end() -> None:
     record = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1)
     for fence in range(1, moves.MOST_STARTS):
-        record = moves.renew_step(record, fence, 1)
+        record = renewed(record)
         assert (record.state, record.step_fence) == ("splitting", fence + 1)
     assert moves.renew_step(record, 1, 1) is record
-    record = moves.renew_step(record, moves.MOST_STARTS, 1)
-    assert (record.state, record.reason[:26]) == ("failed", "splitting: begun 30 times; ")
-    assert moves.start(moves.retry(record), 1).step_attempts == 1
+    record = renewed(record)
+    assert record.state == "failed"
+    assert record.reason.startswith("splitting: begun 30 times; ")
+    assert moves.start(moves.retry(record), 1).step_attempts == 0
+
+
+def test_a_step_begins_once_under_a_fence_and_what_nobody_began_waits_for_its_turn() -> None:
+    record = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1)
+    assert moves.renew_step(record, 1, 60_000) is record
+    paused = moves.pause(record)
+    assert moves.begin_step(paused, 1, 2) is paused
+    begun = moves.begin_step(record, 1, 2)
+    assert (begun.begun_fence, begun.step_attempts, begun.step_since_ms) == (1, 1, 2)
+    assert moves.begin_step(begun, 1, 3) is begun
+    again = moves.renew_step(begun, 1, 4)
+    assert moves.begin_step(again, 1, 5) is again
+    assert moves.begin_step(again, 2, 5).step_attempts == 2
 
 
 def test_processes_that_died_use_up_no_attempt_of_a_step_that_fails() -> None:
     record, policy = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1), Backoff(retries=2)
     for _ in range(3):
-        record = moves.renew_step(record, record.step_fence, 1)
+        record = renewed(record)
     for _ in range(2):
         record = moves.fail_step(record, record.step_fence, "no link", policy, 1)
         assert record.state == "splitting"
@@ -218,8 +237,10 @@ def test_processes_that_died_use_up_no_attempt_of_a_step_that_fails() -> None:
 def test_attempts_that_failed_do_not_count_as_processes_that_died() -> None:
     record, policy = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1), Backoff(retries=99)
     for _ in range(moves.MOST_STARTS):
-        record = moves.fail_step(record, record.step_fence, "no link", policy, 1)
-    assert moves.renew_step(record, record.step_fence, 1).state == "splitting"
+        record = moves.fail_step(
+            moves.begin_step(record, record.step_fence, 1), record.step_fence, "no link", policy, 1
+        )
+    assert renewed(record).state == "splitting"
 
 
 def test_a_streaming_split_that_failed_waits_for_what_runs_and_counts_the_rest() -> None:
