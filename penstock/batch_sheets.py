@@ -3,11 +3,12 @@ each row, how it ended, and why. And what its own code may use for sheets of its
 
 from __future__ import annotations
 
+import codecs
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -27,6 +28,11 @@ __all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "
 PAGE = 1_000
 STATUS, REASON, ROW = "status", "reason", "row"
 RESULT = "result.xlsx"
+MOST_COLUMNS = 16_384 - 3
+"""Excel's own limit, beside ours."""
+GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
+MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How a file begins that says itself what it is."""
 _WORDS = {"ok": "succeeded", "again": "failed"}
 
 
@@ -91,28 +97,73 @@ async def read_sheet(
 
 async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[str, Any]:
     """Write each item, how it ended and why into `result.xlsx`, and return its name and the counts."""
-    columns: list[str] | None = None
+    upload = await _upload_of(context) if is_rows else None
+    columns = await _columns(context, upload)
+    number, status, reason = _own_names(columns)
     async with Sheet.collecting(context) as sheets:
+        sheets.open(RESULT, [number, *columns, status, reason])
         async for page in context.read(PAGE):
-            rows = [_result_row(result, is_rows=is_rows) for result in page]
-            if columns is None:
-                widest = max(rows, key=len)  # the row of an item that was lost has no cells
-                columns = list(widest)
-                sheets.open(RESULT, columns)
-            await sheets.write(rows)
-        if columns is None:
-            sheets.open(RESULT, [ROW, STATUS, REASON])
-    return {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
+            ends = [(*_cells(result, is_rows=is_rows), result) for result in page]
+            await sheets.write(
+                [
+                    {number: at, **cells, status: _WORDS.get(end.status, end.status), reason: end.info}
+                    for at, cells, end in ends
+                ]
+            )
+    told = {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
+    return told | ({"note": GUESSED} if upload is not None and upload.is_guessed else {})
 
 
-def _result_row(result: ItemResult, *, is_rows: bool) -> dict[str, object]:
-    if is_rows and result.item is None:
-        return {ROW: None, STATUS: _WORDS.get(result.status, result.status), REASON: result.info}
+async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
+    """Return the items' columns, as many as an Excel sheet has: all rows have those of the header, where there is one;
+    else each item may bring some of its own, and all are looked at before the first is written."""
+    columns = dict[str, None]()
+    async for page in context.read(PAGE):
+        for result in page:
+            columns |= dict.fromkeys(_cells(result, is_rows=upload is not None)[1])
+        if (columns and upload is not None and upload.has_header) or len(columns) >= MOST_COLUMNS:
+            break
+    return list(columns)[:MOST_COLUMNS]
+
+
+def _own_names(columns: Sequence[str]) -> Iterator[str]:
+    """Yield what our columns are called beside these, which keep their names."""
+    for name in (ROW, STATUS, REASON):
+        while name in columns:
+            name = f"penstock_{name}"
+        yield name
+
+
+def _cells(result: ItemResult, *, is_rows: bool) -> tuple[int | None, Mapping[str, object]]:
+    """Return an item's number as people see it, and its cells; an item that was lost has neither."""
     if is_rows:
-        number, cells = result.item
-    else:
-        number, cells = result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
-    return {ROW: number, **cells, STATUS: _WORDS.get(result.status, result.status), REASON: result.info}
+        return result.item if result.item is not None else (None, {})
+    return result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
+
+
+class _Upload(NamedTuple):
+    """How the upload was read."""
+
+    has_header: bool
+    is_guessed: bool
+
+
+async def _upload_of(context: ReduceContext) -> _Upload:
+    """Look at the upload once more: whether its first row names the columns, and whether its encoding was guessed."""
+    given = context.read_input(SheetInput)
+    info = await context.files.info(given.file)
+    if info is None:
+        return _Upload(has_header=False, is_guessed=False)
+    decode, start = codecs.getincrementaldecoder("utf-8")().decode, b""
+    async for part in context.files.read(info):
+        start = start or part
+        if given.encoding or start.startswith(MARKED):
+            break
+        try:
+            decode(part)
+        except UnicodeDecodeError:
+            return _Upload(has_header=True, is_guessed=True)
+    return _Upload(has_header=not start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"), is_guessed=False)
 
 
 class Sheet:

@@ -288,6 +288,8 @@ def _say(call: Call, view: "View") -> None:
         call.out.say(f"  {reason}")
     for name in _files(view):
         call.out.say(f"  result: {name}; penstock batch result {view.instance_id}")
+    if isinstance(view.result, dict) and "note" in view.result:
+        call.out.say(f"  {view.result['note']}")
     for told in view.calls:
         call.out.say(f"  callback {view.callback}: {_call(told)}")
 

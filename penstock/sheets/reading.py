@@ -1,7 +1,7 @@
 """Reads one file's rows, in this process. For `child`, which bounds what it may take; nothing else calls it.
 
 Unless its encoding is named, a csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in
-China); anything else is told with the byte that does not fit. Its separator is what a first line
+China), if it is likely to be; anything else is told with the byte that does not fit. Its separator is what a first line
 `sep=;` says, or else the one that the header has most of. A quotation that never ends is told.
 """
 
@@ -27,6 +27,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _TOLD_SEPARATOR = re.compile(r'"?sep=([^\w"\s]|\t)"?\r?\n?', re.IGNORECASE)
 """Excel's own first line of a csv: no row, but what its cells are separated by."""
 _CHUNK = 1024 * 1024
+_LEAST_COMMON = 0.8
 
 
 def read_rows(
@@ -105,9 +106,11 @@ def _codec(path: Path, encoding: str) -> str:
     faults = []
     for name in ("utf-8", "gb18030"):
         fault = _fault(path, name)
-        if fault is None:
+        if fault is None and (name == "utf-8" or _is_likely(path)):
             return name
-        faults.append(f"{name} at byte {fault}")
+        faults.append(
+            f"{name} at byte {fault}" if fault is not None else f"{name}, in which it would be of rare characters"
+        )
     raise BadSheet(f"its text is neither {' nor '.join(faults)}; save it as CSV UTF-8, or name its encoding")
 
 
@@ -123,6 +126,20 @@ def _fault(path: Path, encoding: str) -> int | None:
                 return place - held + error.start
             place += len(chunk)
     return None
+
+
+def _is_likely(path: Path) -> bool:
+    """Return whether text in GB 18030 is meant so: Chinese text is nearly all of the 6,763 characters of GB 2312, while
+    the pairs of bytes that most other encodings make are of the others. (Those of Korea and of Japan's EUC
+    are not: it stays a guess, and is told.)"""
+    decoder, others, common = codecs.getincrementaldecoder("gb18030")(), 0, 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            text = decoder.decode(chunk).replace("\u2014", "").replace("\u00b7", "")  # Python's GB 2312 has not these
+            plain = len(text.encode("ascii", "ignore"))
+            others += len(text) - plain
+            common += (len(text.encode("gb2312", "ignore")) - plain) // 2
+    return common >= others * _LEAST_COMMON
 
 
 def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:

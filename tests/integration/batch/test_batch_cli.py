@@ -54,6 +54,13 @@ async def test_a_sheet_is_handed_in_followed_and_its_result_fetched(
     assert "pass 2" in shown.out
 
 
+async def test_a_sheet_read_by_a_guess_says_so(penstock: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    path.write_bytes("sku,price\n\u8336\u58f6,3\n".encode("gb18030"))
+    (await penstock("batch", "submit", str(path), "--task", "register", "--id", "cli-guess", "--wait")).ok()
+    assert "read as GB 18030; if letters are wrong" in (await penstock("batch", "show", "cli-guess")).ok().out
+
+
 async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) -> None:
     arguments = ("batch", "submit", "--task", UNSERVED, "--param", "shop=s1", "--tenant", "cli", "--id", "cli-2")
     assert (await penstock(*arguments, "--json")).ok().json()["instance_id"] == "cli-2"

@@ -93,6 +93,50 @@ async def test_a_sheet_of_a_named_encoding_is_read(batches: Batches, tmp_path: P
     assert other.value.code == "exists"
 
 
+@pytest.mark.parametrize(
+    ("codec", "encoding", "is_guessed"),
+    [("gb18030", "", True), ("gb18030", "gb18030", False), ("utf-8", "", False), ("utf-16", "", False)],
+)
+async def test_a_guessed_encoding_is_told_with_the_result(
+    batches: Batches, tmp_path: Path, codec: str, encoding: str, is_guessed: bool
+) -> None:
+    path = tmp_path / "products.csv"
+    path.write_bytes("sku,price\n\u8336\u58f6,3\n".encode(codec))
+    made = await batches.submit("register", file=path, encoding=encoding)
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert (view.state, view.counts.succeeded) == ("done", 1)
+    assert view.result.get("note", "").startswith("its text was read as GB 18030; if letters are wrong") == is_guessed
+
+
+async def test_a_result_keeps_the_sheets_own_columns(batches: Batches, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    await anyio.Path(path).write_text("status,row,sku,price,reason\nnew,x7,A1,-1,moved\n", encoding="utf-8")
+    made = await batches.submit("register", file=path)
+    await batches.wait(made.instance_id, timeout_s=30)
+    [(_, cells)] = await rows_of(await batches.result(made.instance_id, tmp_path / "result.xlsx"))
+    assert list(cells.items()) == [
+        ("penstock_row", 2),
+        ("status", "new"),
+        ("row", "x7"),
+        ("sku", "A1"),
+        ("price", "-1"),
+        ("reason", "moved"),
+        ("penstock_status", "failed"),
+        ("penstock_reason", "a price below zero"),
+    ]
+
+
+async def test_a_column_that_comes_late_is_in_the_result(batches: Batches, tmp_path: Path) -> None:
+    path = tmp_path / "products.jsonl"
+    lines = [f'{{"sku":"A{number}0","price":1}}\n' for number in range(1_005)]
+    await anyio.Path(path).write_text("".join([*lines, '{"sku":"B1","price":2,"colour":"green"}\n']))
+    made = await batches.submit("register", file=path)
+    await batches.wait(made.instance_id, timeout_s=60)
+    rows = await rows_of(await batches.result(made.instance_id, tmp_path / "result.xlsx"))
+    assert list(rows[0][1]) == ["row", "sku", "price", "colour", "status", "reason"]
+    assert (len(rows), rows[0][1]["colour"], rows[-1][1]["colour"]) == (1_006, "", "green")
+
+
 async def test_what_takes_long_is_paused_resumed_and_cancelled(batches: Batches, tmp_path: Path) -> None:
     made = await batches.submit(UNSERVED, {"n": 1000})
     with pytest.raises(Timeout):

@@ -283,6 +283,29 @@ async def test_118_text_of_an_unknown_encoding_is_told(tmp_path: Path, encoding:
 @pytest.mark.parametrize(
     ("encoding", "word"),
     [
+        ("windows-1252", "K\u00e4se, Br\u00f6tchen"),
+        ("shift-jis", "\u7d05\u8336\u306e\u30bb\u30c3\u30c8"),
+        ("big5", "\u81fa\u7063\u70cf\u9f8d\u8336"),
+        ("iso-8859-2", "\u017b\u00f3\u0142ty ser, \u0142y\u017cka"),
+    ],
+)
+async def test_118_what_would_be_nonsense_is_not_taken_for_gb_18030(tmp_path: Path, encoding: str, word: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(f'sku\n"{word}"\n'.encode(ENCODINGS[encoding]))
+    word.encode(ENCODINGS[encoding]).decode("gb18030")
+    said = await refusal(path)
+    assert "nor gb18030, in which it would be of rare characters; save it as CSV UTF-8, or name its encoding" in said
+
+
+async def test_118_a_rare_character_in_a_chinese_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("\u59d3\u540d\n\u5f20\u5586\u2014\u2014\u7ecf\u7406\n".encode("gb18030"))
+    assert await rows_of(path) == [(2, {"\u59d3\u540d": "\u5f20\u5586\u2014\u2014\u7ecf\u7406"})]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"),
+    [
         ("shift-jis", "\u7d05\u8336\u2460"),
         ("Shift_JIS", "\u534a\u89d2\uff76\uff85"),
         ("euc-jp", "\u7d05\u8336"),
