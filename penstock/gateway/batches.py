@@ -38,7 +38,7 @@ Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 class SubmitQuery(Asked, frozen=True, kw_only=True):
     """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
     failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, the
-    `encoding` of a csv (else UTF-8 or GB 18030), and `params`, JSON for the task's code."""
+    `encoding` of a csv (else its Content-Type's charset, UTF-8 or GB 18030), and `params`, JSON for the task's code."""
 
     id: Annotated[str, Meta(max_length=64)] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
@@ -201,7 +201,7 @@ async def _submit_file(shared: Shared, call: Call, task: str, asked: SubmitQuery
     name = asked.name or call.upload.name
     with shared.load.move(call.caller.key):
         parts = call.upload.parts()
-        own |= {"name": name, "sheet": asked.sheet, "encoding": asked.encoding}
+        own |= {"name": name, "sheet": asked.sheet, "encoding": asked.encoding or call.upload.charset}
         return await shared.batches.submit(task, params, upload=parts, **own)
 
 

@@ -27,7 +27,7 @@ from penstock.gateway.limits import (
 )
 from penstock.gateway.live_tokens import LiveTokens
 from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused
-from penstock.gateway.uploads import SHEETS, Upload, is_upload_path
+from penstock.gateway.uploads import SHEETS, Upload, charset_of, is_upload_path
 from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Door:
         self._check_address(address, now_s)
         caller = ANYBODY if scope["path"] in PUBLIC else self._caller(head, address, now_s)
         rate = self._token_rate(caller, now_s)
-        upload = Upload(receive, head.length, head.file_name) if head.is_upload else None
+        upload = Upload(receive, head.length, head.file_name, charset_of(head.media_type)) if head.is_upload else None
         body = b"" if head.length == 0 or upload is not None else await self._read(receive)
         if body is None:
             return None

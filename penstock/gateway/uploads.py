@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from penstock.gateway.limits import LARGEST_UPLOAD
 from penstock.gateway.problems import RefusedRequest, refused
 
-__all__ = ["SHEETS", "Upload", "content_disposition", "is_sheet", "is_upload_path", "name_of_header"]
+__all__ = ["SHEETS", "Upload", "charset_of", "content_disposition", "is_sheet", "is_upload_path", "name_of_header"]
 
 SHEETS = (
     "text/csv",
@@ -34,6 +34,13 @@ def is_sheet(media_type: str) -> bool:
     return media_type.partition(";")[0].strip().lower() in SHEETS
 
 
+def charset_of(media_type: str) -> str:
+    """Return the encoding that the Content-Type of a csv names, empty if it names none."""
+    kind, *settings = media_type.split(";")
+    named = (each.partition("=") for each in settings if kind.strip().lower() == "text/csv")
+    return next((value.strip().strip('"') for name, _, value in named if name.strip().lower() == "charset"), "")
+
+
 def name_of_header(value: bytes) -> str:
     """Return a file's name as `X-File-Name` has it: UTF-8, or percent escapes of it."""
     return unquote(value.decode(errors="replace"))
@@ -51,10 +58,11 @@ def content_disposition(name: str) -> bytes:
 class Upload:
     """The body of a request that is a file. Iterate over it once."""
 
-    def __init__(self, receive: Callable[[], Awaitable[Any]], length: int, name: str) -> None:
+    def __init__(self, receive: Callable[[], Awaitable[Any]], length: int, name: str, charset: str = "") -> None:
         self.length = length
         """In bytes, -1 if nobody said it before."""
         self.name = name
+        self.charset = charset
         self.is_read = length == 0
         self._receive = receive
 

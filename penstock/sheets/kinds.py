@@ -27,6 +27,17 @@ ENCODINGS = {
     **{f"windows-{number}": f"cp{number}" for number in (874, *range(1250, 1259))},
 }
 """Python's codec by the name that the web has for an encoding (https://encoding.spec.whatwg.org/#names-and-labels)."""
+_LABELS = {
+    "utf8": "utf-8",
+    "us-ascii": "utf-8",
+    "utf-16le": "utf-16",
+    "gbk": "gb18030",
+    "gb2312": "gb18030",
+    "iso-8859-1": "windows-1252",
+    "latin1": "windows-1252",
+    "x-sjis": "shift-jis",
+}
+"""What else programs call them; Latin-1 is what the web takes it for."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PARE": "encrypted parquet"}
@@ -35,6 +46,7 @@ _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar ar
 def check_encoding(name: str) -> str:
     """Return the name of an encoding in small letters. Raises BadSheet."""
     known = name.lower().replace("_", "-")
+    known = _LABELS.get(known, known)
     if known and known not in ENCODINGS:
         raise BadSheet(f"encoding {name[:80]!a}: not one of {', '.join(ENCODINGS)}")
     return known

@@ -69,6 +69,19 @@ async def test_a_file_goes_in_and_its_result_comes_out(client: ClientSession) ->
     assert (status, again["passes"]) == (200, 2)
 
 
+@pytest.mark.parametrize(("charset", "encoding"), [("Shift_JIS", ""), ("utf-8", "shift-jis")])
+async def test_a_csv_is_read_in_the_encoding_that_it_comes_with(
+    client: ClientSession, charset: str, encoding: str
+) -> None:
+    sheet, sent = "sku,price\n\u7d05\u8336,3\n".encode("cp932"), {"Content-Type": f"text/csv; charset={charset}"}
+    params = {"encoding": encoding} if encoding else {}
+    _, made = await told(client, "POST", "/v1/batches/register", data=sheet, headers=sent, params=params)
+    view = await over(client, made["id"])
+    assert (view["state"], view["result"].get("note")) == ("done", None), view
+    _, page = await told(client, "GET", f"/v1/batches/{made['id']}/items")
+    assert page["items"][0]["item"][1]["sku"] == "\u7d05\u8336"
+
+
 async def test_an_input_alone_is_submitted_listed_and_steered(client: ClientSession) -> None:
     status, made = await told(client, "POST", f"/v1/batches/{UNSERVED}", json={"n": 1000}, params={"priority": "5"})
     assert (status, made["priority"]) == (201, 5)
@@ -133,6 +146,13 @@ async def test_tasks_are_listed_and_their_limits_changed(client: ClientSession) 
         ("POST", "/v1/batches/count", {"data": io.BytesIO(b"1" * 1_100_000), "headers": JSON}, 413, "too_large"),
         ("POST", "/v1/batches/register?name=a%0D%0ASet-Cookie:x", {"data": SHEET, "headers": CSV}, 422, "bad"),
         ("POST", "/v1/batches/register?encoding=klingon", {"data": SHEET, "headers": CSV}, 422, "bad"),
+        (
+            "POST",
+            "/v1/batches/register",
+            {"data": SHEET, "headers": {"Content-Type": "text/csv; charset=x"}},
+            422,
+            "bad",
+        ),
         ("POST", "/v1/batches/count?encoding=utf-8", {"json": COUNT}, 422, "bad"),
         ("POST", "/v1/batches/register?params={", {"data": SHEET, "headers": CSV}, 400, "malformed"),
         ("POST", "/v1/batches/register", {"data": b"", "headers": CSV}, 422, "bad"),

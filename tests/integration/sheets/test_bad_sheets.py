@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import xlsxwriter
 
-from penstock.sheets.kinds import ENCODINGS
+from penstock.sheets.kinds import ENCODINGS, check_encoding
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parsing import parse_sheet
 from penstock.sheets.reading import read_rows
@@ -314,11 +314,13 @@ async def test_118_a_rare_character_in_a_chinese_name_is_read(tmp_path: Path) ->
         ("windows-1251", "\u0447\u0430\u0439\u043d\u0438\u043a"),
         ("windows-1252", "Wei\u00dfbier \u20ac"),
         ("utf-8", "th\u00e9"),
+        ("GB2312", "\u8336\u58f6"),
+        ("iso-8859-1", "Wei\u00dfbier"),
     ],
 )
 async def test_118_an_encoding_that_is_named_is_read(tmp_path: Path, encoding: str, word: str) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(f"sku\n{word}\n".encode(ENCODINGS[encoding.lower().replace("_", "-")]))
+    path.write_bytes(f"sku\n{word}\n".encode(ENCODINGS[check_encoding(encoding)]))
     assert await rows_of(path, encoding=encoding) == [(2, {"sku": word})]
 
 

@@ -10,7 +10,7 @@ from penstock.gateway import uploads
 from penstock.gateway.heads import check_head
 from penstock.gateway.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.gateway.problems import RefusedRequest
-from penstock.gateway.uploads import Upload, content_disposition, is_upload_path
+from penstock.gateway.uploads import Upload, charset_of, content_disposition, is_upload_path
 
 CSV = (b"content-type", b"text/csv; charset=utf-8")
 HOST = (b"host", b"x")
@@ -40,6 +40,21 @@ def test_a_file_has_a_limit_of_its_own() -> None:
 def test_a_file_is_taken_at_one_place(method: str, path: bytes) -> None:
     assert not is_upload_path(method, path)
     assert not head(CSV, method=method, path=path).is_upload
+
+
+@pytest.mark.parametrize(
+    ("media_type", "charset"),
+    [
+        ("text/csv", ""),
+        ("text/csv; charset=shift_jis", "shift_jis"),
+        ('Text/CSV;header=present;Charset="GBK" ; x=y', "GBK"),
+        ("text/csv; charset=", ""),
+        ("text/csv; x-charset=big5", ""),
+        ("application/vnd.apache.parquet; charset=binary", ""),
+    ],
+)
+def test_a_csv_may_say_its_encoding(media_type: str, charset: str) -> None:
+    assert charset_of(media_type) == charset
 
 
 def test_a_name_comes_as_percent_escapes() -> None:
