@@ -21,7 +21,7 @@ from penstock.sheets.limits import BadSheet
 from penstock.sheets.parsing import parse_sheet
 from penstock.sheets.rows import Row
 from penstock.sheets.writing import SheetWriter, open_sheet
-from streams.files import FileInfo, Files
+from streams.files import DamagedFile, FileInfo, Files
 
 __all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "sheet_of", "split_sheet", "write_sheet"]
 
@@ -150,19 +150,21 @@ class _Upload(NamedTuple):
 
 async def _upload_of(context: ReduceContext) -> _Upload:
     """Look at the upload once more: whether its first row names the columns, and whether its encoding was guessed."""
-    given = context.read_input(SheetInput)
-    info = await context.files.info(given.file)
-    if info is None:
+    given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
+    info = await context.files.info(given.file) if given is not None else None
+    if given is None or info is None:
         return _Upload(has_header=False, is_guessed=False)
     decode, start = codecs.getincrementaldecoder("utf-8")().decode, b""
-    async for part in context.files.read(info):
-        start = start or part
-        if given.encoding or start.startswith(MARKED):
-            break
-        try:
+    try:
+        async for part in context.files.read(info):
+            start = start or part
+            if given.encoding or start.startswith(MARKED):
+                break
             decode(part)
-        except UnicodeDecodeError:
-            return _Upload(has_header=True, is_guessed=True)
+    except UnicodeDecodeError:
+        return _Upload(has_header=True, is_guessed=True)
+    except DamagedFile:  # since the split; its rows are known
+        return _Upload(has_header=False, is_guessed=False)
     return _Upload(has_header=not start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"), is_guessed=False)
 
 

@@ -137,6 +137,20 @@ async def test_a_column_that_comes_late_is_in_the_result(batches: Batches, tmp_p
     assert (len(rows), rows[0][1]["colour"], rows[-1][1]["colour"]) == (1_006, "", "green")
 
 
+async def test_a_result_is_made_anew_without_the_upload(
+    batches: Batches, link: Connection, sheet: Path, tmp_path: Path
+) -> None:
+    made = await batches.submit("register", file=sheet)
+    await batches.wait(made.instance_id, timeout_s=30)
+    async with Publisher(link) as publisher:
+        files = Files(link, publisher, link.namespace.bucket("FILES"))
+        assert [await files.delete(name) for name in await uploads(link, made.instance_id)] == [True]
+    await batches.retry(made.instance_id)
+    assert (await batches.wait(made.instance_id, timeout_s=30)).state == "done"
+    rows = await rows_of(await batches.result(made.instance_id, tmp_path / "result.xlsx"))
+    assert (len(rows), list(rows[0][1])) == (ROWS, ["row", "sku", "price", "status", "reason"])
+
+
 async def test_what_takes_long_is_paused_resumed_and_cancelled(batches: Batches, tmp_path: Path) -> None:
     made = await batches.submit(UNSERVED, {"n": 1000})
     with pytest.raises(Timeout):
