@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import python_calamine
 
+from penstock.sheets.error_cells import errors_as_text
 from penstock.sheets.kinds import ENCODINGS, InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parquet import read_parquet
@@ -49,7 +50,7 @@ def read_rows(
 def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[object]]:
     check_xlsx(path, limits)
     try:
-        book = python_calamine.CalamineWorkbook.from_path(str(path))
+        book = python_calamine.CalamineWorkbook.from_object(errors_as_text(path) or path)
         if not book.sheet_names:
             raise BadSheet("the workbook has no sheet")
         if sheet and sheet not in book.sheet_names:

@@ -232,7 +232,24 @@ async def test_115_a_formula_is_its_last_value_and_is_never_worked_out(tmp_path:
         sheet.write_formula(1, 3, "=1/0", None, "#DIV/0!")
     [(_, row)] = await rows_of(path)
     assert (row["n"], row["text"], row["none"]) == (7, "told", "")
-    assert row["error"] in ("", "#DIV/0!")
+    assert row["error"] == "#DIV/0!"
+
+
+@pytest.mark.parametrize("at_end", range(0, 18, 3))
+async def test_115_an_error_is_no_empty_cell_wherever_a_piece_ends(tmp_path: Path, at_end: int) -> None:
+    path = tmp_path / "a.xlsx"
+    with xlsxwriter.Workbook(str(path)) as made:
+        sheet = made.add_worksheet()
+        sheet.write_row(0, 0, ["t", "a", "b", "c"])
+        sheet.write_string(1, 0, '<c t="e"> t="e"')
+        for at, error in enumerate(("#DIV/0!", "#N/A"), 1):
+            sheet.write_formula(1, at, "=1/0", None, error)
+    with zipfile.ZipFile(path) as packed:
+        place = MIB - packed.read(SHEET).index(b'<c r="B2" t="e">') - at_end
+    padded = with_parts(path, {SHEET: put("<sheetData>", " " * place + "<sheetData>")}, zipfile.ZIP_STORED)
+    assert await rows_of(padded) == [(2, {"t": '<c t="e"> t="e"', "a": "#DIV/0!", "b": "#N/A", "c": ""})]
+    odd = put('<c r="B2" t="e">', "<c  t='e'\nr='B2'>")
+    assert await rows_of(with_parts(path, {SHEET: odd})) == await rows_of(path)
 
 
 # ---- 116 to 118: text
