@@ -4,7 +4,9 @@ In: a look at an instance when its record changed, when an executor said that so
 makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record; what it owes
 to those outside, by what the node hands us. State: none of its own; the record and the log of results are the state,
 and what was offered when is a cache that spares repeats.
-Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too.
+Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too,
+all of them in one look. While that goes from one node to another each may count without the other's last starts: for a
+moment twice as many may be at work as the task allows.
 Under redelivery: two that both believe they tend an instance meet at compare-and-set; a pointer's subject must not
 exist, so offering twice is refused; a result counts at the place in the log at which it stands.
 When it cannot go on: an instance that fails is looked at again later, alone; the others go on.
@@ -37,8 +39,9 @@ from streams.batch_messages import ChunkResult
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.errors import StreamError
+from streams.errors import MalformedMessage, StreamError
 from streams.files import Files
+from streams.log import last_entry, purge_subject
 from streams.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ of another instance do not stand behind a long row."""
 LOOK_MS = 1_000
 """A look at an instance at work that nothing else asked for: news may be lost."""
 AT_ONCE = 32
+WAITING_OF = "*"
+"""Before a task: all of its waiting instances, as one thing to look at. No id begins so."""
 COUNTED = 256
 """Results that are counted by one change of the record."""
 TRY_AGAIN_MS = 1_000
@@ -115,14 +120,16 @@ class Conductor:
             await news.unsubscribe()
 
     def look_soon(self, instance_id: str) -> None:
-        """Look at an instance as soon as the look under way is over, if it is ours to tend."""
+        """Look at an instance as soon as the look under way is over, if it is ours to tend; and at those of its task
+        that wait, if it is one of them or may have left its place to one."""
         record = self._instances.seen(instance_id)
-        if record is not None and (
-            self._tends(instance_id) or (record.state == "pending" and self._tends(record.task))
-        ):
-            self._agenda.put(instance_id, 0)
-        elif record is None:
+        if record is None:
             self._offers.forget(instance_id)
+            return
+        if self._tends(instance_id):
+            self._agenda.put(instance_id, 0)
+        if (record.state in ("pending", *FINAL) or record.is_paused) and self._tends(record.task):
+            self._agenda.put(f"{WAITING_OF}{record.task}", 0)
 
     def _look_at_all(self) -> None:
         for record in self._instances.known():
@@ -137,7 +144,8 @@ class Conductor:
     async def _look(self, instance_id: str, limiter: anyio.CapacityLimiter) -> None:
         due_ms: int | None = None
         try:
-            due_ms = await self._tend(instance_id)
+            is_task = instance_id.startswith(WAITING_OF)
+            due_ms = await (self._admit(instance_id[len(WAITING_OF) :]) if is_task else self._tend(instance_id))
             self._failures.pop(instance_id, None)
         except FATAL:
             raise
@@ -167,13 +175,13 @@ class Conductor:
             self._offers.forget(instance_id)
             return None
         is_told = await self._tell_owed(record)
-        task = self._tasks.current(record.task)
+        task = self._tasks.of_any(record.task)
         if record.state in FINAL:
             self._offers.forget(instance_id)
             until_ms = await self._keep_or_drop(record, task)
             return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
-            return await self._admit(task, instance_id)
+            return None if is_told else self._clock.now_ms() + TRY_AGAIN_MS
         results = [pair async for pair in self._results(record)]
         record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
         if record.state in FINAL:
@@ -200,23 +208,27 @@ class Conductor:
             return False
         return True
 
-    async def _admit(self, task: TaskRecord, instance_id: str) -> int:
-        """Let instances of the task begin, and return when this one is to be looked at again. One node does it for all
-        of a task, so that its limits hold."""
-        now_ms = self._clock.now_ms()
-        if not self._tends(task.task):
-            return now_ms + LOOK_MS
-        may_begin = admit(self._instances.unfinished(task.task), task.limits.main_concurrency)
+    async def _admit(self, name: str) -> int | None:
+        """Let waiting instances of a task begin, and return when to look again. One node does it for all of a task, in
+        one look at a time, so that its limits hold; what needs newer code than there is holds no place."""
+        task, now_ms = self._tasks.current(name), self._clock.now_ms()
+        unfinished = self._instances.unfinished(name)
+        if not self._tends(name) or all(each.state != "pending" for each in unfinished):
+            return None
+        counted = (each for each in unfinished if each.state == "pending" or not self._offers.is_too_new(each))
+        may_begin = admit(counted, task.limits.main_concurrency)
         most, next_ms = len(may_begin), now_ms
         if task.limits.main_rate:
-            last_ms = max(self._last_starts_ms.get(task.task, 0), self._instances.last_start_ms(task.task))
+            last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
         if may_begin[:most]:
-            self._last_starts_ms[task.task] = now_ms  # before the watch tells it
+            self._last_starts_ms[name] = now_ms  # before the watch tells it
         for each in may_begin[:most]:
-            await self._instances.move(each, lambda record: moves.start(record, now_ms))
-        is_next = may_begin[most : most + 1] == [instance_id]
-        return min(next_ms, now_ms + LOOK_MS) if is_next else now_ms + LOOK_MS
+            try:
+                await self._instances.move(each, lambda record: moves.start(record, now_ms))
+            except (UnknownInstance, MalformedMessage) as error:  # the watch tells it, too
+                self._tell(each, error)
+        return min(next_ms, now_ms + LOOK_MS) if len(may_begin) > most else now_ms + LOOK_MS
 
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
         count = 0
@@ -242,6 +254,9 @@ class Conductor:
             return record
         if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
             return record
+        work = self._connection.namespace.stream("WORK")
+        if await last_entry(self._connection, work, self._offers.step_subject(record)) is not None:
+            return record  # it waits for somebody, or who had it is dead, and the server hands it on
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
         return await self._instances.move(
             record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
@@ -272,6 +287,9 @@ class Conductor:
         until_ms = record.ended_ms + task.keep_days * DAY_MS
         if self._clock.now_ms() >= until_ms:
             await self._items.drop(record.instance_id)
+            namespace = self._connection.namespace
+            work = namespace.pattern("work", "batch", record.task, "*", record.instance_id, "*")
+            await purge_subject(self._connection, namespace.stream("WORK"), work)
             async for info in self._files.all():
                 if info.name.startswith(f"{record.instance_id}/"):
                     await self._files.delete(info.name)

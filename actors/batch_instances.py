@@ -61,6 +61,8 @@ class Instances:
         self._last_starts_ms: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._broken: set[tuple[str, int]] = set()
+        self._own: dict[str, int] = {}
+        """At which revision stands what we wrote ourselves and the watch has not told yet."""
 
     def known(self) -> Iterator[Instance]:
         """Yield all instances as last seen."""
@@ -88,7 +90,7 @@ class Instances:
         async with self._bucket.watch(">") as changes:
             async for change in changes:
                 if not isinstance(change, Synced):
-                    self._take(change.key, change.entry)
+                    self._hear(change.key, change.entry)
                 elif not is_known:  # again after each reconnect
                     is_known = True
                     task_status.started()
@@ -119,12 +121,13 @@ class Instances:
             if after is before:
                 return before
             try:
-                await self._bucket.compare_and_set(instance_id, _encode(after), entry.revision)
+                revision = await self._bucket.compare_and_set(instance_id, _encode(after), entry.revision)
             except RevisionConflict:
                 if not tries_left:
                     raise
                 await anyio.sleep(0.002 * (TRIES - tries_left))
             else:
+                self._foresee(after, revision)
                 return after
         raise AssertionError("the last try returns or raises")
 
@@ -138,6 +141,19 @@ class Instances:
             raise UnknownInstance(instance_id)
         return entry
 
+    def _foresee(self, after: Instance, revision: int) -> None:
+        """Know what we have written before the watch tells it: whoever counts what is at work counts it."""
+        before = self._known.get(after.instance_id)
+        if before is not None and revision > self._own.get(after.instance_id, 0):
+            self._own[after.instance_id] = revision
+            self._known[after.instance_id] = after
+            self._sort(before, after)
+
+    def _hear(self, key: str, entry: Entry[bytes] | None) -> None:
+        if entry is None or entry.revision >= self._own.get(key, 0):
+            self._own.pop(key, None)
+            self._take(key, entry)
+
     def _take(self, key: str, entry: Entry[bytes] | None) -> None:
         before = self._known.get(key)
         if entry is None:
@@ -148,6 +164,7 @@ class Instances:
                 after = self._known[key] = decode_instance(entry.raw)
                 self._sort(before, after)
             except MalformedMessage as error:
+                self._sort(before, None)
                 if (key, entry.revision) not in self._broken:
                     self._broken.add((key, entry.revision))
                     log.warning("instance.unreadable", extra=fields(instance=key, reason=str(error)))

@@ -105,6 +105,7 @@ class Tasks:
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
         self._known: dict[str, TaskRecord] = {}
+        self._unreadable: set[str] = set()
         self._listeners: list[Callable[[str], None]] = []
 
     def current(self, task: str) -> TaskRecord:
@@ -112,6 +113,13 @@ class Tasks:
         if task not in self._known:
             raise UnknownTask(task)
         return self._known[task]
+
+    def of_any(self, task: str) -> TaskRecord:
+        """Return a task's record as last seen; of one whose record somebody removed, what holds where nothing is said.
+        Raises UnknownTask if there is one that this node cannot read."""
+        if task in self._unreadable:
+            raise UnknownTask(task)
+        return self._known.get(task) or TaskRecord(task=task)
 
     def known(self) -> tuple[str, ...]:
         """Return the keys of all tasks."""
@@ -132,6 +140,7 @@ class Tasks:
                         task_status.started()
                 elif change.entry is None:
                     self._known.pop(change.key, None)
+                    self._unreadable.discard(change.key)
                 else:
                     self._take(change.key, change.entry.raw)
 
@@ -162,7 +171,10 @@ class Tasks:
     def _take(self, task: str, raw: bytes) -> None:
         try:
             self._known[task] = decode_task(raw)
+            self._unreadable.discard(task)
         except MalformedMessage as error:
+            if task not in self._known:
+                self._unreadable.add(task)
             log.warning("task.unreadable", extra=fields(task=task, reason=str(error)))
             return
         for listener in self._listeners:

@@ -5,6 +5,7 @@ from penstock.answering import refusal_of
 from penstock.batch_desk import BatchDesk
 from penstock.batch_forms import SubmitAsk
 from penstock.job_forms import Malformed, read_ask
+from streams.errors import MalformedMessage
 
 __all__ = ["submitter"]
 
@@ -22,6 +23,8 @@ def submitter(desk: BatchDesk) -> Submit:
         try:
             ask = read_ask(payload, _Handed)
             await desk.submit(_task_of(task, ask), instance_id=ask.id or own_id, **ask.of_submit())
+        except MalformedMessage as error:
+            return f"an instance of this id stands there, and is not readable: {error}"
         except Exception as error:  # the broker's trouble and faults of ours go on up
             code, _ = refusal_of(error)
             if code in ("", "unknown", "unavailable"):

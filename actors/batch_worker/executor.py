@@ -170,9 +170,11 @@ class Executor:
         needed = made.version if made is not None else ""
         if is_older(handler.record.version, needed) and not record.is_cancelling:
             raise TooOld(handler.record.task, handler.record.version, needed)
+        if record.is_paused:
+            return  # resumed, it is offered anew
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
-            if is_open and not record.is_paused:  # resumed, it is offered anew
+            if is_open:
                 await self._chunks.run(handler, record, pointer, deliveries=deliveries)
         elif (record.state, record.step_fence) == (STATES[pointer.step], pointer.fence) and not record.is_cancelling:
             await self._steps.run(handler, record, is_repeat=deliveries > 1)

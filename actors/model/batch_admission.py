@@ -6,7 +6,7 @@ for all of them.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from actors.model.batch_record import FINAL, Instance
@@ -19,25 +19,34 @@ SAVED_MS = 100
 
 def admit(instances: Iterable[Instance], most: int) -> list[str]:
     """Return the ids of the instances of one task that may begin now, in their order; `most` at work at a time, 0: any
-    number. Paused and cancelled ones neither begin nor hold a place while they wait."""
+    number. Paused ones neither begin nor hold a place, so that they stand in nobody's way: those that go on again may
+    for a while be more than `most`."""
     waiting: list[Instance] = []
     at_work: Counter[str] = Counter()
     for each in instances:
         if each.state == "pending":
             if not each.is_paused and not each.is_cancelling:
                 waiting.append(each)
-        elif each.state not in FINAL:
+        elif each.state not in FINAL and not each.is_paused:
             at_work[each.tenant] += 1
-    places = len(waiting) if most <= 0 else max(0, most - at_work.total())
+    places = len(waiting) if most <= 0 else min(len(waiting), most - at_work.total())
+    if places <= 0:
+        return []
+    rows: defaultdict[tuple[int, int, str], list[Instance]] = defaultdict(list)
+    for each in sorted(waiting, key=lambda each: (each.created_ms, each.instance_id), reverse=True):
+        rows[-each.priority, each.weight, each.tenant].append(each)
+
+    def turn(row: tuple[int, int, str]) -> tuple[int, float, int, str]:
+        urgency, weight, tenant = row
+        return urgency, at_work[tenant] / weight, rows[row][-1].created_ms, rows[row][-1].instance_id
+
     begun: list[str] = []
-    while waiting and len(begun) < places:
-        first = min(
-            waiting,
-            key=lambda each: (-each.priority, at_work[each.tenant] / each.weight, each.created_ms, each.instance_id),
-        )
-        waiting.remove(first)
-        at_work[first.tenant] += 1
-        begun.append(first.instance_id)
+    while len(begun) < places:
+        row = min(rows, key=turn)
+        at_work[row[2]] += 1
+        begun.append(rows[row].pop().instance_id)
+        if not rows[row]:
+            del rows[row]
     return begun
 
 

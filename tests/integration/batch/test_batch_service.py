@@ -167,6 +167,7 @@ async def test_what_is_handed_in_by_a_publish_is_made(link: Connection, batches:
         ("count", b'{"task": "odd"}', "the subject says"),
         ("count", b'{"inptu": 1}', "inptu"),
         ("count.x", b"{}", "no task"),
+        ("count", b'{"id": "svc-broken"}', "not readable"),
         ("count", b'{"callback": "https://shop.example.com:4222/"}', "is not among the hosts"),
     ],
 )
@@ -174,6 +175,7 @@ async def test_what_is_handed_in_and_refused_is_a_dead_letter(
     link: Connection, subject: str, payload: bytes, says: str
 ) -> None:
     async with Publisher(link) as publisher:
+        await publisher.publish(f"$KV.{link.namespace.bucket('INSTANCES')}.svc-broken", b"{")
         stored = await publisher.publish(f"{link.namespace.name}.submit.batch.{subject}", payload)
     stream, pattern = link.namespace.stream("DEAD"), link.namespace.pattern("dead", "batch", "*", str(stored.seq))
     with anyio.fail_after(30):

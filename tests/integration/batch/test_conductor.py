@@ -9,17 +9,21 @@ import anyio
 import anyio.lowlevel
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
-from actors.batch_instances import UnknownInstance
+from actors.batch_conductor import Conductor
+from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
-from actors.batch_tasks import TaskRecord
+from actors.batch_tasks import TaskLimits, TaskRecord
 from actors.model.batch_record import Instance, Seal
 from streams.batch_messages import Chunk, Counts
+from streams.bucket import Entry
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files
+from streams.log import purge_subject
 from streams.publisher import Publisher
-from tests.support.batches import LONG_S, plant
+from tests.support.batches import LONG_S, Plant, plant
 
 TASK = TaskRecord(task="nobody", keep_days=1)
 ITEMS = 12
@@ -133,3 +137,101 @@ async def test_an_instance_of_a_task_that_nobody_declared_waits_for_it(connectio
         await node.engine.tasks.declare(TASK)
         view = await node.until("early", "splitting")
         assert view.task == "nobody"
+
+
+async def known(node: Plant, record: TaskRecord) -> None:
+    """Declare a task, and wait until the node knows it."""
+    await node.engine.tasks.declare(record)
+    with anyio.fail_after(LONG_S):
+        while record.task not in node.engine.tasks.known():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody serves the task for longer than thirty begins would take."""
+    monkeypatch.setattr("actors.batch_conductor.BEAT_TTL_S", 0)
+    monkeypatch.setattr("actors.batch_conductor.LOOK_MS", 1)
+    looks, keep = 0, Conductor._keep_step
+
+    async def counted(conductor: Conductor, record: Instance) -> Instance:
+        nonlocal looks
+        looks += 1
+        return await keep(conductor, record)
+
+    monkeypatch.setattr(Conductor, "_keep_step", counted)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await known(node, TASK)
+        await node.engine.instances.create(Instance(instance_id="early", task="nobody", created_ms=0))
+        with anyio.fail_after(LONG_S):
+            while looks < 3:  # by then it is offered
+                await anyio.lowlevel.checkpoint()
+            first = await node.record("early")
+            while looks < 60:
+                await anyio.lowlevel.checkpoint()
+            assert await node.record("early") == first
+            pointers = connection.namespace.pattern("work", ">")
+            await purge_subject(connection, connection.namespace.stream("WORK"), pointers)
+            while (await node.record("early")).step_fence == first.step_fence:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is_dropped(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    items, namespace = BatchItems(connection, publisher), connection.namespace
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.instances.create(await staged(items, "left"))
+        with anyio.fail_after(LONG_S):
+            while not (await node.record("left")).open:
+                await anyio.lowlevel.checkpoint()
+        await node.desk.cancel("left")
+        assert (await node.until("left", "cancelled")).counts == Counts(cancelled=ITEMS)
+        work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
+        assert work["state"]["messages"] > 0
+        await node.engine.instances.move("left", lambda record: replace(record, ended_ms=1))
+        with anyio.fail_after(LONG_S):
+            while node.engine.instances.seen("left") is not None:
+                await anyio.lowlevel.checkpoint()
+        work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
+        assert work["state"]["messages"] == 0
+
+
+async def test_what_was_begun_counts_before_the_watch_tells_it(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch tells only that there are instances, and nothing more of them."""
+    heard, late = Instances._hear, list[str]()
+
+    def hear(instances: Instances, key: str, entry: Entry[bytes] | None) -> None:
+        if instances.seen(key) is None:
+            heard(instances, key, entry)
+        else:
+            late.append(key)
+
+    monkeypatch.setattr(Instances, "_hear", hear)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await known(node, replace(TASK, limits=TaskLimits(main_concurrency=3)))
+        for number in range(9):
+            await node.engine.instances.create(
+                Instance(instance_id=f"i{number}", task="nobody", created_ms=0, priority=number)
+            )
+        with anyio.fail_after(LONG_S):
+            while len(list(node.engine.instances.known())) < 9 or len(late) < 3:
+                await anyio.lowlevel.checkpoint()
+        states = [(await node.record(f"i{number}")).state for number in range(9)]
+    assert sorted(states) == ["pending"] * 6 + ["splitting"] * 3
+
+
+async def test_paused_ones_hold_no_place(connection: Connection, publisher: Publisher) -> None:
+    items = BatchItems(connection, publisher)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await known(node, replace(TASK, limits=TaskLimits(main_concurrency=1)))
+        await node.engine.instances.create(await staged(items, "paused", is_paused=True))
+        await node.engine.instances.create(Instance(instance_id="next", task="nobody", created_ms=0, tenant="b"))
+        await node.until("next", "splitting")
+        await node.engine.instances.create(Instance(instance_id="third", task="nobody", created_ms=0))
+        await node.desk.pause("next")
+        await node.until("third", "splitting")

@@ -1,13 +1,18 @@
 """A task's limits: those of its code, until a person sets others."""
 
+import anyio
+import anyio.lowlevel
+
 import penstock
 from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
+from actors.model.batch_record import Instance
+from penstock.batches import task_handlers
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import wanted
 from streams.topology import apply
-from tests.support.batches import plant
+from tests.support.batches import LONG_S, plant
 
 
 def says(**limits: float) -> TaskRecord:
@@ -44,3 +49,37 @@ async def test_a_limit_is_taken_back_to_what_the_code_says(connection: Connectio
         assert changed.limits == TaskLimits(item_rate=9, main_concurrency=1)
         taken_back = await node.desk.limit("paced", {"item_rate": None})
         assert taken_back.limits == TaskLimits(item_rate=50, main_concurrency=1)
+
+
+@penstock.batch("paused-early")
+class PausedEarly:
+    splits = 0
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        PausedEarly.splits += 1
+
+    async def map(self, item: object) -> None:
+        return None
+
+
+async def test_a_split_that_waits_for_its_worker_does_not_begin_while_paused(connection: Connection) -> None:
+    work = connection.namespace.stream("WORK")
+
+    async def waiting() -> int:
+        return int((await connection.api(f"STREAM.INFO.{work}"))["state"]["messages"])
+
+    async with plant(connection, [], name="n0", roles=("conductor",)) as node:
+        await node.engine.tasks.declare(task_handlers()["paused-early"].record)
+        await node.engine.instances.create(Instance(instance_id="i", task="paused-early", created_ms=0))
+        with anyio.fail_after(LONG_S):
+            while not await waiting():
+                await anyio.lowlevel.checkpoint()
+        await node.desk.pause("i")
+        async with plant(connection, ["paused-early"], name="n1", roles=("executor",)):
+            with anyio.fail_after(LONG_S):
+                while await waiting():
+                    await anyio.lowlevel.checkpoint()
+            assert PausedEarly.splits == 0
+            await node.desk.resume("i")
+            assert (await node.until("i", "done")).items == 0
+    assert PausedEarly.splits == 1

@@ -67,6 +67,7 @@ async def test_an_older_worker_serves_its_own_and_a_newer_instance_waits_for_a_n
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with plant(connection, [OLD], name="n1") as node:
+        await node.desk.limit("versioned", {"main_concurrency": 1})  # what waits for code holds no place
         await split_by("1.10", node, "newer")
         with anyio.fail_after(LONG_S):
             while "instance.waits_for_version" not in caplog.text:
