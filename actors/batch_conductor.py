@@ -29,10 +29,10 @@ from actors.batch_tasks import TaskRecord, Tasks, UnknownTask
 from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
-from actors.model.batch_admission import admit, starts
+from actors.model.batch_admission import admit, starts, window
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key
+from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key, made_so_far
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult
@@ -51,7 +51,7 @@ __all__ = ["ROLE", "Conductor"]
 ROLE = "conductor"
 WINDOW = 64
 """Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
-of another instance do not stand behind a long row."""
+of another instance do not stand behind a long row. At a rate they are fewer."""
 LOOK_MS = 1_000
 """A look at an instance at work that nothing else asked for: news may be lost."""
 AT_ONCE = 32
@@ -245,7 +245,17 @@ class Conductor:
         ended = [_ended(seq, result) for seq, result in results]
         upto = results[-1][0] if results else record.counted_seq
         counted = moves.count(record, ended, task.retries, now_ms, chance=self._chance(), upto_seq=upto)
-        return moves.release(moves.end_running(counted, task.most_failures, now_ms), WINDOW)
+        return moves.release(moves.end_running(counted, task.most_failures, now_ms), self._window(counted, task))
+
+    def _window(self, record: Instance, task: TaskRecord) -> int:
+        """Return how many chunks of an instance may be out at a time."""
+        rate, made = task.limits.item_rate, made_so_far(record)
+        if not rate or made is None:
+            return WINDOW
+        workers = sum(task.task in node.tasks for node in self._members.live().values())
+        unfinished = self._instances.unfinished(task.task)
+        sharing = sum(each.state != "pending" and not each.is_paused for each in unfinished)
+        return window(rate, made.items / max(1, made.chunks), workers=workers, sharing=sharing, most=WINDOW)
 
     async def _keep_step(self, record: Instance) -> Instance:
         """Offer a split or a reduce anew, if whoever had it is silent."""

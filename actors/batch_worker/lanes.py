@@ -17,6 +17,7 @@ from streams.clock import monotonic_s
 __all__ = ["Gate", "ItemRates", "OpenGate", "TaskGate", "chunk_size", "share_of"]
 
 CHUNK_S = 0.2
+FEWEST_S = 1.0
 FEWEST = 10
 LATE_S = 0.25
 """What may be made up for after being late: a list of items that takes so long keeps the next one from its turn."""
@@ -115,8 +116,9 @@ class TaskGate:
 
 def chunk_size(most: int, per_s: float) -> int:
     """Return how many items a chunk shall have: at a rate no more than a fifth of a second's worth, so that each worker
-    has some, and people see every second how far it is."""
-    return min(most, max(FEWEST, int(per_s * CHUNK_S))) if per_s > 0 else most
+    has some, and people see every second how far it is; at a low one up to ten, but no more than run in a second."""
+    fewest = min(FEWEST, max(1, int(per_s * FEWEST_S)))
+    return min(most, max(fewest, int(per_s * CHUNK_S))) if per_s > 0 else most
 
 
 def share_of(per_s: float, workers: Sequence[str], own: str) -> float:

@@ -1,5 +1,5 @@
-"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first; and how
-many at its rate, evenly spaced.
+"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first; how many
+at its rate, evenly spaced; and how many chunks of one that is at work are let out at a time.
 
 Tenants that have less at work come first among equals, so that one that submits a hundred does not make all others wait
 for all of them.
@@ -11,10 +11,15 @@ from collections.abc import Iterable
 
 from actors.model.batch_record import FINAL, Instance
 
-__all__ = ["admit", "starts"]
+__all__ = ["admit", "starts", "window"]
 
 SAVED_MS = 100
 """For so long what the rate allows is saved up, for looks that come late."""
+
+AHEAD_S = 1.5
+"""So much of what runs at a rate may stand before an instance that comes later, urgent or small as it may be."""
+HANDS = 2
+"""Chunks that a worker has in hand at a time."""
 
 
 def admit(instances: Iterable[Instance], most: int) -> list[str]:
@@ -57,3 +62,12 @@ def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
     if since_ms < gap_ms:
         return 0, last_ms + math.ceil(gap_ms)
     return max(1, math.floor(min(since_ms, SAVED_MS) / gap_ms)), now_ms + math.ceil(gap_ms)
+
+
+def window(rate: float, chunk_items: float, *, workers: int, sharing: int, most: int) -> int:
+    """Return how many chunks of an instance may be let out at a time, at most `most`: at a rate of items a second only
+    what soon runs, together with those that are `sharing` it, but enough that no worker waits for another's chunk."""
+    if rate <= 0:
+        return most
+    chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items))
+    return max(1, min(most, math.ceil(chunks / max(1, sharing))))

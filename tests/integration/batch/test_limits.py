@@ -83,3 +83,28 @@ async def test_a_split_that_waits_for_its_worker_does_not_begin_while_paused(con
             await node.desk.resume("i")
             assert (await node.until("i", "done")).items == 0
     assert PausedEarly.splits == 1
+
+
+@penstock.batch("in-a-row", item_rate=30)
+class InARow:
+    began = 0
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(ctx.input))
+
+    async def map(self, item: int) -> None:
+        InARow.began += 1
+
+
+async def test_a_small_instance_does_not_stand_behind_a_large_one_of_its_task(connection: Connection) -> None:
+    """A long row of chunks let out at once would be 640 items."""
+    async with plant(connection, ["in-a-row"]) as node:
+        large = await node.desk.submit("in-a-row", 5_000, tenant="a")
+        with anyio.fail_after(LONG_S):
+            while InARow.began < 30:
+                await anyio.lowlevel.checkpoint()
+        before = InARow.began
+        assert (await node.run("in-a-row", 1, tenant="b", priority=100)).state == "done"
+        assert InARow.began - before < 250
+        await node.desk.cancel(large.instance_id)
+        await node.until(large.instance_id, "cancelled")

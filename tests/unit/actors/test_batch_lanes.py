@@ -97,5 +97,5 @@ def test_the_shares_of_all_workers_are_the_rate(per_s: int, count: int) -> None:
 
 
 def test_the_chunks_of_a_slow_task_are_small() -> None:
-    assert [chunk_size(1000, per_s) for per_s in (0.0, 0.1, 10.0, 500.0, 9_000.0)] == [1000, 10, 10, 100, 1000]
+    assert [chunk_size(1000, per_s) for per_s in (0.0, 0.1, 10.0, 500.0, 9_000.0)] == [1000, 1, 10, 100, 1000]
     assert chunk_size(4, 10.0) == 4

@@ -1,9 +1,11 @@
 """Which instances may begin: within the limits, and at the rate."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.model.batch_admission import SAVED_MS, admit, starts
+from actors.model.batch_admission import AHEAD_S, SAVED_MS, admit, starts, window
 from actors.model.batch_record import Instance
 
 RATES = st.floats(0.05, 500)
@@ -59,3 +61,24 @@ def test_the_limit_holds_and_the_urgent_go_first(most: int, asked: list[tuple[st
     assert len(begun) == (len(waiting) if not most else min(len(waiting), max(0, most - at_work)))
     left = [each.priority for each in waiting if each.instance_id not in begun]
     assert min((instances[int(each)].priority for each in begun), default=9) >= max(left, default=0)
+
+
+@given(st.floats(0.1, 10_000), st.integers(1, 1_000), st.integers(0, 30), st.integers(1, 12))
+def test_at_a_rate_all_that_is_let_out_runs_soon_and_no_worker_is_idle(
+    rate: float, chunk_items: int, workers: int, sharing: int
+) -> None:
+    each = window(rate, chunk_items, workers=workers, sharing=sharing, most=64)
+    ahead = (each - 1) * sharing  # but for one of each that shares it
+    assert ahead <= 2 * workers or ahead * chunk_items <= rate * AHEAD_S + chunk_items
+    assert each * sharing >= min(2 * workers, 64)
+    assert window(0, chunk_items, workers=workers, sharing=sharing, most=64) == 64
+
+
+def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
+    def waiting(name: str, at: int, **facts: Any) -> Instance:
+        return Instance(instance_id=name, task="t", created_ms=at, **facts)
+
+    of_a = [waiting(f"a{at}", at, tenant="a") for at in range(4)]
+    of_b = [waiting(f"b{at}", 9 + at, tenant="b", weight=2) for at in range(4)]
+    paused = waiting("p", 0, tenant="p", state="running", is_paused=True)
+    assert admit([*of_b, paused, *of_a], 7) == ["a0", "b0", "b1", "a1", "b2", "b3", "a2"]
