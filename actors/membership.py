@@ -15,6 +15,7 @@ it is told once and left alone. When two nodes carry one name, the one that star
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
@@ -161,10 +162,16 @@ class Members:
         self._misfits: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._beat_now = anyio.Event()
+        self._heard_s = -math.inf
 
     def live(self) -> Mapping[str, NodeRecord]:
         """Return the records of the live nodes by name; ours is among them once its first beat was heard."""
         return self._view.live()
+
+    def is_heard(self) -> bool:
+        """Whether the others still take us for live, as far as we can know: what is shared out among those that live is
+        theirs once our last stored beat is as old as the TTL."""
+        return monotonic_s() < self._heard_s + self._ttl_s
 
     def names(self) -> tuple[str, ...]:
         """Return the live nodes' names, sorted; the same object until they change."""
@@ -290,7 +297,7 @@ class Members:
             log.debug("node.beat_lost", extra=fields(error=str(error)))
 
     async def _write(self, *, is_leaving: bool = False) -> int:
-        now = self._status()
+        now, began_s = self._status(), monotonic_s()
         record = msgspec.structs.replace(
             self._own,
             load=now.load,
@@ -302,7 +309,10 @@ class Members:
             actors=now.actors,
             is_leaving=is_leaving,
         )
-        return await self._bucket.put(self.name, msgspec.json.encode(record), ttl_s=1 if is_leaving else self._ttl_s)
+        ttl_s = 1 if is_leaving else self._ttl_s
+        revision = await self._bucket.put(self.name, msgspec.json.encode(record), ttl_s=ttl_s)
+        self._heard_s = began_s
+        return revision
 
     async def _leave(self) -> None:
         try:

@@ -20,7 +20,7 @@ from actors.batch_versions import newest_version
 from actors.batch_worker.chunks import Chunks
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
-from actors.batch_worker.lanes import ItemRates, chunk_size, share_of
+from actors.batch_worker.lanes import ItemRates, chunk_size, part_of, share_of
 from actors.batch_worker.steps import Steps
 from actors.membership import Members
 from actors.model.callback_rules import parse_allowed
@@ -143,6 +143,7 @@ def _executor(
     files: Files,
     beats: Bucket[bytes],
 ) -> Executor:
+    at_once = _at_once(tasks, node.members)
     steps = Steps(
         node=node.members.name,
         instances=instances,
@@ -156,8 +157,8 @@ def _executor(
         node=node.members.name,
         instances=instances,
         items=items,
-        rates=ItemRates(_share(tasks, node.members)),
-        at_once=_at_once(tasks, node.members),
+        rates=ItemRates(_share(tasks, node.members), is_heard=node.members.is_heard),
+        at_once=at_once,
         stop=node.stop,
     )
     return Executor(
@@ -167,6 +168,7 @@ def _executor(
         steps=steps,
         chunks=chunks,
         newest=lambda task: newest_version(node.members, task),
+        may_take=lambda task: at_once(task) != 0,
         stop=node.stop,
     )
 
@@ -183,16 +185,17 @@ def _share(tasks: Tasks, members: Members) -> Callable[[str], float]:
     return lambda task: share_of(_limits(tasks, task).item_rate, _servers(members, task), members.name)
 
 
-def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int]:
-    """Return this process's part of how many of a task's items may be at work, as a function of the task."""
+def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:
+    """Return this process's part of how many of a task's items may be at work, None for any number, as a function of
+    the task."""
 
-    def at_once(task: str) -> int:
+    def at_once(task: str) -> int | None:
         most = _limits(tasks, task).item_concurrency
-        return max(1, most // max(1, len(_servers(members, task)))) if most else 0
+        return part_of(most, _servers(members, task), members.name) if most else None
 
     return at_once
 
 
 def _servers(members: Members, task: str) -> list[str]:
-    """Return the live nodes that serve a task."""
-    return [name for name, node in members.live().items() if task in node.tasks]
+    """Return the nodes that serve a task: those that live, and this one, of which it may not be known yet."""
+    return list({members.name, *(name for name, node in members.live().items() if task in node.tasks)})

@@ -33,12 +33,12 @@ stopping nodes give back counts, too, and item by item a list is slow: so not so
 
 
 class NothingBegan(Exception):
-    """The node was told to stop before anything of the pointer's work began; it is anybody's."""
+    """Nothing of the work began before the node was told to stop, or others were to do it: it is anybody's."""
 
 
 class Chunks:
     """The chunks of one process. `node` names it in results. `at_once(task)`: items of a task that may be at work here
-    at the same time, 0: any number."""
+    at the same time, None: any number. Where it is none, others have them all, and what has not begun is theirs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Chunks:
         instances: Instances,
         items: BatchItems,
         rates: ItemRates,
-        at_once: Callable[[str], int],
+        at_once: Callable[[str], int | None],
         stop: anyio.Event,
     ) -> None:
         self._node = node
@@ -94,7 +94,7 @@ class Chunks:
         if not record.is_cancelling:
             turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
-            gate = TaskGate(self._rates, handler.record.task, is_cancelled, self._stop)
+            gate = TaskGate(self._rates, handler.record.task, partial(self._is_over, record), self._stop)
             outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
         ran = {outcome.index for outcome in outcomes}
         left = [index for index in indexes if index not in ran]
@@ -123,14 +123,19 @@ class Chunks:
             async with turns if most == 1 else nullcontext():
                 return await run_marked(handler, turn, pointer, items, self._items, gate)
         if is_suspected:
-            async with self._alone, turns if most else nullcontext():
+            async with self._alone, turns if most is not None else nullcontext():
                 return await run_suspected(handler, turn, pointer, items, self._items, gate)
-        if not most:
+        if most is None:
             return await run_items(handler, turn, items, gate)
-        for first in range(0, len(items), most):
+        while items:
             async with turns:
-                outcomes += await run_items(handler, turn, items[first : first + most], gate)
+                most = self._at_once(handler.record.task) or 1
+                outcomes += await run_items(handler, turn, items[:most], gate)
+            items = items[most:]
         return outcomes
+
+    def _is_over(self, record: Instance) -> bool:
+        return self._at_once(record.task) == 0 or self._is_cancelled(record)
 
     def _is_cancelled(self, record: Instance) -> bool:
         return record.is_cancelling or is_over(self._instances.seen(record.instance_id), record)

@@ -43,6 +43,8 @@ __all__ = ["Executor"]
 KEEP_ALIVE_S = 1.0
 AGAIN_S = 1.0
 ASIDE_S = 5.0
+SHARE_S = 0.25
+"""How soon a worker takes up the part of one that has left."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
 """In which state a step may begin: a pointer may come late, and the fence stays as it was when its step has ended."""
@@ -57,7 +59,8 @@ class TooOld(Exception):
 
 
 class Executor:
-    """Serves tasks in one process. `newest(task)`: the newest version of its code that is at work anywhere."""
+    """Serves tasks in one process. `newest(task)`: the newest version of its code that is at work anywhere.
+    `may_take(task)`: whether its items may run here, or others are as many as may run."""
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Executor:
         steps: Steps,
         chunks: Chunks,
         newest: Callable[[str], str | None],
+        may_take: Callable[[str], bool],
         stop: anyio.Event,
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
@@ -76,6 +80,8 @@ class Executor:
         self._steps = steps
         self._chunks = chunks
         self._newest = newest
+        self._may_take = may_take
+        self._aside: set[Puller] = set()
         self._told_old: set[str] = set()
         self._stop = stop
 
@@ -96,20 +102,37 @@ class Executor:
                 steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
                     await ensure_consumer(self._connection, spec)
-                    await tasks.start(partial(self._serve, handler, spec.stream, spec.name, most))
+                    serve = partial(self._serve, handler, spec.stream, spec.name, most, has_share=spec is maps)
+                    await tasks.start(serve)
             task_status.started()
 
     async def _serve(
-        self, handler: TaskHandler, stream: str, consumer: str, most: int, *, task_status: TaskStatus[None]
+        self,
+        handler: TaskHandler,
+        stream: str,
+        consumer: str,
+        most: int,
+        *,
+        has_share: bool,
+        task_status: TaskStatus[None],
     ) -> None:
         opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
         async with opened as puller, anyio.create_task_group() as reading:
             async with anyio.create_task_group() as hands:
                 reading.start_soon(self._read, handler, puller, hands)
+                if has_share:
+                    reading.start_soon(self._keep_share, handler, puller)
                 task_status.started()
                 await self._stop.wait()
                 puller.set_capacity(0)
             reading.cancel_scope.cancel()
+
+    async def _keep_share(self, handler: TaskHandler, puller: Puller) -> None:
+        """Take no chunks while others are as many as may work on the task's items."""
+        while not self._stop.is_set():
+            if puller not in self._aside:
+                puller.set_capacity(handler.chunks if self._may_take(handler.record.task) else 0)
+            await anyio.sleep(SHARE_S)
 
     async def _read(self, handler: TaskHandler, puller: Puller, hands: TaskGroup) -> None:
         while True:
@@ -134,7 +157,7 @@ class Executor:
         except UnknownInstance:
             await delivery.ack()
         except NothingBegan:
-            await delivery.nak()
+            await delivery.nak(0 if self._stop.is_set() else AGAIN_S)
         except TooOld as error:
             await self._step_aside(handler, puller, delivery, error)
         except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
@@ -156,10 +179,12 @@ class Executor:
             await delivery.ack()
             return
         most = puller.capacity or handler.chunks
+        self._aside.add(puller)
         puller.set_capacity(0)
         await delivery.nak()
         with anyio.move_on_after(ASIDE_S):
             await self._stop.wait()
+        self._aside.discard(puller)
         puller.set_capacity(0 if self._stop.is_set() else most)
 
     async def _work(self, handler: TaskHandler, pointer: Pointer, deliveries: int) -> None:

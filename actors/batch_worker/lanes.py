@@ -14,7 +14,7 @@ from actors.model.pacing import Pace, Rate, acquire, conforming, stop_until
 from actors.model.second_cap import SecondCap
 from streams.clock import monotonic_s
 
-__all__ = ["Gate", "ItemRates", "OpenGate", "TaskGate", "chunk_size", "share_of"]
+__all__ = ["Gate", "ItemRates", "OpenGate", "TaskGate", "chunk_size", "part_of", "share_of"]
 
 CHUNK_S = 0.2
 FEWEST_S = 1.0
@@ -31,12 +31,18 @@ LOOK_MS = 250
 
 
 class ItemRates:
-    """Lets items begin. One object a process. `share(task)`: this process's part of the rate; 0: there is no limit."""
+    """Lets items begin. One object a process. `share(task)`: this process's part of the rate; 0: there is no limit.
+    `is_heard()`: whether the share is still ours, or others have it because nobody hears of us."""
 
     def __init__(
-        self, share: Callable[[str], float], *, now_ms: Callable[[], float] = lambda: monotonic_s() * 1000
+        self,
+        share: Callable[[str], float],
+        *,
+        now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self._share = share
+        self._is_heard = is_heard
         self._now_ms = now_ms
         self._paces: dict[str, tuple[Rate, Pace, SecondCap, float]] = {}
 
@@ -46,6 +52,8 @@ class ItemRates:
         if per_s <= 0:
             self._paces.pop(task, None)
             return most, 0
+        if not self._is_heard():
+            return 0, LOOK_MS
         now_ms, rate = self._now_ms(), Rate(per_s, max(2, int(per_s * LATE_S)))
         pace, cap = self._current(task, rate, now_ms)
         least, ready = min(most, max(1, int(per_s * GATHER_S))), conforming(pace, rate, now_ms)
@@ -127,5 +135,10 @@ def share_of(per_s: float, workers: Sequence[str], own: str) -> float:
     count = max(1, len(workers))
     if per_s != int(per_s) or per_s < count:
         return per_s / count
-    whole, more = divmod(int(per_s), count)
+    return part_of(int(per_s), workers, own)
+
+
+def part_of(most: int, workers: Sequence[str], own: str) -> int:
+    """Return how many of so many one of the workers has: all have as many, and the first ones by name one more."""
+    whole, more = divmod(most, max(1, len(workers)))
     return whole + (own in sorted(workers)[:more])

@@ -13,7 +13,7 @@ from actors.batch_callbacks import TRIES
 from actors.batch_items import BatchItems
 from actors.batch_worker.handler import TaskHandler
 from actors.measures import Measures
-from actors.membership import NodeRecord, Status
+from actors.membership import Members, NodeRecord, Status
 from actors.model.backoff import Backoff
 from actors.model.batch_record import Instance
 from actors.supervisor import ActorSpec, Supervisor
@@ -36,9 +36,10 @@ LONG_S = 60.0
 class Plant:
     """A running node with batches, its desk, and what it says of its instances."""
 
-    def __init__(self, engine: BatchEngine, items: BatchItems, supervisor: Supervisor) -> None:
+    def __init__(self, engine: BatchEngine, items: BatchItems, supervisor: Supervisor, members: Members) -> None:
         self.engine = engine
         self.items = items
+        self.members = members
         self.desk: BatchDesk = engine.desk
         self._supervisor = supervisor
 
@@ -100,7 +101,7 @@ async def plant(
             )
             async with anyio.create_task_group() as running:
                 await running.start(supervisor.run)
-                made = Plant(engine, BatchItems(connection, node.publisher), supervisor)
+                made = Plant(engine, BatchItems(connection, node.publisher), supervisor, node.members)
                 yield made
                 stop.set()
             assert made.failures() == {}

@@ -1,5 +1,7 @@
 """A task's limits: those of its code, until a person sets others."""
 
+from contextlib import AsyncExitStack
+
 import anyio
 import anyio.lowlevel
 
@@ -8,11 +10,12 @@ from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.model.batch_record import Instance
 from penstock.batches import task_handlers
 from streams.bucket import Bucket
-from streams.connection import Connection
+from streams.connection import Connection, connect
 from streams.publisher import Publisher
+from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
-from tests.support.batches import LONG_S, plant
+from tests.support.batches import LONG_S, Plant, plant
 
 
 def says(**limits: float) -> TaskRecord:
@@ -108,3 +111,37 @@ async def test_a_small_instance_does_not_stand_behind_a_large_one_of_its_task(co
         assert InARow.began - before < 250
         await node.desk.cancel(large.instance_id)
         await node.until(large.instance_id, "cancelled")
+
+
+@penstock.batch("few-at-once", item_concurrency=2, chunk_items=5)
+class FewAtOnce:
+    now = most = 0
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(ctx.input))
+
+    async def map(self, item: int) -> None:
+        FewAtOnce.now += 1
+        FewAtOnce.most = max(FewAtOnce.most, FewAtOnce.now)
+        await anyio.sleep(0.01)
+        FewAtOnce.now -= 1
+
+
+async def test_workers_beyond_the_limit_have_no_part_until_one_leaves(
+    connection: Connection, server: EmbeddedServer
+) -> None:
+    async def join(stack: AsyncExitStack, name: str) -> Plant:
+        link = await stack.enter_async_context(connect(server.url, name=name, namespace=connection.namespace))
+        return await stack.enter_async_context(plant(link, ["few-at-once"], name=name))
+
+    async with AsyncExitStack() as staying:
+        stayers = [await join(staying, name) for name in ("n3", "n4")]
+        async with AsyncExitStack() as leaving:
+            leavers = [await join(leaving, name) for name in ("n1", "n2")]
+            with anyio.fail_after(LONG_S):
+                for node in (*leavers, *stayers):
+                    while len(node.members.names()) < 4 or not all(each.tasks for each in node.members.live().values()):
+                        await anyio.lowlevel.checkpoint()
+            view = await stayers[0].run("few-at-once", 100)
+            assert (view.state, view.counts.succeeded, FewAtOnce.most) == ("done", 100, 2)
+        assert (await stayers[0].run("few-at-once", 10)).counts.succeeded == 10

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.batch_worker.lanes import ItemRates, chunk_size, share_of
+from actors.batch_worker.lanes import ItemRates, chunk_size, part_of, share_of
 
 WORKERS = ("w1", "w2", "w3")
 LATE_MS = (0.3, 2.1, 0.9, 4.0, 1.2)
@@ -99,3 +99,25 @@ def test_the_shares_of_all_workers_are_the_rate(per_s: int, count: int) -> None:
 def test_the_chunks_of_a_slow_task_are_small() -> None:
     assert [chunk_size(1000, per_s) for per_s in (0.0, 0.1, 10.0, 500.0, 9_000.0)] == [1000, 1, 10, 100, 1000]
     assert chunk_size(4, 10.0) == 4
+
+
+def test_whom_nobody_hears_lets_nothing_begin_and_then_begins_without_a_burst() -> None:
+    now, is_heard = [0.0], [True]
+    rates = ItemRates(lambda _task: 100.0, now_ms=lambda: now[0], is_heard=lambda: is_heard[0])
+    rates.take("t", 1)
+    is_heard[0] = False
+    for _ in range(50):
+        now[0] += 100
+        assert rates.take("t", 1)[0] == 0
+    is_heard[0] = True
+    assert sum(rates.take("t", 1)[0] for _ in range(50)) <= 1
+    free = ItemRates(lambda _task: 0.0, is_heard=lambda: False)
+    assert free.take("t", 5) == (5, 0)
+
+
+@given(st.integers(1, 20), st.integers(1, 12))
+def test_the_parts_of_all_workers_are_as_many_as_may_be_at_work(most: int, count: int) -> None:
+    workers = [f"w{number}" for number in range(count)]
+    parts = [part_of(most, workers, own) for own in workers]
+    assert sum(parts) == most
+    assert max(parts) - min(parts) <= 1
