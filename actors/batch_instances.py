@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 
 from actors.logs import fields
 from actors.model.batch_record import FINAL, Instance
+from streams.batch_messages import NOTHING
 from streams.bucket import Bucket, Entry, Synced
 from streams.errors import MalformedMessage, RevisionConflict
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 __all__ = ["InstanceExists", "Instances", "UnknownInstance", "decode_instance"]
 
 TRIES = 20
+GONE_S = 3_600
+"""How long it is told that a record is gone. Whoever was away for longer reads all anew."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Instance).decode
 
@@ -52,7 +55,8 @@ def decode_instance(raw: bytes) -> Instance:
 
 
 class Instances:
-    """A live view of all instances, and the way to change one. `run` follows; `get` and `move` need no `run`."""
+    """A live view of all instances, and the way to change one. `run` follows; `get` and `move` need no `run`. What is
+    seen is the records without their inputs, which may be long, and are asked for one at a time."""
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
@@ -133,7 +137,7 @@ class Instances:
 
     async def remove(self, instance_id: str) -> None:
         """Remove a record for good. A repeat is harmless."""
-        await self._bucket.delete(instance_id)
+        await self._bucket.delete(instance_id, ttl_s=GONE_S)
 
     async def _entry(self, instance_id: str) -> Entry[bytes]:
         entry = await self._bucket.get(instance_id)
@@ -146,8 +150,8 @@ class Instances:
         before = self._known.get(after.instance_id)
         if before is not None and revision > self._own.get(after.instance_id, 0):
             self._own[after.instance_id] = revision
-            self._known[after.instance_id] = after
-            self._sort(before, after)
+            self._known[after.instance_id] = _kept(after)
+            self._sort(before, self._known[after.instance_id])
 
     def _hear(self, key: str, entry: Entry[bytes] | None) -> None:
         if entry is None or entry.revision >= self._own.get(key, 0):
@@ -161,7 +165,7 @@ class Instances:
             self._sort(before, None)
         else:
             try:
-                after = self._known[key] = decode_instance(entry.raw)
+                after = self._known[key] = _kept(decode_instance(entry.raw))
                 self._sort(before, after)
             except MalformedMessage as error:
                 self._sort(before, None)
@@ -181,3 +185,9 @@ class Instances:
             unfinished = self._unfinished.setdefault(after.task, {})
             if after.state not in FINAL:
                 unfinished[after.instance_id] = after
+
+
+def _kept(record: Instance) -> Instance:
+    """Return what of a record stays in memory, for as long as there is the instance; `result` as a copy, since what is
+    decoded holds the whole message."""
+    return msgspec.structs.replace(record, input=NOTHING, result=msgspec.Raw(bytes(record.result)))

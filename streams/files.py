@@ -28,6 +28,8 @@ CHUNK = 128 * 1024
 """The object store's usual size; far below the server's limit of a message."""
 AT_ONCE = 8
 CLEAN_UP_S = 5.0
+GONE_S = 3_600
+"""How long it is told that a file is gone: longer than anybody looks at one and the same list."""
 _DIGEST = "SHA-256="
 
 
@@ -138,6 +140,7 @@ class Files:
             msgspec.json.encode(gone),
             message_id=f"{info.nuid}.gone",
             headers={"Nats-Rollup": "sub"},
+            ttl_s=GONE_S,
         )
         await purge_subject(self._connection, self._stream, self._chunk_subject(info.nuid))
         return True

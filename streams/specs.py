@@ -361,6 +361,7 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             subjects=(f"$O.{files}.C.>", f"$O.{files}.M.>"),
             about="uploads and results",
             replicas=replicas,
+            allow_msg_ttl=True,  # what tells that a file is gone goes, too
             allow_rollup_hdrs=True,
             holds_truth=True,
         ),
@@ -386,7 +387,7 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
         bucket("TOKENS", "hashes of the gateway's tokens, and what each may do", truth=True),
         bucket("RECURRING", "jobs that are made again and again", history=10, truth=True),
         bucket("TASKS", "what applications declared of their tasks", history=10),
-        bucket("INSTANCES", "one record a run of a task: how far it is", truth=True),
+        bucket("INSTANCES", "one record a run of a task: how far it is", has_ttl=True, truth=True),
         bucket("BEATS", "long steps that are under way", has_ttl=True),
     )
 

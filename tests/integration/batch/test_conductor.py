@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
@@ -20,9 +21,10 @@ from streams.batch_messages import Chunk, Counts
 from streams.bucket import Entry
 from streams.clock import now_ms
 from streams.connection import Connection
-from streams.files import Files
+from streams.files import Files, files_stream
 from streams.log import purge_subject
 from streams.publisher import Publisher
+from streams.subjects import kv_stream
 from tests.support.batches import LONG_S, Plant, plant
 
 TASK = TaskRecord(task="nobody", keep_days=1)
@@ -60,8 +62,11 @@ async def test_a_cancelled_instance_that_nobody_works_on_ends(
 
 
 async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_files(
-    connection: Connection, publisher: Publisher
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And so is what tells that they are gone."""
+    monkeypatch.setattr("actors.batch_instances.GONE_S", 1)
+    monkeypatch.setattr("streams.files.GONE_S", 1)
     items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
 
     async def data() -> AsyncIterator[bytes]:
@@ -81,6 +86,27 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
         assert [info.name async for info in files.all()] == ["young/result.xlsx"]
         assert await items.chunk(made["old"], 0) is None
         assert await items.chunk(made["young"], 0) is not None
+        namespace = connection.namespace
+        left = {kv_stream(namespace.bucket("INSTANCES")): 1, files_stream(namespace.bucket("FILES")): 2}
+        with anyio.fail_after(LONG_S):
+            for stream, messages in left.items():
+                while (await connection.api(f"STREAM.INFO.{stream}"))["state"]["messages"] != messages:
+                    await anyio.lowlevel.checkpoint()
+
+
+async def test_what_is_seen_of_an_instance_is_all_that_lists_show_and_no_more(connection: Connection) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        given, result = Raw(b'"' + b"x" * 60_000 + b'"'), Raw(b'{"files":["a"]}')
+        made = Instance(
+            instance_id="i", task="nobody", created_ms=1, input=given, state="done", result=result, ended_ms=10**14
+        )
+        await node.engine.instances.create(made)
+        with anyio.fail_after(LONG_S):
+            while (seen := node.engine.instances.seen("i")) is None:
+                await anyio.lowlevel.checkpoint()
+        assert len(msgspec.json.encode(seen)) < 500
+        assert [await node.desk.show("i")] == await node.desk.all()
+        assert (await node.record("i")).input == given
 
 
 async def test_a_result_that_nobody_fetched_is_kept_for_its_days_and_then_gone(
