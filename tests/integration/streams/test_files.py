@@ -23,6 +23,7 @@ async def files(connection: Connection) -> AsyncIterator[Files]:
         "discard": "new",
         "allow_direct": True,
         "allow_rollup_hdrs": True,
+        "allow_msg_ttl": True,
         "num_replicas": 1,
     }
     await connection.api(f"STREAM.CREATE.{files_stream(bucket)}", config)

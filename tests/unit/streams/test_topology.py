@@ -127,6 +127,7 @@ def test_expiring_buckets_keep_one_revision() -> None:
         "PENSTOCK_LEASES",
         "PENSTOCK_DIGESTS",
         "PENSTOCK_BEATS",
+        "PENSTOCK_INSTANCES",
     }
 
 
