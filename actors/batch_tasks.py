@@ -69,7 +69,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def retries(self) -> Backoff:
-        """Return how failed items and steps go round again."""
+        """Return how failed items go round again, and how often steps do: a step is begun again at once."""
         return Backoff(
             retries=self.attempts - 1, growth="exponential", base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms
         )
@@ -145,7 +145,8 @@ class Tasks:
                     self._take(change.key, change.entry.raw)
 
     async def declare(self, record: TaskRecord) -> None:
-        """Store what an application says of its task; limits that a person set stay. A repeat stores nothing."""
+        """Store what an application says of its task; limits that a person set stay. A repeat stores nothing.
+        The view knows it at once."""
         record = msgspec.structs.replace(record, declared=record.limits)
         entry = await self._bucket.get(record.task)
         if entry is not None:
@@ -154,9 +155,10 @@ class Tasks:
                 record = msgspec.structs.replace(record, limits=limits)
             except MalformedMessage as error:
                 log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
-            if entry.raw == msgspec.json.encode(record):
-                return
-        await self._bucket.put(record.task, msgspec.json.encode(record))
+        raw = msgspec.json.encode(record)
+        if entry is None or entry.raw != raw:
+            await self._bucket.put(record.task, raw)
+        self._take(record.task, raw)
 
     async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
         """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""

@@ -74,7 +74,7 @@ class ToRetry(Asked, frozen=True, kw_only=True):
 
 
 class TaskChanges(Asked, frozen=True, kw_only=True):
-    """Limits over the whole cluster, 0: none; null takes one back to its default. Rates are per second."""
+    """Limits over the whole cluster, 0: none; null takes one back to what the code says. Rates are per second."""
 
     main_concurrency: Number | UnsetType | None = UNSET
     main_rate: Rate | UnsetType | None = UNSET

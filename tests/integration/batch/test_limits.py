@@ -40,6 +40,23 @@ async def test_what_the_code_says_holds_but_where_a_person_said_otherwise(connec
         assert await declared(says(item_rate=90)) == TaskLimits(item_rate=3)
 
 
+async def test_who_declares_a_task_knows_it_at_once(connection: Connection) -> None:
+    """Nothing follows the bucket here."""
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    async with Publisher(connection) as publisher:
+        bucket = Bucket(connection, publisher, connection.namespace.bucket("TASKS"), bytes)
+        first, second = Tasks(bucket), Tasks(bucket)
+        heard: list[str] = []
+        second.on_change(heard.append)
+        await first.declare(says(item_rate=5))
+        await first.limit("t", lambda _: TaskLimits(item_rate=7))
+        await second.declare(says(item_rate=5))  # which stores nothing
+    assert first.known() == second.known() == ("t",)
+    assert first.current("t").limits == TaskLimits(item_rate=5)
+    assert second.current("t").limits == TaskLimits(item_rate=7)
+    assert heard == ["t"]
+
+
 @penstock.batch("paced", item_rate=50, main_concurrency=3)
 class Paced:
     async def map(self, item: object) -> None:
