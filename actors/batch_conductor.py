@@ -15,7 +15,7 @@ When it cannot go on: an instance that fails is looked at again later, alone; th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import anyio
 from anyio.abc import TaskStatus
@@ -32,7 +32,7 @@ from actors.model import batch_moves as moves
 from actors.model.batch_admission import admit, starts, window
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, beat_key, made_so_far
+from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
 from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult
@@ -188,7 +188,7 @@ class Conductor:
             log.info("instance.ended", extra=fields(instance=instance_id, task=record.task, state=record.state))
             return self._clock.now_ms()
         if record.is_cancelling:
-            await self._answer_for_nobody(record)
+            await self._answer_for_nobody(record, task)
         elif record.state in ("splitting", "reducing"):
             record = await self._keep_step(record)
         await self._offers.offer(record)
@@ -272,9 +272,10 @@ class Conductor:
             record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
         )
 
-    async def _answer_for_nobody(self, record: Instance) -> None:
+    async def _answer_for_nobody(self, record: Instance, task: TaskRecord) -> None:
         """End the chunks of a cancelled instance that no executor has answered for: nobody may serve its task any more.
-        Whoever still runs one finds that its result comes second."""
+        Whoever still runs one finds that its result comes second; of what may not run twice he begins no more items,
+        and how those ended that were begun nobody knows."""
         for each in record.open:
             if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
                 return
@@ -284,8 +285,17 @@ class Conductor:
                 result = gone(each.chunk, each.round, self._members.name)
             else:
                 indexes = items_to_run(chunk, earlier, each.round, record.redo)
-                result = result_of(chunk, each.chunk, each.round, cancelled(indexes), earlier, self._members.name)
+                begun = [] if task.is_idempotent else await self._closed(record, each, indexes)
+                ends = cancelled(indexes, begun)
+                result = result_of(chunk, each.chunk, each.round, ends, earlier, self._members.name)
             await self._items.add_result(record.instance_id, result)
+
+    async def _closed(self, record: Instance, each: OpenChunk, indexes: Sequence[int]) -> list[int]:
+        """Return the indexes of a round that were begun; whoever runs it begins no others from now on."""
+        place = record.instance_id, each.chunk, each.round
+        begun, seq = await self._items.begun(*place, if_unreadable=indexes)
+        await self._items.begin(*place, begun, expected_seq=seq)
+        return begun
 
     def _cancelled_since(self, record: Instance) -> int:
         """Return since when this node has known that the instance is cancelled."""

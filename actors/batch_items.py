@@ -8,16 +8,21 @@ written once: the first writer of a round wins, and whoever comes second is told
 Chunks are one message each, so a chunk is there wholly or not at all; what belongs to a split is told by its seal.
 """
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from actors.logs import fields
 from actors.model.batch_record import Instance, fence_of, made_so_far
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
 from streams.log import LogEntry, last_entries, last_entry, purge_subject, read_log
+from streams.marked import MarkedWriter
 from streams.publisher import Outgoing, Publisher
+
+log = logging.getLogger(__name__)
 
 __all__ = ["BatchItems"]
 
@@ -33,6 +38,8 @@ class BatchItems:
         self._publisher = publisher
         self._namespace = connection.namespace
         self._stream = connection.namespace.stream("ITEMS")
+        self._writer = MarkedWriter(connection, publisher, self._stream)
+        self._told: set[tuple[str, int]] = set()
 
     async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> None:
         """Store chunks from number `first_chunk` on.
@@ -86,8 +93,8 @@ class BatchItems:
         patterns = [self._namespace.pattern("results", instance_id, str(number), "*") for number in numbers]
         results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
         for entry in (await last_entries(self._connection, self._stream, patterns)).values():
-            result = decode_result(entry.payload)
-            results[result.chunk].append(result)
+            if (result := self._result(entry)) is not None:
+                results[result.chunk].append(result)
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
 
     async def rounds(self, instance_id: str, chunk: int, before: Sequence[int]) -> list[ChunkResult] | None:
@@ -98,42 +105,69 @@ class BatchItems:
             if number not in known:
                 subject = self._namespace.subject("results", instance_id, str(chunk), str(number))
                 entry = await self._of_leader(subject)
-                if entry is None:
+                if entry is None or (result := self._result(entry)) is None:
                     return None
-                found.append(decode_result(entry.payload))
+                found.append(result)
         return sorted(found, key=lambda each: each.round)
 
     async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
-        """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's."""
+        """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's. What
+        stands in its place and is none is replaced."""
         subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
-        try:
-            await self._publisher.publish(subject, encode_message(result), expected_seq=0)
-        except RevisionConflict:
-            return False
-        return True
+        expected_seq = 0
+        while True:
+            try:
+                await self._publisher.publish(subject, encode_message(result), expected_seq=expected_seq)
+            except RevisionConflict:
+                entry = await self._of_leader(subject)
+                if entry is None or entry.seq == expected_seq or self._result(entry) is not None:
+                    return False
+                expected_seq = entry.seq
+            else:
+                return True
 
-    async def begun(self, instance_id: str, chunk: int, number: int) -> tuple[list[int], int]:
-        """Return the indexes of a round that were begun, and the sequence to name at the next mark (0: none yet)."""
+    async def begun(
+        self, instance_id: str, chunk: int, number: int, *, if_unreadable: Sequence[int] = ()
+    ) -> tuple[list[int], int]:
+        """Return the indexes of a round that were begun, and the sequence to name at the next mark (0: none yet).
+        `if_unreadable`: the indexes for which a mark stands that cannot be decoded."""
         subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
         found = await last_entries(self._connection, self._stream, [subject])
         if subject not in found:
             return [], 0
-        return msgspec.json.decode(found[subject].payload, type=list[int]), found[subject].seq
+        entry = found[subject]
+        try:
+            return msgspec.json.decode(entry.payload, type=list[int]), entry.seq
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._tell_unreadable(entry, error)
+            return list(if_unreadable), entry.seq
+
+    def next_mark(self) -> str:
+        """Return a name for a mark that no other has."""
+        return self._writer.next_mark()
 
     async def begin(
-        self, instance_id: str, chunk: int, number: int, indexes: Sequence[int], *, expected_seq: int
+        self,
+        instance_id: str,
+        chunk: int,
+        number: int,
+        indexes: Sequence[int],
+        *,
+        expected_seq: int,
+        mark: str | None = None,
     ) -> int:
-        """Mark items of a round as begun, before they begin; return the sequence of the mark.
+        """Mark items of a round as begun, before they begin; return the sequence of the mark. What may be called again
+        with the same has a name for it in `mark`: then a call before that was stored is found.
         Raises RevisionConflict when another has marked some meanwhile."""
         subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
-        receipt = await self._publisher.publish(subject, msgspec.json.encode(indexes), expected_seq=expected_seq)
-        return receipt.seq
+        return await self._writer.write(subject, msgspec.json.encode(indexes), expected=expected_seq, again=mark)
 
     async def results_after(self, instance_id: str, seq: int) -> AsyncIterator[tuple[int, ChunkResult]]:
         """Yield results stored after `seq`, with their sequences, in the order in which they were stored."""
         pattern = self._namespace.pattern("results", instance_id, ">")
         async for entry in read_log(self._connection, self._stream, pattern, start_seq=seq + 1, page=PAGE):
-            yield entry.seq, decode_result(entry.payload)
+            if (result := self._result(entry)) is not None:
+                yield entry.seq, result
 
     async def drop(self, instance_id: str) -> None:
         """Remove everything of an instance. A repeat is harmless."""
@@ -145,6 +179,23 @@ class BatchItems:
 
     async def _of_leader(self, subject: str) -> LogEntry | None:
         return await last_entry(self._connection, self._stream, subject)
+
+    def _result(self, entry: LogEntry) -> ChunkResult | None:
+        """Return a result as it stands at its place; None, and a word in the log, if it is none, or another's."""
+        try:
+            result = decode_result(entry.payload)
+        except MalformedMessage as error:
+            self._tell_unreadable(entry, error)
+            return None
+        if entry.subject.endswith(f".{result.chunk}.{result.round}"):
+            return result
+        self._tell_unreadable(entry, ValueError(f"it is of chunk {result.chunk}, round {result.round}"))
+        return None
+
+    def _tell_unreadable(self, entry: LogEntry, error: Exception) -> None:
+        if (entry.subject, entry.seq) not in self._told:
+            self._told.add((entry.subject, entry.seq))
+            log.warning("items.unreadable", extra=fields(subject=entry.subject, seq=entry.seq, error=str(error)))
 
     def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:
         return self._namespace.subject("items", instance_id, str(fence), str(number))

@@ -14,6 +14,7 @@ penstock.Reject(reason)` fails it at once, `raise penstock.Skip(reason)` says th
 
 An item may run twice: its process may die before its end is stored. With `is_idempotent=False` it never begins twice;
 one whose end nobody knows ends as `unknown`, unless `check(self, item)` knows whether it happened (True, False, None).
+One that runs out of its time may be at work still: it is `unknown` then, unless `check` says True.
 """
 
 from __future__ import annotations

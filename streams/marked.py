@@ -49,13 +49,15 @@ class MarkedWriter:
         headers: Mapping[str, str] | None = None,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
+        again: str | None = None,
     ) -> int:
         """Store a message if the last one is at `expected` (0: none), and return its sequence.
 
-        `expected_of`: the subject whose last message is meant, if it is another of the stream.
+        `expected_of`: the subject whose last message is meant, if it is another of the stream. `again`: the id from
+        `next_mark` under which this same write was tried before, or may be later.
         Raises RevisionConflict, OutcomeUnknown, and as Publisher.publish.
         """
-        mark = self.next_mark()
+        mark = again or self.next_mark()
         headers = {**(headers or {}), MARK: mark}
         if expected_of is not None:
             headers["Nats-Expected-Last-Subject-Sequence-Subject"] = expected_of
@@ -64,7 +66,7 @@ class MarkedWriter:
                 subject, payload, headers=headers, expected_seq=expected, ttl_s=ttl_s, timeout_s=timeout_s
             )
         except RevisionConflict as conflict:
-            if not conflict.is_after_retry:
+            if not (conflict.is_after_retry or again):
                 raise
             return await self._resolved(subject, mark, None if expected_of else expected, conflict)
         except OutcomeUnknown as unknown:

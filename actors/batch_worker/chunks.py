@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from weakref import WeakValueDictionary
 
 import anyio
 from msgspec import Raw
@@ -14,13 +15,24 @@ from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.lanes import Gate, ItemRates, TaskGate
+from actors.batch_worker.patience import patiently
 from actors.batch_worker.rounds import Round, run_items
 from actors.batch_worker.singly import run_marked, run_suspected
 from actors.failpoints import reach
 from actors.logs import fields
 from actors.model.batch_record import Instance, is_over
-from actors.model.batch_rounds import attempts_of, cancelled, gone, items_to_run, may_leave, result_of, rounds_before
+from actors.model.batch_rounds import (
+    attempts_of,
+    cancelled,
+    gone,
+    items_to_run,
+    may_leave,
+    result_of,
+    rounds_before,
+    shortened,
+)
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
+from streams.errors import TooLarge
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +68,19 @@ class Chunks:
         self._rates = rates
         self._at_once = at_once
         self._turns: dict[str, anyio.Lock] = {}
+        self._rounds: WeakValueDictionary[tuple[str, int, int], anyio.Lock] = WeakValueDictionary()
         self._alone = anyio.Lock()
         self._stop = stop
 
     async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, deliveries: int) -> None:
-        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, with this one. Raises
-        NothingBegan, and the broker's errors."""
+        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, with this one. One that comes
+        again while it is at work here, since the link was away, waits for its end. Raises NothingBegan, and the
+        broker's errors."""
+        place = record.instance_id, pointer.chunk, pointer.round
+        async with self._rounds.setdefault(place, anyio.Lock()):
+            await self._run_round(handler, record, pointer, is_suspected=deliveries > TRUSTED)
+
+    async def _run_round(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, is_suspected: bool) -> None:
         chunk = await self._items.chunk(record, pointer.chunk)
         earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
         if earlier is not None and any(each.round == pointer.round for each in earlier):
@@ -70,11 +89,23 @@ class Chunks:
             log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
             result = gone(pointer.chunk, pointer.round, self._node)
         else:
-            is_suspected = deliveries > TRUSTED
             result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
         reach("batch.map")
-        await self._items.add_result(record.instance_id, result)
+        await self._store(record, result)
         reach("batch.result")
+
+    async def _store(self, record: Instance, result: ChunkResult) -> None:
+        """Store a result; of what is too large for a message the longest that its items told are left out."""
+        while True:
+            try:
+                await patiently(partial(self._items.add_result, record.instance_id, result))
+            except TooLarge:
+                shorter = shortened(result)
+                if shorter is None:
+                    raise
+                result = shorter
+            else:
+                return
 
     async def _result(
         self,
@@ -90,9 +121,11 @@ class Chunks:
         begun; raises NothingBegan if that is all."""
         indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
         outcomes: list[Outcome] = []
+        is_once = not handler.record.is_idempotent
         is_cancelled = partial(self._is_cancelled, record)
-        if not record.is_cancelling:
-            turn = Round(record.instance_id, attempts_of(indexes, earlier, pointer.round), most=handler.record.attempts)
+        if is_once or not record.is_cancelling:  # what may not run twice may have begun
+            attempts = attempts_of(indexes, earlier, pointer.round)
+            turn = Round(record.instance_id, attempts, most=handler.record.attempts, is_once=is_once)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
             gate = TaskGate(self._rates, handler.record.task, partial(self._is_over, record), self._stop)
             outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)

@@ -12,6 +12,7 @@ from msgspec import Raw
 from actors.batch_worker.contexts import ItemContext, NotJson, as_json
 from actors.batch_worker.handler import Again, Reject, Skip, TaskHandler
 from actors.batch_worker.lanes import Gate
+from actors.model.batch_rounds import UNKNOWN
 from streams.batch_messages import NOTHING, Outcome, Status
 from streams.clock import monotonic_s
 
@@ -19,16 +20,19 @@ __all__ = ["Round", "run_items"]
 
 
 FEW = 8
+LATE = "took longer than allowed"
 SHORT_S = 0.1
 """Where a list runs one after the other it grows as long as it ends so soon."""
 
 
 class Round(NamedTuple):
-    """One round of one chunk: which try it is for each item, and the last one that an item has."""
+    """One round of one chunk: which try it is for each item, and the last one that an item has. `is_once`: they may not
+    run twice."""
 
     instance_id: str
     attempts: Mapping[int, int]
     most: int
+    is_once: bool = False
 
     def context(self, index: int) -> ItemContext:
         """Return what the code of an item is given."""
@@ -145,8 +149,10 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
         case Again():
             said = str(error)
+        case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
+            return Outcome(index, "unknown", _reason(f"{str(error) or LATE}; {UNKNOWN}"))
         case TimeoutError():
-            said = str(error) or "took longer than allowed"
+            said = str(error) or LATE
         case _:
             said = f"{type(error).__name__}: {error}"
     status: Status = "again" if turn.may_repeat(index) else "failed"

@@ -3,9 +3,14 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from msgspec import Raw
+from msgspec.json import encode
+from msgspec.structs import replace
+
 from actors.model.batch_record import ROUNDS, round_of_pass
 from streams.batch_messages import (
     INFO_BYTES,
+    NOTHING,
     Chunk,
     ChunkResult,
     Counts,
@@ -14,8 +19,20 @@ from streams.batch_messages import (
     ranges_of,
 )
 
-__all__ = ["attempts_of", "cancelled", "gone", "items_to_run", "may_leave", "result_of", "rounds_before"]
+__all__ = [
+    "UNKNOWN",
+    "attempts_of",
+    "cancelled",
+    "gone",
+    "items_to_run",
+    "may_leave",
+    "result_of",
+    "rounds_before",
+    "shortened",
+]
 
+UNKNOWN = "it was begun, and nobody knows how it ended"
+LEFT_OUT = Raw(b'{"not_told":"left out: too much was told of this chunk for one message"}')
 MOST_REASONS = 3
 MAX_REASON = 300
 MOST_ATTEMPTS = 101
@@ -102,9 +119,30 @@ def gone(number_of_chunk: int, number: int, by: str) -> ChunkResult:
     return ChunkResult(chunk=number_of_chunk, round=number, by=by, is_gone=True)
 
 
-def cancelled(indexes: Sequence[int]) -> list[Outcome]:
-    """Return the outcomes of items that did not run, since their instance was cancelled."""
-    return [Outcome(index, "cancelled") for index in indexes]
+def cancelled(indexes: Sequence[int], begun: Collection[int] = ()) -> list[Outcome]:
+    """Return the outcomes of items that did not run, since their instance was cancelled. `begun`: those that did begin,
+    and may not run twice; nobody knows how they ended."""
+    unknown = Raw(encode(UNKNOWN))
+    return [Outcome(index, "unknown", unknown) if index in begun else Outcome(index, "cancelled") for index in indexes]
+
+
+def shortened(result: ChunkResult) -> ChunkResult | None:
+    """Return the result with a tenth less of what its items told, and a word in the place of the longest; None if they
+    told nothing."""
+    sizes = {each.index: len(bytes(each.info)) for each in result.others if each.info != NOTHING}
+    if not sizes:
+        return None
+    kept, room = set[int](), sum(sizes.values()) * 9 // 10
+    for index in sorted(sizes, key=lambda index: sizes[index]):
+        room -= sizes[index]
+        if room >= 0:
+            kept.add(index)
+    left_out = {index: LEFT_OUT if size > len(bytes(LEFT_OUT)) else NOTHING for index, size in sizes.items()}
+    others = (
+        replace(each, info=left_out[each.index]) if each.index in sizes and each.index not in kept else each
+        for each in result.others
+    )
+    return replace(result, others=tuple(others))
 
 
 def _first_of_pass(number: int) -> int:
