@@ -1,4 +1,4 @@
-"""Uploads: removes files that were sent for an instance which was never made.
+"""Uploads: removes files that were sent for an instance which was never made, and those of reduces that count no more.
 
 In: a look every hour, on the one node that rendezvous hashing names. Out: nothing. State: the object store and the
 instances. Under repetition: what is removed is removed.
@@ -6,6 +6,8 @@ A file is stored before its instance is made, so one without an instance may be 
 is `KEEP_MS` old by the server's clock; the desk makes no instance of a file that is older than half of that, so that no
 submission, however slow, meets the removal: a process that stood still for the other half, between the two, makes an
 instance whose split fails and says that the file is not there.
+Each reduce writes in a place of its own, so one that was stopped and wakes takes nothing's place. What lies where no
+result is, or will be, goes: of one that failed or came late, and of the pass before once there is a newer result.
 When it cannot go on: it looks again in an hour.
 """
 
@@ -18,6 +20,7 @@ from actors.actor import FATAL, ticks
 from actors.batch_instances import Instances, UnknownInstance
 from actors.logs import fields
 from actors.membership import Members
+from actors.model.batch_record import FILES_OF, is_superseded
 from actors.model.placement import owner
 from streams.clock import Clock
 from streams.errors import MalformedMessage, StreamError
@@ -56,18 +59,24 @@ class Uploads:
                 log.warning("uploads.look_failed", extra=fields(error=str(error)))
 
     async def sweep(self, now_ms: int) -> int:
-        """Remove the uploads that nobody made an instance of in time, and the pieces of those that were never finished;
-        return how many they were."""
+        """Remove the uploads that nobody made an instance of in time, the pieces of those that were never finished, and
+        what reduces wrote that count no more; return how many they were."""
         removed = await self._files.remove_unfinished(now_ms - KEEP_MS)
         async for info in self._files.all():
-            instance_id, _, name = info.name.partition("/")
-            if not name.startswith("upload-") or await self._is_there(instance_id):
-                continue
-            stored_ms = await self._files.stored_ms(info.name)
-            if stored_ms is not None and stored_ms < now_ms - KEEP_MS and await self._files.delete(info.name):
+            if await self._may_go(info.name, now_ms) and await self._files.delete(info.name):
                 removed += 1
-                log.info("upload.removed", extra=fields(file=info.name, stored_ms=stored_ms))
+                log.info("file.removed", extra=fields(file=info.name))
         return removed
+
+    async def _may_go(self, file: str, now_ms: int) -> bool:
+        instance_id, _, name = file.partition("/")
+        fence, slash, _ = name.removeprefix(FILES_OF).partition("/")
+        if name.startswith(FILES_OF) and slash and fence.isascii() and fence.isdecimal():
+            return await self._is_superseded(instance_id, int(fence))
+        if not name.startswith("upload-") or await self._is_there(instance_id):
+            return False
+        stored_ms = await self._files.stored_ms(file)
+        return stored_ms is not None and stored_ms < now_ms - KEEP_MS
 
     def _is_ours(self) -> bool:
         live = self._members.live()
@@ -84,3 +93,11 @@ class Uploads:
         except MalformedMessage:
             return True
         return True
+
+    async def _is_superseded(self, instance_id: str, fence: int) -> bool:
+        try:
+            return is_superseded(await self._instances.get(instance_id), fence)
+        except UnknownInstance:
+            return True
+        except MalformedMessage:
+            return False

@@ -16,7 +16,7 @@ from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch_uploads import FRESH_MS
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
-from actors.model.batch_record import FINAL, Instance, beat_key, known_items, made_so_far, shown_state
+from actors.model.batch_record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
 from penstock.batch_sheets import SheetInput, sheet_of
@@ -27,6 +27,7 @@ from penstock.batch_views import (
     ItemView,
     View,
     Wanted,
+    find_file,
     is_upload_of,
     result_file,
     upload_name,
@@ -249,7 +250,7 @@ class BatchDesk:
         """Return a file of the result, its first one without a name, and its bytes."""
         view = await self.show(instance_id)
         chosen = result_file(view, name)
-        info = await self._files.info(f"{instance_id}/{chosen}")
+        info = await find_file(self._files, view, chosen)
         if info is None:
             raise NotAccepted(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
         return info, self._files.read(info)
@@ -283,6 +284,7 @@ class BatchDesk:
             reasons=record.reasons,
             step=beat,
             result=msgspec.json.decode(record.result),
+            files_at=files_at(record.instance_id, record.result_fence),
             callback=shown_url(record.callback) if record.callback else "",
             calls=record.moments if record.callback else (),
         )

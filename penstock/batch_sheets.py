@@ -201,13 +201,13 @@ class Sheet:
         if self._writer is not None:
             await anyio.to_thread.run_sync(self._writer.__exit__, None, None, None)
             for name in self.names:
-                await store_file(self._context.files, f"{self._context.instance_id}/{name}", self._folder / name)
+                await store_file(self._context.files, self._context.file_name(name), self._folder / name)
 
 
 @asynccontextmanager
 async def write_sheet(context: ReduceContext, name: str, columns: Sequence[str]) -> AsyncIterator[Sheet]:
     """Write a sheet of the task's own: `async with write_sheet(ctx, "failed.csv", ["sku", "why"]) as sheet:
-    await sheet.write(rows)`. At the end it is in the object store, under the instance's id and its name."""
+    await sheet.write(rows)`. At the end it is in the object store, under `ctx.file_name(name)`."""
     async with Sheet.collecting(context) as sheet:
         sheet.open(name, columns)
         yield sheet

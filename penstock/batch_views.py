@@ -1,4 +1,4 @@
-"""An instance, its items and its files as people and programs are told of them, at every door. Pure but for names."""
+"""An instance, its items and its files as people and programs are told of them, at every door."""
 
 import secrets
 from typing import Any, Literal
@@ -8,6 +8,7 @@ from msgspec import Struct
 from actors.model.batch_record import FINAL, Moment
 from penstock.errors import NotAccepted
 from streams.batch_messages import Counts, Status
+from streams.files import FileInfo, Files
 
 __all__ = [
     "UPLOAD_BYTES",
@@ -16,6 +17,7 @@ __all__ = [
     "ItemView",
     "View",
     "Wanted",
+    "find_file",
     "is_upload_of",
     "result_file",
     "upload_name",
@@ -51,6 +53,8 @@ class View(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     step: Beat | None = None
     result: Any = None
+    files_at: str = ""
+    """What stands before the names of its files in the object store: each reduce has a place of its own."""
     callback: str = ""
     """Without its query."""
     calls: tuple[Moment, ...] = ()
@@ -100,3 +104,8 @@ def result_file(view: View, name: str = "") -> str:
     has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"
     what = f"no file {name[:80]!a}" if name else "no file of a result"
     raise NotAccepted(f"{view.instance_id}: {what}; {has}", code="not_found", field="name")
+
+
+async def find_file(files: Files, view: View, name: str) -> FileInfo | None:
+    """Return a file of the result: one that its reduce wrote, else one that its code put beside the uploads."""
+    return await files.info(view.files_at + name) or await files.info(f"{view.instance_id}/{name}")

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from actors.batch_tasks import TaskRecord, UnknownTask
 from penstock.batch_forms import TaskList, ViewList
-from penstock.batch_views import UPLOAD_BYTES, ItemPage, ItemView, View, Wanted, result_file, upload_name
+from penstock.batch_views import UPLOAD_BYTES, ItemPage, ItemView, View, Wanted, find_file, result_file, upload_name
 from penstock.calls import Asker, told
 from penstock.client_forms import decode, encode
 from penstock.errors import NotAccepted, Timeout, UsageError
@@ -161,12 +161,12 @@ class Batches:
         """Fetch a file of the result, its first one without a `name`, and return where it is. At `path` it is there
         wholly or not at all."""
         view = await self.show(id)
-        stored = f"{id}/{result_file(view, name)}"
+        chosen = result_file(view, name)
         target = Path(path)
         async with self._files() as files:
-            info = await files.info(stored)
+            info = await find_file(files, view, chosen)
             if info is None:
-                raise NotAccepted(f"{id}: the file {stored[:80]!a} is not there any more", code="not_found")
+                raise NotAccepted(f"{id}: the file {chosen[:80]!a} is not there any more", code="not_found")
             await _write(target, files.read(info))
         return target
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
-from actors.model.batch_record import Instance, Seal, is_step_over, made_so_far
+from actors.model.batch_record import Instance, Seal, files_at, is_step_over, made_so_far
 from streams.batch_messages import (
     CHUNK_BYTES,
     LOST,
@@ -217,6 +217,11 @@ class ReduceContext(_Step):
     def counts(self) -> Counts:
         """How many items ended how."""
         return self._record.counts
+
+    def file_name(self, name: str) -> str:
+        """Return under which name to put a file of the result into `files`: each time that a reduce is begun has its
+        own place, and that of the one whose result counts is looked into."""
+        return files_at(self.instance_id, self._record.step_fence) + name
 
     async def read(self, page: int = 1_000) -> AsyncIterator[list[ItemResult]]:
         """Yield the results of all items, in the items' order, `page` at a time; the last page is shorter."""

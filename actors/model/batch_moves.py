@@ -207,7 +207,8 @@ def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> I
     """Publish the one result, and be done."""
     if record.state != "reducing" or fence != record.step_fence:
         return record
-    return reach(replace(record, state="done", result=result, ended_ms=now_ms, reason=""), "done", now_ms)
+    done = replace(record, state="done", result=result, result_fence=fence, ended_ms=now_ms, reason="")
+    return reach(done, "done", now_ms)
 
 
 def pause(record: Instance) -> Instance:

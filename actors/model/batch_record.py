@@ -14,6 +14,7 @@ from streams.batch_messages import Counts
 
 __all__ = [
     "BEAT_TTL_S",
+    "FILES_OF",
     "FINAL",
     "TRANSITIONS",
     "Instance",
@@ -25,9 +26,11 @@ __all__ = [
     "beat_key",
     "faults",
     "fence_of",
+    "files_at",
     "first_round",
     "is_over",
     "is_step_over",
+    "is_superseded",
     "known_items",
     "made_so_far",
     "round_of_pass",
@@ -50,6 +53,9 @@ FINAL: frozenset[State] = frozenset({"done", "failed", "cancelled"})
 
 BEAT_TTL_S = 10
 """A split or a reduce whose executor says nothing for so long is offered to another."""
+
+FILES_OF = "result-"
+"""Stands before the fence in the names of files that reduces wrote."""
 
 ROUNDS = 1_000
 """Rounds of one pass, at most: round 2 of pass 3 is number 2002, which no earlier pass's results can bear."""
@@ -136,6 +142,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the instance failed."""
     result: msgspec.Raw = msgspec.Raw(b"null")
     """What reduce returned: the user's own JSON, with the names of files."""
+    result_fence: int = 0
+    """Under which fence that was: the files of each reduce lie apart, so that none takes another's place."""
     callback: str = ""
     """The URL that is told of moments; empty: nobody is called."""
     moments: tuple[Moment, ...] = ()
@@ -169,6 +177,17 @@ def is_step_over(latest: Instance | None, own: Instance) -> bool:
 def beat_key(instance: Instance) -> str:
     """Return under which key of BEATS the step at work beats."""
     return f"{instance.instance_id}.{instance.step_fence}"
+
+
+def files_at(instance_id: str, fence: int) -> str:
+    """Return what stands before the names of the files that a reduce stores."""
+    return f"{instance_id}/{FILES_OF}{fence}/" if fence else f"{instance_id}/"
+
+
+def is_superseded(instance: Instance, fence: int) -> bool:
+    """Whether a reduce of this fence has not made the result that stands, and never will. What is, stays so."""
+    may_end = instance.state == "reducing" and fence == instance.step_fence
+    return fence <= instance.step_fence and fence != instance.result_fence and not may_end
 
 
 def made_so_far(instance: Instance) -> Seal | None:

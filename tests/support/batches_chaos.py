@@ -13,7 +13,7 @@ import msgspec
 from actors.batch_instances import Instances
 from actors.batch_items import BatchItems
 from actors.batch_tasks import Tasks
-from actors.model.batch_record import Instance
+from actors.model.batch_record import Instance, files_at
 from penstock.batch_desk import BatchDesk
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts, last_outcomes
@@ -168,7 +168,7 @@ class BatchWorld:
             "ends": dict(ends),
         }:
             faults.append(f"the result is {told}")
-        if await self._files.info(f"{instance_id}/out.jsonl") is None:
+        if await self._files.info(files_at(instance_id, record.result_fence) + "out.jsonl") is None:
             faults.append("it has no file")
         if task == ONCE:
             faults += self._begun_faults(instance_id, ends)

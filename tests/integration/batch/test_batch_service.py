@@ -139,7 +139,7 @@ async def test_a_file_is_handed_in_and_fetched_with_the_nats_command(
     view = await batches.wait("svc-5", timeout_s=30)
     assert (view.state, view.counts.succeeded, view.counts.failed) == ("done", 1, 1)
     fetched = tmp_path / "fetched.xlsx"
-    await nats.run("object", "get", bucket, "svc-5/result.xlsx", "--output", str(fetched), "--no-progress")
+    await nats.run("object", "get", bucket, f"{view.files_at}result.xlsx", "--output", str(fetched), "--no-progress")
     assert fetched.read_bytes().startswith(b"PK")
 
 

@@ -222,7 +222,7 @@ async def test_a_split_that_broke_half_way_leaves_no_item_behind(node: Plant) ->
     assert (log.splits, log.reduces) == (2, 2)
     info, data = await node.desk.result(view.instance_id, "out.jsonl")
     assert b"".join([part async for part in data]) == b'{"n":2}\n'
-    assert info.name == f"{view.instance_id}/out.jsonl"
+    assert info.name == f"{view.files_at}out.jsonl"
 
 
 async def test_a_split_that_always_breaks_fails_the_instance_and_says_why(node: Plant) -> None:

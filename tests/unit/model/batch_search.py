@@ -30,6 +30,7 @@ from actors.model.batch_record import (
     fence_of,
     first_round,
     is_step_over,
+    is_superseded,
     made_so_far,
 )
 from streams.batch_messages import Counts
@@ -69,6 +70,8 @@ class Rules(NamedTuple):
     counting: Callable[..., Instance] = moves.count
     sealing: Callable[..., Instance] = moves.seal_split
     ending: Callable[..., Instance] = moves.end_running
+    sweeping: Callable[[Instance, int], bool] = is_superseded
+    """Which reduces' files may go."""
     is_first_writer: bool = True
     most_retries: int = 1
     most_splits: int = 2
@@ -94,7 +97,7 @@ def search(rules: Rules, *, most: int = 200_000) -> Found:
     while todo and len(seen) < most:
         world = todo.popleft()
         for after in steps(world, rules):
-            wrong = violations(world, after)
+            wrong = violations(world, after) + swept(world.record, after.record, rules)
             if wrong:
                 return Found(len(seen), wrong, 0)
             key = _key(after)
@@ -259,6 +262,12 @@ def violations(before: World, after: World) -> list[str]:
     if record.passes == 1 and first_round(record, 0) != 1:
         wrong.append("the first pass does not begin with round 1")
     return wrong + _untold(after)
+
+
+def swept(before: Instance, after: Instance, rules: Rules) -> list[str]:
+    """Return what is wrong with the files that may go: what might have gone is no result's later."""
+    back = [at for at in range(1, before.step_fence + 1) if rules.sweeping(before, at) > rules.sweeping(after, at)]
+    return [f"the files of fence {at} went" for at in back]
 
 
 def _untold(world: World) -> list[str]:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.model import batch_moves as moves
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended
-from actors.model.batch_record import Instance, Seal, faults, fence_of, known_items
+from actors.model.batch_record import Instance, Seal, faults, fence_of, is_superseded, known_items
 from streams.batch_messages import Counts
 from tests.unit.model.batch_search import ENDS, ODD_ENDS, Rules, search
 
@@ -88,6 +89,10 @@ def _judges_earlier_passes(record: Instance, most_failures: float, now_ms: int) 
     return moves.end_running(replace(record, failed_now=record.counts.failed), most_failures, now_ms)
 
 
+def _sweeps_what_is_written(record: Instance, fence: int) -> bool:
+    return fence <= record.step_fence and fence != record.result_fence
+
+
 def _ends_untold(record: Instance, most_failures: float, now_ms: int) -> Instance:
     return replace(moves.end_running(record, most_failures, now_ms), moments=record.moments)
 
@@ -111,6 +116,7 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         Rules(ending=_forgets_lost_items, most_retries=0, most_splits=1, odd_ends=ODD_ENDS),
         Rules(ending=_forgets_the_rest),
         Rules(ending=_judges_earlier_passes, most_splits=1),
+        Rules(sweeping=_sweeps_what_is_written),
         Rules(ending=_ends_untold),
         Rules(counting=_fails_untold),
         Rules(counting=_fails_each_time),
@@ -124,6 +130,7 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
         "forgets lost items",
         "forgets the rest",
         "judges earlier passes",
+        "sweeps what is written",
         "ends untold",
         "fails untold",
         "fails each time",
@@ -133,6 +140,26 @@ def _fails_each_time(record: Instance, *rest: Any, **named: Any) -> Instance:
 )
 def test_a_known_bad_rule_is_caught(rules: Rules) -> None:
     assert search(rules).violations
+
+
+def test_the_files_of_a_result_stand_until_there_is_another() -> None:
+    record = moves.end_running(run_of(released=2, counts=Counts(failed=4)), 1, 1)
+    assert (record.state, record.step_fence) == ("reducing", 2)
+    record = renewed(record)
+    assert left(record) == {1, 2}
+    assert moves.reduced(record, 2, Raw(b"{}"), 1) is record
+    record = moves.reduced(record, 3, Raw(b"{}"), 1)
+    assert (record.state, record.result_fence, left(record)) == ("done", 3, {1, 2})
+    record = replace(moves.retry(record), released=2)
+    assert left(record) == {1, 2}
+    record = moves.end_running(record, 1, 1)
+    assert (record.step_fence, left(record)) == (4, {1, 2})
+    assert left(moves.reduced(record, 4, Raw(b"{}"), 1)) == {1, 2, 3}
+
+
+def left(record: Instance) -> set[int]:
+    """Return under which fences files may go."""
+    return {fence for fence in range(1, 10) if is_superseded(record, fence)}
 
 
 def run_of(items: int = 4, chunks: int = 2, **facts: Any) -> Instance:
