@@ -82,6 +82,7 @@ async def plant(
     roles: tuple[str, ...] = (),
     calls: Mapping[str, Any] | None = None,
     tries: Backoff = TRIES,
+    drain_s: float = 10,
 ) -> AsyncIterator[Plant]:
     """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then. With `calls`,
     the configuration of callbacks, it runs jobs too, which carry them."""
@@ -97,10 +98,11 @@ async def plant(
             node.status = lambda: Status(tasks=engine.served, versions=engine.versions)
             specs = [*node.actors(), *jobs, *engine.actors()]
             supervisor = Supervisor(
-                [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=10, chance=lambda: 0.0
+                [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=drain_s, chance=lambda: 0.0
             )
             async with anyio.create_task_group() as running:
                 await running.start(supervisor.run)
+                assert set(engine.served) <= set(engine.tasks.known())
                 made = Plant(engine, BatchItems(connection, node.publisher), supervisor, node.members)
                 yield made
                 stop.set()

@@ -4,6 +4,8 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from penstock.records import Records
@@ -65,8 +67,9 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     arguments = ("batch", "submit", "--task", UNSERVED, "--param", "shop=s1", "--tenant", "cli", "--id", "cli-2")
     assert (await penstock(*arguments, "--json")).ok().json()["instance_id"] == "cli-2"
     assert "cli-2: paused" in (await penstock("batch", "pause", "cli-2")).ok().out
-    listed = (await penstock("batch", "list", "--tenant", "cli", "--state", "paused")).ok().out
-    assert UNSERVED in listed
+    with anyio.fail_after(60):  # lists are a moment behind
+        while UNSERVED not in (await penstock("batch", "list", "--tenant", "cli", "--state", "paused")).ok().out:
+            await anyio.lowlevel.checkpoint()
     assert "paused" not in (await penstock("batch", "resume", "cli-2")).ok().out
     assert "cancelled" in (await penstock("batch", "cancel", "cli-2")).ok().out
     ended = await penstock("batch", "show", "cli-2", "--watch")

@@ -34,13 +34,23 @@ def fresh_log() -> None:
     log.__init__()  # type: ignore[misc] # the tasks hold the object
 
 
-@penstock.batch("endless-steps", step_timeout_s=0.2, attempts=2, retry_base_s=0.01)
-class EndlessSteps:
+@penstock.batch("endless-split", step_timeout_s=0.2, attempts=2)
+class EndlessSplit:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.runs["split"] += 1
+        await anyio.sleep_forever()
+
+    def map(self, item: int) -> None:
+        log.runs["map"] += 1
+
+
+@penstock.batch("endless-reduce", step_timeout_s=3, attempts=1)
+class EndlessReduce:
+    """Its split has to end within the same time."""
+
     async def split(self, ctx: penstock.SplitContext) -> None:
         log.runs["split"] += 1
         await ctx.commit(1, 2)
-        if ctx.input == "split":
-            await anyio.sleep_forever()
 
     def map(self, item: int) -> None:
         log.runs["map"] += 1
@@ -51,17 +61,19 @@ class EndlessSteps:
 
 
 @pytest.mark.parametrize(
-    ("which", "state", "runs"),
-    [("split", "splitting", {"split": 2}), ("reduce", "reducing", {"split": 1, "map": 2, "reduce": 2})],
+    ("task", "told", "runs"),
+    [
+        ("endless-split", "splitting: TimeoutError: took longer than 0.2 s", {"split": 2}),
+        ("endless-reduce", "reducing: TimeoutError: took longer than 3 s", {"split": 1, "map": 2, "reduce": 1}),
+    ],
 )
 async def test_a_step_that_never_comes_back_fails_after_its_time(
-    connection: Connection, which: str, state: str, runs: dict[str, int]
+    connection: Connection, task: str, told: str, runs: dict[str, int]
 ) -> None:
-    async with plant(connection, ["endless-steps"]) as node:
-        view = await node.run("endless-steps", which)
+    async with plant(connection, [task]) as node:
+        view = await node.run(task)
         log.thread_gate.set()
-    assert view.state == "failed"
-    assert view.reason == f"{state}: TimeoutError: took longer than 0.2 s, its step_timeout_s"
+    assert (view.state, view.reason) == ("failed", f"{told}, its step_timeout_s")
     assert log.runs == runs
 
 

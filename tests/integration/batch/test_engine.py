@@ -109,7 +109,7 @@ class Breaking:
 
 @penstock.batch("once-only", is_idempotent=False, chunk_items=3, attempts=2, **QUICK)
 class OnceOnly:
-    """Items that may not begin twice; one that was begun is known to have happened if its number is even."""
+    """Items that may not begin twice. Of those begun, item 2 has happened, of item 1 nobody knows, others have not."""
 
     async def split(self, ctx: penstock.SplitContext) -> None:
         await ctx.commit(*range(6))
@@ -120,7 +120,7 @@ class OnceOnly:
             raise OSError("busy")
 
     async def check(self, item: int) -> bool | None:
-        return True if item % 2 == 0 else None
+        return {1: None, 2: True}.get(item, False)
 
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, int]:
         return await count(ctx)
@@ -269,7 +269,7 @@ async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
 
 
 async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(node: Plant) -> None:
-    await node.items.begin("chosen", 0, 1, [1, 2], expected_seq=0)
+    await node.items.begin("chosen", 0, 1, [0, 1, 2], expected_seq=0)
     view = await node.run("once-only", instance_id="chosen")
     assert view.counts == Counts(succeeded=5, unknown=1)
     assert log.ran == Counter({0: 1, 3: 1, 4: 1, 5: 2})
@@ -354,9 +354,8 @@ async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant)
     urgent = await node.desk.submit("plain", ["ok"], tenant="b", priority=5)
     assert {(await node.desk.show(view.instance_id)).state for view in (late, urgent)} == {"pending"}
     log.gate.set()
-    await node.until(late.instance_id, "done")
-    ended = {view.instance_id: view.ended_ms for view in await node.desk.all(task="plain")}
-    assert ended[first.instance_id] <= ended[urgent.instance_id] <= ended[late.instance_id]
+    ended = [(await node.until(view.instance_id, "done")).ended_ms for view in (first, urgent, late)]
+    assert ended == sorted(ended)
 
 
 async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:
@@ -374,6 +373,8 @@ async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refuse
     assert (again.state, again.created_ms) == ("done", first.created_ms)
     with pytest.raises(InstanceExists, match="with another input"):
         await node.desk.submit("plain", ["other"], instance_id="mine")
+    with pytest.raises(InstanceExists):
+        await node.desk.submit("plain", ["ok"], instance_id="mine", tenant="another")
 
 
 async def test_what_there_is_not_is_told(node: Plant) -> None:
@@ -405,5 +406,5 @@ async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant
     began_s = anyio.current_time()
     await node.desk.cancel(view.instance_id)
     ended = await node.until(view.instance_id, "cancelled")
-    assert anyio.current_time() - began_s < 10  # sixty items at one a second would take a minute
+    assert anyio.current_time() - began_s < 30  # sixty items at one a second would take a minute
     assert ended.counts.ended == 60
