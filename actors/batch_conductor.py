@@ -41,7 +41,7 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.files import Files
-from streams.log import last_entry, purge_subject
+from streams.log import purge_subject
 from streams.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -264,9 +264,6 @@ class Conductor:
             return record
         if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
             return record
-        work = self._connection.namespace.stream("WORK")
-        if await last_entry(self._connection, work, self._offers.step_subject(record)) is not None:
-            return record  # it waits for somebody, or who had it is dead, and the server hands it on
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
         return await self._instances.move(
             record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())

@@ -59,21 +59,18 @@ class Offers:
 
     def _pointers(self, record: Instance, now_ms: int) -> Iterator[tuple[str, Pointer]]:
         """Yield what can be worked on now, each with the one subject on which it may wait."""
-        task, instance_id = record.task, record.instance_id
+        task, instance_id, namespace = record.task, record.instance_id, self._namespace
         may_run = record.is_cancelling or self.has_worker(record)
         if record.state in ("splitting", "reducing") and not record.is_paused and may_run and not record.is_cancelling:
-            pointer = Pointer(step=_step(record), task=task, instance_id=instance_id, fence=record.step_fence)
-            yield self.step_subject(record), pointer
+            step: Literal["split", "reduce"] = "split" if record.state == "splitting" else "reduce"
+            fence = record.step_fence
+            pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)
+            yield namespace.subject("work", "batch", task, step, instance_id, str(fence)), pointer
         for each in record.open:
             if each.not_before_ms <= now_ms and may_run and not record.is_paused:
                 place = f"{each.chunk}_{each.round}"
                 pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
-                yield self._namespace.subject("work", "batch", task, "map", instance_id, place), pointer
-
-    def step_subject(self, record: Instance) -> str:
-        """Return on which subject the pointer at the present split or reduce stands, until it is settled."""
-        parts = ("work", "batch", record.task, _step(record), record.instance_id, str(record.step_fence))
-        return self._namespace.subject(*parts)
+                yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
 
     def is_too_new(self, record: Instance) -> bool:
         """Whether all that works on the task is too old for the instance."""
@@ -92,10 +89,6 @@ class Offers:
             told = fields(instance=record.instance_id, task=record.task, needs=_version(record), newest=newest)
             log.warning("instance.waits_for_version", extra=told)
         return False
-
-
-def _step(record: Instance) -> Literal["split", "reduce"]:
-    return "split" if record.state == "splitting" else "reduce"
 
 
 def _version(record: Instance) -> str:

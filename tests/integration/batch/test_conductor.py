@@ -22,7 +22,7 @@ from streams.bucket import Entry
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files, files_stream
-from streams.log import purge_subject
+from streams.log import last_entry, purge_subject
 from streams.publisher import Publisher
 from streams.subjects import kv_stream
 from tests.support.batches import LONG_S, Plant, plant
@@ -179,6 +179,7 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
     """Nobody serves the task for longer than thirty begins would take."""
     monkeypatch.setattr("actors.batch_conductor.BEAT_TTL_S", 0)
     monkeypatch.setattr("actors.batch_conductor.LOOK_MS", 1)
+    monkeypatch.setattr("actors.batch_offers.REOFFER_MS", 50)
     looks, keep = 0, Conductor._keep_step
 
     async def counted(conductor: Conductor, record: Instance) -> Instance:
@@ -197,10 +198,11 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
             while looks < 60:
                 await anyio.lowlevel.checkpoint()
             assert await node.record("early") == first
-            pointers = connection.namespace.pattern("work", ">")
-            await purge_subject(connection, connection.namespace.stream("WORK"), pointers)
-            while (await node.record("early")).step_fence == first.step_fence:
+            work, pointers = connection.namespace.stream("WORK"), connection.namespace.pattern("work", ">")
+            await purge_subject(connection, work, pointers)
+            while await last_entry(connection, work, pointers) is None:
                 await anyio.lowlevel.checkpoint()
+            assert await node.record("early") == first
 
 
 async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is_dropped(
