@@ -33,7 +33,7 @@ from actors.model.batch_admission import admit, starts, window
 from actors.model.batch_moments import owed
 from actors.model.batch_moves import Ended
 from actors.model.batch_record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
-from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of, rounds_before
+from actors.model.batch_rounds import cancelled, gone, items_to_run, result_of
 from actors.model.placement import owner
 from streams.batch_messages import ChunkResult
 from streams.bucket import Bucket
@@ -277,7 +277,7 @@ class Conductor:
             if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
                 return
             chunk = await self._items.chunk(record, each.chunk)
-            earlier = await self._items.rounds(record.instance_id, each.chunk, rounds_before(each.round))
+            earlier = await self._items.rounds(record, each.chunk, each.round)
             if chunk is None or earlier is None:
                 result = gone(each.chunk, each.round, self._members.name)
             else:

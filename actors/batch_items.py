@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from actors.logs import fields
-from actors.model.batch_record import Instance, fence_of, made_so_far
+from actors.model.batch_record import Instance, earlier_rounds, fence_of, made_so_far
+from actors.model.batch_rounds import missing_round
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
@@ -97,17 +98,16 @@ class BatchItems:
                 results[result.chunk].append(result)
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
 
-    async def rounds(self, instance_id: str, chunk: int, before: Sequence[int]) -> list[ChunkResult] | None:
-        """Return the results of a chunk in the order of their rounds; None if one of the rounds `before` is gone."""
-        found = (await self.results(instance_id, [chunk]))[chunk]
-        known = {result.round for result in found}
-        for number in before:
-            if number not in known:
-                subject = self._namespace.subject("results", instance_id, str(chunk), str(number))
-                entry = await self._of_leader(subject)
-                if entry is None or (result := self._result(entry)) is None:
-                    return None
-                found.append(result)
+    async def rounds(self, record: Instance, chunk: int, number: int) -> list[ChunkResult] | None:
+        """Return the results of a chunk in the order of their rounds; None if one is gone without which nobody knows
+        what round `number` has to run."""
+        found, due = (await self.results(record.instance_id, [chunk]))[chunk], earlier_rounds(record, chunk)
+        while (missing := missing_round(found, number, due)) is not None:
+            subject = self._namespace.subject("results", record.instance_id, str(chunk), str(missing))
+            entry = await self._of_leader(subject)
+            if entry is None or (result := self._result(entry)) is None:
+                return None
+            found.append(result)
         return sorted(found, key=lambda each: each.round)
 
     async def add_result(self, instance_id: str, result: ChunkResult) -> bool:

@@ -28,7 +28,6 @@ from actors.model.batch_rounds import (
     items_to_run,
     may_leave,
     result_of,
-    rounds_before,
     shortened,
 )
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
@@ -82,7 +81,7 @@ class Chunks:
 
     async def _run_round(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, is_suspected: bool) -> None:
         chunk = await self._items.chunk(record, pointer.chunk)
-        earlier = await self._items.rounds(record.instance_id, pointer.chunk, rounds_before(pointer.round))
+        earlier = await self._items.rounds(record, pointer.chunk, pointer.round)
         if earlier is not None and any(each.round == pointer.round for each in earlier):
             return
         if chunk is None or earlier is None:

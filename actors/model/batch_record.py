@@ -21,9 +21,11 @@ __all__ = [
     "Moment",
     "MomentName",
     "OpenChunk",
+    "Past",
     "Seal",
     "State",
     "beat_key",
+    "earlier_rounds",
     "faults",
     "fence_of",
     "files_at",
@@ -70,6 +72,14 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     digest: str
     version: str = ""
+
+
+class Past(msgspec.Struct, frozen=True, array_like=True):
+    """How far an earlier pass came: it let out the chunks below `released`, each of which has results of it. Those from
+    `first_new` on were in no pass before."""
+
+    released: int
+    first_new: int | None = None
 
 
 class OpenChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,6 +140,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Items that the present pass runs again; none: all that failed or were cancelled."""
     first_new: int | None = None
     """After a split that failed and is begun again: the chunks from this one on were in no pass before."""
+    past: tuple[Past, ...] = ()
+    """The passes before this one, as far as they are known."""
     counted_seq: int = 0
     counts: Counts = Counts()
     gone: int = 0
@@ -209,8 +221,17 @@ def fence_of(instance: Instance, chunk: int) -> int:
 
 def first_round(instance: Instance, chunk: int) -> int:
     """Return the number of the first round of a chunk in the present pass."""
-    is_new = instance.first_new is not None and chunk >= instance.first_new
-    return 1 if is_new else (instance.passes - 1) * ROUNDS + 1
+    return _first_round(instance.passes, instance.first_new, chunk)
+
+
+def earlier_rounds(instance: Instance, chunk: int) -> list[int]:
+    """Return the first rounds of a chunk in earlier passes: each of them has a result."""
+    passes = enumerate(instance.past, instance.passes - len(instance.past))
+    return [_first_round(number, past.first_new, chunk) for number, past in passes if chunk < past.released]
+
+
+def _first_round(number: int, first_new: int | None, chunk: int) -> int:
+    return 1 if first_new is not None and chunk >= first_new else (number - 1) * ROUNDS + 1
 
 
 def round_of_pass(number: int) -> int:

@@ -26,8 +26,8 @@ __all__ = [
     "gone",
     "items_to_run",
     "may_leave",
+    "missing_round",
     "result_of",
-    "rounds_before",
     "shortened",
 ]
 
@@ -70,9 +70,14 @@ def attempts_of(indexes: Sequence[int], earlier: Sequence[ChunkResult], number: 
     return tries
 
 
-def rounds_before(number: int) -> range:
-    """Return the rounds of the same pass that come before this one; each has a result."""
-    return range(_first_of_pass(number), number)
+def missing_round(known: Sequence[ChunkResult], number: int, earlier: Sequence[int]) -> int | None:
+    """Return a round that must have a result before round `number` of the chunk can run, and is not among those known;
+    None if there is none. `earlier`: the first rounds of passes before. In each pass a round that left something to the
+    next one has a next one."""
+    rounds = {each.round for each in known}
+    nexts = (each.round + 1 for each in known if (each.again or each.left) and each.round + 1 != number)
+    due = (*earlier, *range(_first_of_pass(number), number), *nexts)
+    return next((each for each in due if each not in rounds), None)
 
 
 def may_leave(number: int) -> bool:

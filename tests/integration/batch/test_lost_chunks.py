@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 import penstock
 from actors.batch_tasks import TaskRecord
-from actors.model.batch_record import Instance, OpenChunk, Seal
+from actors.model.batch_record import Instance, OpenChunk, Seal, faults
 from penstock.sheets.parsing import parse_sheet
 from streams.batch_messages import LOST, Chunk, ChunkResult, Counts, Outcome
 from streams.connection import Connection
@@ -19,6 +20,8 @@ from streams.log import delete_entry, last_entry
 from tests.support.batches import Plant, plant
 
 ITEMS, EACH = 8, 3
+ran: Counter[int] = Counter()
+is_bad: list[bool] = []
 
 
 @penstock.batch("robbed", attempts=2, retry_base_s=0.01)
@@ -36,6 +39,19 @@ class Robbed:
             [result.index, result.item, result.status, result.info] async for page in ctx.read(4) for result in page
         ]
         return {"ends": ends, "counts": [ctx.counts.succeeded, ctx.counts.failed]}
+
+
+@penstock.batch("robbed-once", attempts=1, chunk_items=EACH, is_idempotent=False)
+class RobbedOnce:
+    """Its last item fails for a while."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(ITEMS))
+
+    async def map(self, item: int) -> None:
+        ran[item] += 1
+        if item == ITEMS - 1 and is_bad:
+            raise ValueError("bad")
 
 
 @penstock.batch("robbed-sheet", chunk_items=2)
@@ -107,6 +123,27 @@ async def test_what_goes_between_two_rounds_keeps_what_was_counted_before(
         await node.desk.resume("mine")
         view = await node.until("mine", "done")
     assert view.counts == Counts(succeeded=7, failed=1)
+
+
+async def test_a_result_of_an_earlier_pass_that_is_gone_runs_nothing_again(connection: Connection) -> None:
+    """Nobody knows any more which of its items succeeded."""
+    ran.clear()
+    is_bad.append(True)
+    async with plant(connection, ["robbed-once"]) as node:
+        view = await node.run("robbed-once", instance_id="mine")
+        assert view.counts == Counts(succeeded=ITEMS - 1, failed=1)
+        await remove(connection, "results", "mine", "0", "1")
+        is_bad.clear()
+        await node.desk.retry("mine")
+        view = await node.until("mine", "done")
+        assert view.counts == Counts(succeeded=ITEMS)
+        assert ran == Counter([*range(ITEMS), ITEMS - 1])
+        await remove(connection, "results", "mine", "2", "1001")
+        await node.desk.retry("mine", [0, ITEMS - 1])
+        view = await node.until("mine", "done")
+        record = await node.record("mine")
+    assert (view.counts, view.passes, faults(record)) == (Counts(succeeded=ITEMS), 3, [])
+    assert ran == Counter([*range(ITEMS), ITEMS - 1])
 
 
 async def test_a_cancelled_instance_whose_chunks_are_gone_ends(

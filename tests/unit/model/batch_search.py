@@ -26,6 +26,7 @@ from actors.model.batch_record import (
     TRANSITIONS,
     Instance,
     Seal,
+    earlier_rounds,
     faults,
     fence_of,
     first_round,
@@ -243,6 +244,9 @@ def violations(before: World, after: World) -> list[str]:
         parts = [part for part in record.staged if part.fence != made.fence]
         if (made.fence, parts[-1].chunks if parts else 0) not in [(fence, began) for fence, began, _ in before.splits]:
             wrong.append("what was made does not begin where what stood ends")
+    for chunk in range(made.chunks if made is not None else 0):
+        if not {*earlier_rounds(record, chunk)} <= {each.round for each in after.results if each.chunk == chunk}:
+            wrong.append("a pass that let a chunk out left no result of it")
     told = record.counts
     log = after.results[: record.counted_seq]
     counted = {each.chunk: "failed" for each in log if each.end == "gone"}

@@ -5,11 +5,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.model.backoff import Backoff
 from actors.model.batch_moves import Ended, count, end_running, reduced, release, retry
-from actors.model.batch_record import Instance, Seal, faults, first_round, round_of_pass
-from actors.model.batch_rounds import attempts_of, items_to_run, may_leave, result_of
+from actors.model.batch_record import Instance, Seal, earlier_rounds, faults, first_round, round_of_pass
+from actors.model.batch_rounds import attempts_of, items_to_run, may_leave, missing_round, result_of, shortened
 from streams.batch_messages import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
 
 ITEMS = 5
@@ -87,6 +88,41 @@ def test_what_a_later_pass_left_over_is_run_by_its_next_round_alone() -> None:
     assert items_to_run(CHUNK, [first, again], 1002) == [12, 13, 14]
     assert items_to_run(CHUNK, [first, again], 1002, redo=(10, 11, 14)) == [14]
     assert attempts_of([12], [first, again], 1002) == {12: 1}
+
+
+def test_a_round_waits_for_all_results_that_it_goes_by() -> None:
+    results = {number: ChunkResult(chunk=0, round=number) for number in (1, 2, 1001, 1002, 2001)}
+    results[1] = replace(results[1], again=1)
+    results[1001] = replace(results[1001], left=2)
+    for gone in (1, 2, 1001, 1002, 2001):
+        known = [each for number, each in results.items() if number != gone]
+        assert missing_round(known, 2002, [1, 1001]) == gone
+    assert missing_round(list(results.values()), 2002, [1, 1001]) is None
+    assert missing_round([], 1, []) is None
+
+
+def test_each_pass_knows_which_chunks_the_earlier_ones_let_out() -> None:
+    record = Instance(instance_id="i", task="t", created_ms=0, state="cancelled", released=2)
+    again = replace(retry(record), state="cancelled", released=5, first_new=3)
+    third = retry(again)
+    assert [earlier_rounds(third, chunk) for chunk in (0, 2, 3, 5)] == [[1, 1001], [1001], [1], []]
+    assert earlier_rounds(replace(third, past=third.past[1:]), 0) == [1001]  # of a record from before this was kept
+
+
+def test_what_is_too_long_loses_its_longest_parts_until_nothing_is_told() -> None:
+    infos = [Raw(b"%d" % 10**size) for size in (10, 500, 300, 1_000)]
+    outcomes = [Outcome(10 + at, "failed", info) for at, info in enumerate(infos)]
+    result: ChunkResult | None = result_of(CHUNK, 0, 1, outcomes, [], "me")
+    lengths, short = [], [True]
+    while result is not None:
+        lengths.append(sum(len(bytes(each.info)) for each in result.others))
+        short.append(result.others[0].info == infos[0])
+        assert [(each.index, each.status) for each in result.others] == [(10 + at, "failed") for at in range(4)]
+        assert (result.ran, result.counts.failed) == (((10, 14),), 4)
+        result = shortened(result)
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) == len(lengths)
+    assert short == sorted(short, reverse=True)
 
 
 def test_a_pass_keeps_rounds_for_what_goes_round_again() -> None:
