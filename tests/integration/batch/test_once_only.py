@@ -214,7 +214,7 @@ async def test_a_round_that_comes_again_while_it_is_at_work_here_waits_for_its_e
             instances=node.engine.instances,
             items=node.items,
             rates=ItemRates(lambda _task: 0.0),
-            at_once=lambda _task: 0,
+            at_once=lambda _task: None,
             stop=anyio.Event(),
         )
         async with anyio.create_task_group() as deliveries:
