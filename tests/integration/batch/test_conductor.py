@@ -75,17 +75,19 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
     made: dict[str, Instance] = {}
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.tasks.declare(TASK)
-        for instance_id in ("old", "young"):
+        for instance_id in ("old", "old2"):
+            await items.begin(instance_id, 0, 1, [0], expected_seq=0)
             await files.put(f"{instance_id}/result.xlsx", data())
             ended_ms = 1 if instance_id == "old" else 10**14
             record = await staged(items, instance_id, state="done", counts=Counts(succeeded=ITEMS), ended_ms=ended_ms)
             made[instance_id] = await node.engine.instances.create(record)
         with anyio.fail_after(LONG_S):
-            while {record.instance_id for record in node.engine.instances.known()} != {"young"}:
+            while {record.instance_id for record in node.engine.instances.known()} != {"old2"}:
                 await anyio.lowlevel.checkpoint()
-        assert [info.name async for info in files.all()] == ["young/result.xlsx"]
+        assert [info.name async for info in files.all()] == ["old2/result.xlsx"]
         assert await items.chunk(made["old"], 0) is None
-        assert await items.chunk(made["young"], 0) is not None
+        assert await items.chunk(made["old2"], 0) is not None
+        assert [(await items.begun(each, 0, 1))[0] for each in ("old", "old2")] == [[], [0]]
         namespace = connection.namespace
         left = {kv_stream(namespace.bucket("INSTANCES")): 1, files_stream(namespace.bucket("FILES")): 2}
         with anyio.fail_after(LONG_S):
