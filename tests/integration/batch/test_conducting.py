@@ -1,0 +1,214 @@
+"""What is offered to executors and when, and what is left to others: the conductor, and pointers that come late."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import TaskStatus
+from msgspec import Raw
+
+import penstock
+from actors.batch_items import BatchItems
+from actors.batch_tasks import TaskRecord
+from actors.membership import Members, NodeRecord
+from actors.model.batch_record import Instance, Seal, beat_key
+from actors.model.placement import owner
+from streams.backlog import consumers_pending
+from streams.batch_messages import Chunk, ChunkResult, Counts, Pointer, decode_pointer, encode_message
+from streams.bucket import Bucket
+from streams.clock import SYSTEM
+from streams.connection import Connection
+from streams.log import purge_subject, read_log
+from streams.publisher import Publisher
+from streams.specs import batch_consumers, wanted
+from streams.topology import apply
+from tests.support.batches import LONG_S, plant
+
+CONDUCTOR = ("conductor",)
+TASK = TaskRecord(task="nobody", attempts=3, retry_base_ms=300)
+
+
+async def running(items: BatchItems, instance_id: str, chunks: int) -> Instance:
+    """Store so many chunks of one item, and return the record of an instance that is to run them."""
+    await items.stage(instance_id, 1, 0, [Chunk(first=first, items=(Raw(b"1"),)) for first in range(chunks)])
+    seal = Seal(fence=1, chunks=chunks, items=chunks, digest="d")
+    return Instance(
+        instance_id=instance_id, task="nobody", created_ms=0, state="running", step_fence=1, seal=seal, released=0
+    )
+
+
+async def offered(connection: Connection) -> list[tuple[Pointer, int]]:
+    """Return the pointers that wait for executors, and when each was stored."""
+    stream, pattern = connection.namespace.stream("WORK"), connection.namespace.pattern("work", ">")
+    return [(decode_pointer(entry.payload), entry.stored_ms) async for entry in read_log(connection, stream, pattern)]
+
+
+async def looking(connection: Connection, instance_id: str, is_so: Callable[[], Awaitable[Any]]) -> Any:
+    """Have the conductor look at an instance again and again until it is so; return what was said then."""
+    news = connection.namespace.subject("batch", "news", instance_id)
+    with anyio.fail_after(LONG_S):
+        while not (said := await is_so()):
+            await connection.publish_core(news)
+    return said
+
+
+async def test_what_goes_round_again_is_offered_when_its_time_has_come(
+    connection: Connection, publisher: Publisher
+) -> None:
+    items = BatchItems(connection, publisher)
+
+    async def again() -> list[int]:
+        return [stored_ms for pointer, stored_ms in await offered(connection) if pointer.round == 2]
+
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(await running(items, "mine", 1))
+        await looking(connection, "mine", lambda: offered(connection))
+        await items.add_result("mine", ChunkResult(chunk=0, round=1, ran=((0, 1),), again=1))
+        [stored_ms] = await looking(connection, "mine", again)
+        [chunk] = (await node.record("mine")).open
+    assert stored_ms >= chunk.not_before_ms > 0
+
+
+async def test_what_was_offered_and_is_gone_is_offered_again(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_offers.REOFFER_MS", 50)
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(await running(BatchItems(connection, publisher), "mine", 1))
+        [(first, first_ms)] = await looking(connection, "mine", lambda: offered(connection))
+        await purge_subject(connection, connection.namespace.stream("WORK"), ">")
+        [(second, second_ms)] = await looking(connection, "mine", lambda: offered(connection))
+    assert first == second
+    assert second_ms >= first_ms + 50
+
+
+async def test_a_large_instance_lets_out_a_part_of_its_chunks_at_a_time(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(await running(BatchItems(connection, publisher), "mine", 200))
+        pointers = await looking(connection, "mine", lambda: offered(connection))
+        record = await node.record("mine")
+    assert 0 < len(pointers) <= 64
+    assert record.released == len(record.open) <= 64
+
+
+async def test_a_step_that_beats_is_left_alone_and_a_silent_one_is_begun_anew(
+    connection: Connection, publisher: Publisher
+) -> None:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    beats = Bucket(connection, publisher, connection.namespace.bucket("BEATS"), bytes)
+    steps = [
+        Instance(instance_id=each, task="nobody", created_ms=0, state="splitting", step_fence=5, step_since_ms=1)
+        for each in ("beating", "silent")
+    ]
+    await beats.put(beat_key(steps[0]), b"{}")
+
+    async def both() -> dict[str, int]:
+        fences = {pointer.instance_id: pointer.fence for pointer, _ in await offered(connection)}
+        return fences if len(fences) == 2 else {}
+
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        await node.engine.tasks.declare(TASK)
+        for record in steps:
+            await node.engine.instances.create(record)
+        assert await looking(connection, "silent", both) == {"beating": 5, "silent": 6}
+        assert (await node.record("beating")).step_fence == 5
+
+
+async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connection, publisher: Publisher) -> None:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    bucket = Bucket(connection, publisher, connection.namespace.bucket("NODES"), bytes)
+    idle = NodeRecord(node="idle", run="idle", roles=CONDUCTOR)
+    other = Members(bucket, idle, clock=SYSTEM, is_connected=lambda: True)
+    its_life = anyio.CancelScope()
+
+    async def live(*, task_status: TaskStatus[None]) -> None:
+        with its_life:
+            await other.run(task_status=task_status)
+
+    theirs, ours = (
+        next(key for each in count() if owner(key := f"t{each}", ["idle", "n1"]) == name) for name in ("idle", "n1")
+    )
+    async with anyio.create_task_group() as nodes:
+        await nodes.start(live)
+        async with plant(connection, [], roles=CONDUCTOR) as node:
+            for task in (theirs, ours):
+                await node.engine.tasks.declare(TaskRecord(task=task))
+            looked_at = next(key for each in count() if owner(key := f"i{each}", ["idle", "n1"]) == "n1")
+            await node.engine.instances.create(Instance(instance_id=looked_at, task=theirs, created_ms=0))
+            await node.engine.instances.create(Instance(instance_id=f"{looked_at}-2", task=ours, created_ms=0))
+            await node.until(f"{looked_at}-2", "splitting")
+            assert (await node.record(looked_at)).state == "pending"
+            its_life.cancel()
+            await node.until(looked_at, "splitting")
+
+
+log: dict[str, Any] = {}
+
+
+@penstock.batch("held", attempts=1)
+class Held:
+    """Notes its splits; an item that is 0 waits at a gate."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log["splits"] = log.get("splits", 0) + 1
+        await ctx.commit(*ctx.input)
+
+    async def map(self, item: int) -> None:
+        if item == 0:
+            log["began"].set()
+            await log["gate"].wait()
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    log.clear()
+    log.update(began=anyio.Event(), gate=anyio.Event())
+
+
+async def test_what_runs_when_it_is_cancelled_has_the_time_to_end(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 600_000)
+    async with plant(connection, ["held"]) as node:
+        await node.desk.submit("held", [0], instance_id="mine")
+        with anyio.fail_after(LONG_S):
+            await log["began"].wait()
+        await node.desk.cancel("mine")
+        assert (await node.run("held", [1])).state == "done"
+        assert (await node.desk.show("mine")).state == "cancelling"
+        log["gate"].set()
+        assert (await node.until("mine", "cancelled")).counts == Counts(succeeded=1)
+
+
+async def test_a_pointer_to_an_older_fence_begins_nothing(connection: Connection, publisher: Publisher) -> None:
+    namespace = connection.namespace
+    stream, consumer = namespace.stream("WORK"), batch_consumers(namespace, "held")[0].name
+    async with plant(connection, ["held"], roles=("executor",)) as node:
+        await node.engine.instances.create(
+            Instance(
+                instance_id="mine", task="held", created_ms=0, input=Raw(b"[1,2]"), state="splitting", step_fence=2
+            )
+        )
+        for fence, splits in ((1, None), (2, 1)):
+            pointer = Pointer(step="split", task="held", instance_id="mine", fence=fence)
+            subject = namespace.subject("work", "batch", "held", "split", "mine", str(fence))
+            await publisher.publish(subject, encode_message(pointer))
+            with anyio.fail_after(LONG_S):
+                while (await consumers_pending(connection, stream))[consumer]:
+                    await anyio.lowlevel.checkpoint()
+            assert log.get("splits") == splits
+        record = await node.record("mine")
+    assert (record.state, record.step_fence) == ("running", 2)
