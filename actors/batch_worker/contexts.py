@@ -26,7 +26,7 @@ from streams.batch_messages import (
 )
 from streams.files import Files
 
-__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json"]
+__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json", "said"]
 
 BUFFERED = 8
 """Chunks that are put together before they are stored: one wait for eight messages."""
@@ -48,6 +48,16 @@ def as_json(value: object, what: str) -> Raw:
         raise NotJson(
             f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
         ) from error
+
+
+def said(error: object) -> str:
+    """Return what an error says, as text that can be stored: the code it comes from may give half a character, or fail
+    to say anything."""
+    try:
+        text = str(error)
+    except Exception:  # of the user's code
+        text = "it cannot be told"
+    return text[:1_000].encode("utf-8", "replace").decode()
 
 
 class NotTheSame(ValueError):

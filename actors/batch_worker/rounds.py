@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from msgspec import Raw
 
-from actors.batch_worker.contexts import ItemContext, NotJson, as_json
+from actors.batch_worker.contexts import ItemContext, NotJson, as_json, said
 from actors.batch_worker.handler import Again, Reject, Skip, TaskHandler
 from actors.batch_worker.lanes import Gate
 from actors.model.batch_rounds import UNKNOWN
@@ -142,22 +142,22 @@ def _ok(index: int, answer: object) -> Outcome:
 def _failure(index: int, error: object, turn: Round) -> Outcome:
     match error:
         case Skip():
-            return Outcome(index, "skipped", _reason(str(error)))
+            return Outcome(index, "skipped", _reason(said(error)))
         case Reject():
-            return Outcome(index, "failed", _reason(str(error)))
+            return Outcome(index, "failed", _reason(said(error)))
         case msgspec.ValidationError():
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
         case Again():
-            said = str(error)
+            text = said(error)
         case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
-            return Outcome(index, "unknown", _reason(f"{str(error) or LATE}; {UNKNOWN}"))
+            return Outcome(index, "unknown", _reason(f"{said(error) or LATE}; {UNKNOWN}"))
         case TimeoutError():
-            said = str(error) or LATE
+            text = said(error) or LATE
         case _:
-            said = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {said(error)}"
     status: Status = "again" if turn.may_repeat(index) else "failed"
-    return Outcome(index, status, _reason(said))
+    return Outcome(index, status, _reason(text))
 
 
 def _reason(text: str) -> Raw:
-    return as_json(text[:1_000], "") if text else NOTHING
+    return as_json(text, "") if text else NOTHING

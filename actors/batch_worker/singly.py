@@ -22,7 +22,7 @@ import anyio
 from msgspec import Raw
 
 from actors.batch_items import BatchItems
-from actors.batch_worker.contexts import as_json
+from actors.batch_worker.contexts import as_json, said
 from actors.batch_worker.handler import TaskHandler
 from actors.batch_worker.lanes import Gate, OpenGate
 from actors.batch_worker.patience import patiently
@@ -114,7 +114,7 @@ class _Marks:
 
 async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
     """Return how an item that was begun has ended; None if it certainly did not happen, and may run."""
-    said = UNKNOWN
+    text = UNKNOWN
     if handler.check is not None:
         try:
             value = handler.decode(item)
@@ -123,5 +123,5 @@ async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Ou
             if happened is not None:
                 return Outcome(index, "ok") if happened else None
         except Exception as error:  # the border to the user's code
-            said = f"{said}; asking failed: {type(error).__name__}: {error}"
-    return Outcome(index, "unknown", as_json(said[:1_000], ""))
+            text = f"{text}; asking failed: {type(error).__name__}: {said(error)}"
+    return Outcome(index, "unknown", as_json(text, ""))

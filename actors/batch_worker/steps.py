@@ -18,7 +18,7 @@ from actors.actor import FATAL
 from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_tasks import TaskRecord
-from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json
+from actors.batch_worker.contexts import NotJson, ReduceContext, SplitContext, as_json, said
 from actors.batch_worker.handler import TaskHandler
 from actors.failpoints import reach
 from actors.logs import fields
@@ -117,7 +117,7 @@ class Steps:
         if _goes_round_again(failed):
             raise failed
         log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
-        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {failed}")
+        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {said(failed)}")
 
     def _opened(
         self, handler: TaskHandler, record: Instance

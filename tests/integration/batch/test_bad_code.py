@@ -44,12 +44,19 @@ def fresh_log() -> None:
     log.__init__()  # type: ignore[misc] # the tasks hold the object
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise OSError("no words")
+
+
 ENDS: dict[str, BaseException] = {
     "exit": SystemExit(3),
     "interrupt": KeyboardInterrupt(),
     "cancelled": asyncio.CancelledError("mine"),
     "group": BaseExceptionGroup("two", [SystemExit(1), ValueError("x")]),
     "base": BaseException("odd"),
+    "half": ValueError("half an emoji: \ud83d"),
+    "mute": Mute(),
 }
 TOLD = {
     "exit": "SystemExit: 3",
@@ -57,6 +64,8 @@ TOLD = {
     "cancelled": "CancelledError: mine",
     "group": "BaseExceptionGroup: two (2 sub-exceptions)",
     "base": "BaseException: odd",
+    "half": "ValueError: half an emoji: ?",
+    "mute": "Mute: it cannot be told",
 }
 
 
