@@ -106,7 +106,15 @@ async def test_a_step_that_beats_is_left_alone_and_a_silent_one_is_begun_anew(
     await apply(connection, wanted(connection.namespace, profile="fast"))
     beats = Bucket(connection, publisher, connection.namespace.bucket("BEATS"), bytes)
     steps = [
-        Instance(instance_id=each, task="nobody", created_ms=0, state="splitting", step_fence=5, step_since_ms=1)
+        Instance(
+            instance_id=each,
+            task="nobody",
+            created_ms=0,
+            state="splitting",
+            step_fence=5,
+            begun_fence=5,
+            step_since_ms=1,
+        )
         for each in ("beating", "silent")
     ]
     await beats.put(beat_key(steps[0]), b"{}")
