@@ -270,7 +270,8 @@ def violations(before: World, after: World) -> list[str]:
 
 def swept(before: Instance, after: Instance, rules: Rules) -> list[str]:
     """Return what is wrong with the files that may go: what might have gone is no result's later."""
-    back = [at for at in range(1, before.step_fence + 1) if rules.sweeping(before, at) > rules.sweeping(after, at)]
+    fences = () if after is before else range(1, before.step_fence + 1)
+    back = [at for at in fences if rules.sweeping(before, at) > rules.sweeping(after, at)]
     return [f"the files of fence {at} went" for at in back]
 
 
