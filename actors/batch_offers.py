@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterator
 from typing import Literal
 
-from actors.batch_versions import newest_version
+from actors.batch_versions import newest_version, version_of
 from actors.logs import fields
 from actors.membership import Members
-from actors.model.batch_record import Instance, made_so_far
+from actors.model.batch_record import Instance
 from actors.model.batch_versions import is_older
 from streams.batch_messages import Pointer, encode_message
 from streams.clock import Clock
@@ -75,7 +75,7 @@ class Offers:
     def is_too_new(self, record: Instance) -> bool:
         """Whether all that works on the task is too old for the instance."""
         newest = newest_version(self._members, record.task)
-        return newest is not None and is_older(newest, _version(record))
+        return newest is not None and is_older(newest, version_of(record))
 
     def has_worker(self, record: Instance) -> bool:
         """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
@@ -86,12 +86,6 @@ class Offers:
         if record.instance_id not in self._waiting:
             self._waiting.add(record.instance_id)
             newest = newest_version(self._members, record.task)
-            told = fields(instance=record.instance_id, task=record.task, needs=_version(record), newest=newest)
+            told = fields(instance=record.instance_id, task=record.task, needs=version_of(record), newest=newest)
             log.warning("instance.waits_for_version", extra=told)
         return False
-
-
-def _version(record: Instance) -> str:
-    """Return the version of the code that made the items; empty before there are any."""
-    made = made_so_far(record)
-    return made.version if made is not None else ""

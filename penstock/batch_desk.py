@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -59,9 +59,9 @@ ROOM_EACH = 100
 
 
 class BatchDesk:
-    """One desk; `callbacks`: whom its submitters may have called. Raises UnknownTask, UnknownInstance, InstanceExists,
-    NotAccepted (with `code`: `state`, `not_found`, `bad`), UsageError, MalformedSubject, FileTooLarge, and the broker's
-    errors."""
+    """One desk; `waits_for` tells whom an instance waits for, `callbacks` whom its submitters may have called. Raises
+    UnknownTask, UnknownInstance, InstanceExists, NotAccepted (with `code`: `state`, `not_found`, `bad`), UsageError,
+    MalformedSubject, FileTooLarge, and the broker's errors."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class BatchDesk:
         files: Files,
         beats: Bucket[bytes],
         clock: Clock,
+        waits_for: Callable[[Instance], str] = lambda _record: "",
         callbacks: Allowed | None = None,
     ) -> None:
         self._tasks = tasks
@@ -80,6 +81,7 @@ class BatchDesk:
         self._files = files
         self._beats = beats
         self._clock = clock
+        self._waits_for = waits_for
         self._callbacks = callbacks or Allowed()
 
     async def submit(
@@ -283,6 +285,7 @@ class BatchDesk:
             reason=record.reason,
             reasons=record.reasons,
             step=beat,
+            waits=self._waits_for(record),
             result=msgspec.json.decode(record.result),
             files_at=files_at(record.instance_id, record.result_fence),
             callback=shown_url(record.callback) if record.callback else "",

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from anyio.abc import TaskStatus
 
@@ -16,7 +17,7 @@ from actors.batch_items import BatchItems
 from actors.batch_submissions import BatchSubmissions
 from actors.batch_tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch_uploads import Uploads
-from actors.batch_versions import newest_version
+from actors.batch_versions import newest_version, waits_for
 from actors.batch_worker.chunks import Chunks
 from actors.batch_worker.executor import Executor
 from actors.batch_worker.handler import TaskHandler
@@ -119,6 +120,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         files=files,
         beats=beats,
         clock=node.clock,
+        waits_for=partial(waits_for, node.members),
         callbacks=parse_allowed(node.config.callback_hosts),
     )
     yield BatchEngine(

@@ -52,6 +52,8 @@ class View(Struct, frozen=True, kw_only=True):
     reason: str = ""
     reasons: tuple[str, ...] = ()
     step: Beat | None = None
+    waits: str = ""
+    """For whom, if nobody who is there can work on it."""
     result: Any = None
     files_at: str = ""
     """What stands before the names of its files in the object store: each reduce has a place of its own."""

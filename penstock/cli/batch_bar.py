@@ -55,6 +55,8 @@ def said(view: "View") -> str:
             parts.append(f"{getattr(counts, name)} {name}")
     if view.passes > 1:
         parts.append(f"pass {view.passes}")
+    if view.waits:
+        parts.append(view.waits)
     return ", ".join(parts)
 
 
@@ -95,19 +97,19 @@ def following() -> "Iterator[Callable[[View], None]]":
                 completed=done,
                 total=total,
                 far=f"{done:,}{f' of {total:,}' if total is not None else ''}{f', {rate:,.0f}/s' if rate else ''}",
-                failed=f"{failed:,} failed" if failed else "",
+                failed=f"{failed:,} failed" if failed else view.waits,
             )
 
         yield look
 
 
 def _changes() -> "Callable[[View], None]":
-    before = ""
+    before = ("", "")
 
     def look(view: "View") -> None:
         nonlocal before
-        if view.state != before:
-            before = view.state
+        if (view.state, view.waits) != before:
+            before = view.state, view.waits
             print(said(view), file=sys.stderr, flush=True)
 
     return look

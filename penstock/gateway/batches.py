@@ -105,8 +105,9 @@ class BatchCall(Struct, frozen=True, kw_only=True):
 
 
 class BatchShown(Struct, frozen=True, kw_only=True):
-    """An instance as it stands. `items`: null before all are known; `step`: how far a split or a reduce is; `files`: of
-    the result; `result`: what the task's own code said at the end; `callback`: without its query."""
+    """An instance as it stands. `items`: null before all are known; `step`: how far a split or a reduce is; `waits`:
+    for whom, if nobody who is there can work on it; `files`: of the result; `result`: what the task's own code said at
+    the end; `callback`: without its query."""
 
     id: str
     task: str
@@ -121,6 +122,7 @@ class BatchShown(Struct, frozen=True, kw_only=True):
     reason: str
     reasons: tuple[str, ...]
     step: Beat | None
+    waits: str
     files: list[str]
     result: Any
     callback: str
@@ -374,6 +376,7 @@ def _shown(call: Call, view: View) -> BatchShown:
         reason=view.reason,
         reasons=view.reasons,
         step=view.step,
+        waits=view.waits,
         files=[each for each in told if isinstance(each, str)] if isinstance(told, list) else [],
         result=view.result,
         callback=view.callback,

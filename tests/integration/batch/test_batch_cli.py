@@ -66,6 +66,7 @@ async def test_a_sheet_read_by_a_guess_says_so(penstock: CommandLine, tmp_path: 
 async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) -> None:
     arguments = ("batch", "submit", "--task", UNSERVED, "--param", "shop=s1", "--tenant", "cli", "--id", "cli-2")
     assert (await penstock(*arguments, "--json")).ok().json()["instance_id"] == "cli-2"
+    assert f"no process serves {UNSERVED}" in (await penstock("batch", "show", "cli-2")).ok().out
     assert "cli-2: paused" in (await penstock("batch", "pause", "cli-2")).ok().out
     with anyio.fail_after(60):  # lists are a moment behind
         while UNSERVED not in (await penstock("batch", "list", "--tenant", "cli", "--state", "paused")).ok().out:
