@@ -80,8 +80,8 @@ async def run_suspected(
     outcomes: list[Outcome] = []
     for index, item in items:
         if deaths.count(index) >= MOST_DEATHS:
-            said = f"its process died while it ran, {MOST_DEATHS} times"
-            outcomes.append(Outcome(index, "failed", as_json(said, "")))
+            why = f"its process died while it ran, {MOST_DEATHS} times"
+            outcomes.append(Outcome(index, "failed", as_json(why, "")))
         elif await gate.enter(1):
             await marks.set([*deaths, index])
             outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
