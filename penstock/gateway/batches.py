@@ -8,163 +8,36 @@ the token's topics name, and changes no limit.
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Raw
 
-from actors.batch_tasks import TaskRecord, UnknownTask
-from actors.callback_transport import LONGEST_URL
-from actors.model.batch_record import Moment
+from actors.batch_tasks import UnknownTask
 from penstock.answering import NUMBERS, refusal_of
-from penstock.batch_views import Beat, ItemPage, ItemView, View, Wanted
+from penstock.batch_views import ItemPage, View
+from penstock.gateway.batch_shapes import (
+    BatchesQuery,
+    BatchesShown,
+    BatchShown,
+    ItemsQuery,
+    ItemsShown,
+    ResultQuery,
+    SubmitQuery,
+    TaskChanges,
+    TasksShown,
+    ToRetry,
+    batch_shown,
+    item_shown,
+    task_shown,
+)
 from penstock.gateway.callers import PART
 from penstock.gateway.calls import Answer, Call, Shared, decoded, query_of
 from penstock.gateway.jobs import audit
 from penstock.gateway.problems import RefusedRequest, refused, shown
-from penstock.gateway.shapes import MOST, Asked
+from penstock.gateway.shapes import MOST
 from penstock.gateway.uploads import content_disposition
-from streams.batch_messages import Status
 from streams.errors import StreamError
-
-__all__ = ["BatchShown", "BatchesQuery", "BatchesShown", "ItemsQuery", "ItemsShown", "ResultQuery", "SubmitQuery"]
-
-Text = Annotated[str, Meta(max_length=255)]
-Limit = Annotated[int, Meta(ge=1, le=MOST)]
-Number = Annotated[int, Meta(ge=0, le=1_000_000)]
-Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
-
-
-class SubmitQuery(Asked, frozen=True, kw_only=True):
-    """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
-    failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, the
-    `encoding` of a csv (else its Content-Type's charset, UTF-8 or GB 18030), and `params`, JSON for the task's code."""
-
-    id: Annotated[str, Meta(max_length=64)] = ""
-    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    name: Text = ""
-    sheet: Text = ""
-    encoding: Text = ""
-    params: Annotated[str, Meta(max_length=2048)] = ""
-    callback: Annotated[str, Meta(max_length=LONGEST_URL)] = ""
-
-
-class BatchesQuery(Asked, frozen=True, kw_only=True):
-    task: Annotated[str, Meta(max_length=64)] = ""
-    state: Annotated[str, Meta(max_length=20)] = ""
-    limit: Limit = 100
-
-
-class ItemsQuery(Asked, frozen=True, kw_only=True):
-    """`cursor`: the `next` of the page before."""
-
-    status: Wanted = "all"
-    cursor: Annotated[str, Meta(max_length=40)] = ""
-    limit: Limit = 100
-
-
-class ResultQuery(Asked, frozen=True, kw_only=True):
-    name: Text = ""
-
-
-class ToRetry(Asked, frozen=True, kw_only=True):
-    """Which items, by index from 0; none: all that failed or were cancelled."""
-
-    items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST)] = msgspec.field(default_factory=list)
-
-
-class TaskChanges(Asked, frozen=True, kw_only=True):
-    """Limits over the whole cluster, 0: none; null takes one back to what the code says. Rates are per second."""
-
-    main_concurrency: Number | UnsetType | None = UNSET
-    main_rate: Rate | UnsetType | None = UNSET
-    item_rate: Rate | UnsetType | None = UNSET
-    item_concurrency: Number | UnsetType | None = UNSET
-
-
-class BatchCounts(Struct, frozen=True, kw_only=True):
-    """Items whose end is known."""
-
-    succeeded: int = 0
-    failed: int = 0
-    unknown: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-
-
-class BatchCall(Struct, frozen=True, kw_only=True):
-    """What the callback is told: `event` is `first_failure`, `done`, `failed` or `cancelled`, of which pass. `state`:
-    `owed`, `waiting` for the next try, `taken`, or `given_up`; `info`: why the last try was not taken."""
-
-    event: str
-    pass_no: int
-    at_ms: int
-    state: str
-    tries: int
-    info: str
-
-
-class BatchShown(Struct, frozen=True, kw_only=True):
-    """An instance as it stands. `items`: null before all are known; `step`: how far a split or a reduce is; `waits`:
-    for whom, if nobody who is there can work on it; `files`: of the result; `result`: what the task's own code said at
-    the end; `callback`: without its query."""
-
-    id: str
-    task: str
-    state: str
-    items: int | None
-    counts: BatchCounts
-    created_ms: int
-    started_ms: int
-    ended_ms: int
-    priority: int
-    passes: int
-    reason: str
-    reasons: tuple[str, ...]
-    step: Beat | None
-    waits: str
-    files: list[str]
-    result: Any
-    callback: str
-    calls: list[BatchCall]
-
-
-class BatchesShown(Struct, frozen=True, kw_only=True):
-    """The newest first."""
-
-    batches: list[BatchShown]
-
-
-class ItemShown(Struct, frozen=True, kw_only=True):
-    """An item; `status` null: it has not ended. `info`: what its code returned, or why it failed."""
-
-    index: int
-    item: Any
-    status: Status | None
-    info: Any
-
-
-class ItemsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page. It may be short, or empty, and still have a `next`."""
-
-    items: list[ItemShown]
-    next: str = ""
-
-
-class TaskShown(Struct, frozen=True, kw_only=True):
-    task: str
-    main_concurrency: int
-    main_rate: float
-    item_rate: float
-    item_concurrency: int
-    attempts: int
-    is_idempotent: bool
-    is_streaming: bool
-
-
-class TasksShown(Struct, frozen=True, kw_only=True):
-    tasks: list[TaskShown]
-
 
 _any = msgspec.json.Decoder().decode
 _retry = msgspec.json.Decoder(ToRetry).decode
@@ -191,7 +64,7 @@ async def submit(shared: Shared, call: Call) -> Answer:
             view = await _submit_file(shared, call, task, asked, own)
         else:
             view = await _submit_input(shared, call, task, asked, own)
-    return Answer(_shown(call, view), 201)
+    return Answer(_batch(call, view), 201)
 
 
 async def _submit_file(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
@@ -224,12 +97,12 @@ async def list_batches(shared: Shared, call: Call) -> Answer:
         views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST)
     reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
     mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
-    return Answer(BatchesShown(batches=[_shown(call, view) for view in mine[: asked.limit]]))
+    return Answer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))
 
 
 async def show(shared: Shared, call: Call) -> Answer:
     """Show how an instance stands."""
-    return Answer(_shown(call, await _own(shared, call)))
+    return Answer(_batch(call, await _own(shared, call)))
 
 
 async def list_items(shared: Shared, call: Call) -> Answer:
@@ -239,7 +112,7 @@ async def list_items(shared: Shared, call: Call) -> Answer:
         page: ItemPage = await shared.batches.items(
             view.instance_id, status=asked.status, cursor=asked.cursor, most=asked.limit
         )
-    return Answer(ItemsShown(items=[_item(item) for item in page.items], next=page.cursor))
+    return Answer(ItemsShown(items=[item_shown(item) for item in page.items], next=page.cursor))
 
 
 async def pause(shared: Shared, call: Call) -> Answer:
@@ -292,7 +165,7 @@ async def result(shared: Shared, call: Call) -> Answer:
 async def list_tasks(shared: Shared, call: Call) -> Answer:
     """List the tasks that you may run."""
     tasks = [task for task in shared.batches.tasks() if call.caller.may_run(task.task)]
-    return Answer(TasksShown(tasks=[_task(task) for task in tasks]))
+    return Answer(TasksShown(tasks=[task_shown(task) for task in tasks]))
 
 
 async def change_task(shared: Shared, call: Call) -> Answer:
@@ -307,7 +180,7 @@ async def change_task(shared: Shared, call: Call) -> Answer:
     with shared.load.work("other", call.caller.key), _telling(call):
         changed = await shared.batches.limit(task, values)
     audit(call, "task.changed", task=task, limits=values)
-    return Answer(_task(changed))
+    return Answer(task_shown(changed))
 
 
 async def _steered(shared: Shared, call: Call, event: str, act: Callable[[str], Awaitable[View]]) -> Answer:
@@ -315,7 +188,7 @@ async def _steered(shared: Shared, call: Call, event: str, act: Callable[[str], 
     with shared.load.work("settle", call.caller.key), _telling(call):
         after = await act(view.instance_id)
     audit(call, event, batch=view.instance_id)
-    return Answer(_shown(call, after))
+    return Answer(_batch(call, after))
 
 
 async def _own(shared: Shared, call: Call) -> View:
@@ -351,6 +224,10 @@ def _told(call: Call, error: Exception) -> Exception:
     return refused(NUMBERS[code], code, shown_long(call.caller.said(str(error))), what=field)  # type: ignore[arg-type]  # all are ours
 
 
+def _batch(call: Call, view: View) -> BatchShown:
+    return batch_shown(view, call.caller.outer(view.instance_id))
+
+
 def _no_batch(instance_id: str) -> RefusedRequest:
     return refused(404, "not_found", "no such batch, or none of yours", what="id", value=instance_id)
 
@@ -358,56 +235,3 @@ def _no_batch(instance_id: str) -> RefusedRequest:
 def shown_long(text: str) -> str:
     """Return a reason in printable ASCII, with room for a sentence."""
     return "".join(shown(text[start : start + 70]) for start in range(0, min(len(text), 420), 70))
-
-
-def _shown(call: Call, view: View) -> BatchShown:
-    told = view.result.get("files") if isinstance(view.result, dict) else None
-    return BatchShown(
-        id=call.caller.outer(view.instance_id),
-        task=view.task,
-        state=view.state,
-        items=view.items,
-        counts=BatchCounts(**msgspec.structs.asdict(view.counts)),
-        created_ms=view.created_ms,
-        started_ms=view.started_ms,
-        ended_ms=view.ended_ms,
-        priority=view.priority,
-        passes=view.passes,
-        reason=view.reason,
-        reasons=view.reasons,
-        step=view.step,
-        waits=view.waits,
-        files=[each for each in told if isinstance(each, str)] if isinstance(told, list) else [],
-        result=view.result,
-        callback=view.callback,
-        calls=[_called(each) for each in view.calls],
-    )
-
-
-def _called(moment: Moment) -> BatchCall:
-    return BatchCall(
-        event=moment.name,
-        pass_no=moment.pass_no,
-        at_ms=moment.at_ms,
-        state=moment.state,
-        tries=moment.tries,
-        info=moment.info,
-    )
-
-
-def _item(item: ItemView) -> ItemShown:
-    return ItemShown(index=item.index, item=item.item, status=item.status, info=item.info)
-
-
-def _task(task: TaskRecord) -> TaskShown:
-    limits = task.limits
-    return TaskShown(
-        task=task.task,
-        main_concurrency=limits.main_concurrency,
-        main_rate=limits.main_rate,
-        item_rate=limits.item_rate,
-        item_concurrency=limits.item_concurrency,
-        attempts=task.attempts,
-        is_idempotent=task.is_idempotent,
-        is_streaming=task.is_streaming,
-    )
