@@ -26,6 +26,7 @@ from actors.batch_instances import Instances, UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_offers import REOFFER_MS, Offers
 from actors.batch_tasks import TaskRecord, Tasks, UnknownTask
+from actors.batch_versions import is_too_new
 from actors.logs import fields
 from actors.membership import Members
 from actors.model import batch_moves as moves
@@ -215,7 +216,7 @@ class Conductor:
         unfinished = self._instances.unfinished(name)
         if not self._tends(name) or all(each.state != "pending" for each in unfinished):
             return None
-        counted = (each for each in unfinished if each.state == "pending" or not self._offers.is_too_new(each))
+        counted = (each for each in unfinished if each.state == "pending" or not is_too_new(self._members, each))
         may_begin = admit(counted, task.limits.main_concurrency)
         most, next_ms = len(may_begin), now_ms
         if task.limits.main_rate:

@@ -8,11 +8,10 @@ import logging
 from collections.abc import Iterator
 from typing import Literal
 
-from actors.batch_versions import newest_version, version_of
+from actors.batch_versions import is_too_new, newest_version, version_of
 from actors.logs import fields
 from actors.membership import Members
 from actors.model.batch_record import Instance
-from actors.model.batch_versions import is_older
 from streams.batch_messages import Pointer, encode_message
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict
@@ -72,15 +71,10 @@ class Offers:
                 pointer = Pointer(step="map", task=task, instance_id=instance_id, chunk=each.chunk, round=each.round)
                 yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
 
-    def is_too_new(self, record: Instance) -> bool:
-        """Whether all that works on the task is too old for the instance."""
-        newest = newest_version(self._members, record.task)
-        return newest is not None and is_older(newest, version_of(record))
-
     def has_worker(self, record: Instance) -> bool:
         """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
         comes finds the pointers. What is not offered does not stand in the way of older instances."""
-        if not self.is_too_new(record):
+        if not is_too_new(self._members, record):
             self._waiting.discard(record.instance_id)
             return True
         if record.instance_id not in self._waiting:

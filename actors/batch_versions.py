@@ -4,7 +4,7 @@ from actors.membership import Members
 from actors.model.batch_record import FINAL, Instance, made_so_far
 from actors.model.batch_versions import is_older, newest
 
-__all__ = ["newest_version", "version_of", "waits_for"]
+__all__ = ["is_too_new", "newest_version", "version_of", "waits_for"]
 
 
 def newest_version(members: Members, task: str) -> str | None:
@@ -18,13 +18,20 @@ def version_of(record: Instance) -> str:
     return made.version if made is not None else ""
 
 
+def is_too_new(members: Members, record: Instance) -> bool:
+    """Whether all that works on the task is too old for the instance."""
+    at_work = newest_version(members, record.task)
+    return at_work is not None and is_older(at_work, version_of(record))
+
+
 def waits_for(members: Members, record: Instance) -> str:
     """Return whom an instance waits for, and what to do; empty if it is over, or somebody may work on it."""
-    at_work, needed = newest_version(members, record.task), version_of(record)
     if record.state in FINAL or record.is_cancelling:
         return ""
+    at_work = newest_version(members, record.task)
     if at_work is None:
         return f"waits: no process serves {record.task}; start one with `penstock work`"
-    if is_older(at_work, needed):
-        return f"waits: its items need version {needed} of the code; at work is {at_work or 'one without a version'}"
+    if is_too_new(members, record):
+        has = at_work or "one without a version"
+        return f"waits: its items need version {version_of(record)} of the code; at work is {has}"
     return ""

@@ -21,6 +21,7 @@ from msgspec import Meta, Raw
 from actors.actor import FATAL, dead_letter
 from actors.failpoints import reach
 from actors.logs import fields
+from actors.model.texts import printable
 from actors.stores.batches import Key, Refusal, fold, key_of, parts, poison_among, store_by_halves
 from actors.stores.store import Store, StoreDown, StoreFailed
 from streams.clock import SYSTEM, Clock
@@ -66,7 +67,6 @@ TOLD_FROM = 4
 """The failure in a row from which an outage is told, 0.7 s after the first: when going by halves has not helped either.
 One failed commit (a deadlock, a dropped connection) is no outage."""
 BURY_AGAIN_S = 30.0
-MOST_REASON = 1_000
 TELL_S = 5.0
 CLEAN_UP_S = 1.0
 
@@ -93,11 +93,6 @@ class Outage(msgspec.Struct, frozen=True):
 
     def failed_again(self) -> "Outage":
         return msgspec.structs.replace(self, failures=self.failures + 1)
-
-
-def printable(reason: str) -> str:
-    """Return an error's text as it may go into a message: somebody else's text can be long, or no valid Unicode."""
-    return reason[:MOST_REASON].encode("utf-8", "replace").decode()
 
 
 class Page:

@@ -66,6 +66,11 @@ class View(Struct, frozen=True, kw_only=True):
     def is_over(self) -> bool:
         return self.state in FINAL
 
+    def files(self) -> list[str]:
+        """Return the names of the result's files, as the task's own code tells them."""
+        told = self.result.get("files") if isinstance(self.result, dict) else None
+        return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
+
 
 class ItemView(Struct, frozen=True):
     """An item and how it stands; None: it has not ended."""
@@ -99,8 +104,7 @@ def _uploads(instance_id: str) -> str:
 
 def result_file(view: View, name: str = "") -> str:
     """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
-    told = view.result.get("files") if isinstance(view.result, dict) else None
-    names = [each for each in told if isinstance(each, str) and each] if isinstance(told, list) else []
+    names = [each for each in view.files() if each]
     if name in names or (names and not name):
         return name or names[0]
     has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from actors.batch_items import BatchItems
 from actors.model.batch_record import Instance, Seal, files_at, is_step_over, made_so_far
+from actors.model.texts import printable
 from streams.batch_messages import (
     CHUNK_BYTES,
     LOST,
@@ -57,7 +58,7 @@ def said(error: object) -> str:
         text = str(error)
     except Exception:  # of the user's code
         text = "it cannot be told"
-    return text[:1_000].encode("utf-8", "replace").decode()
+    return printable(text)
 
 
 class NotTheSame(ValueError):

@@ -159,7 +159,6 @@ class TasksShown(Struct, frozen=True, kw_only=True):
 
 def batch_shown(view: View, batch_id: str) -> BatchShown:
     """Return an instance as its owner sees it, who knows it by this id."""
-    told = view.result.get("files") if isinstance(view.result, dict) else None
     return BatchShown(
         id=batch_id,
         task=view.task,
@@ -175,7 +174,7 @@ def batch_shown(view: View, batch_id: str) -> BatchShown:
         reasons=view.reasons,
         step=view.step,
         waits=view.waits,
-        files=[each for each in told if isinstance(each, str)] if isinstance(told, list) else [],
+        files=view.files(),
         result=view.result,
         callback=view.callback,
         calls=[_called(each) for each in view.calls],

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.sink import PARTS_EVERY, TOLD_FROM, Outage, Settings, printable
+from actors.model.texts import printable
+from actors.sink import PARTS_EVERY, TOLD_FROM, Outage, Settings
 from actors.stores.batches import Refusal, fold, key_of, parts, poison_among, store_by_halves
 from actors.stores.function import FunctionStore
 from actors.stores.store import OrderRefused, StoreDown, StoreFailed
