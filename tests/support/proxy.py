@@ -1,7 +1,7 @@
 """A TCP proxy between a client and the server: a network that loses, delays, dribbles, cuts, and talks nonsense."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
@@ -18,8 +18,11 @@ class Proxy:
         self._lost: Side | None = None
         self._delay_s = 0.0
         self._drip_s = 0.0
-        self._flows = asyncio.Event()
-        self._flows.set()
+        self._stop_at: dict[Side, Callable[[bytes], bool]] = {}
+        self._flows: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
+        self._holds: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
+        for flow in self._flows.values():
+            flow.set()
         self.port = 0
         self.accepted = 0
         """Links so far."""
@@ -46,7 +49,21 @@ class Proxy:
 
     def freeze(self) -> None:
         """Hold up all data, in both directions, until `heal`; then it goes on in order, nothing lost."""
-        self._flows.clear()
+        for side in self._flows:
+            self.hold(side)
+
+    def hold(self, to: Side, *, at: bytes | Callable[[bytes], bool] = b"") -> None:
+        """Hold back what is sent to one side, on all links, until `heal`; the other direction goes on. It begins with
+        the first piece in which `at` is (or of which it is true), and with the next piece if none is given. Then all
+        goes on in order, nothing lost; what is held when the links are `cut` is lost."""
+        if at == b"":
+            self._flows[to].clear()
+        self._stop_at[to] = at if callable(at) else lambda chunk: at in chunk
+
+    async def holds(self, to: Side, within_s: float = 30.0) -> None:
+        """Return once something that is sent to a side is held back."""
+        async with asyncio.timeout(within_s):
+            await self._holds[to].wait()
 
     def dribble(self, seconds: float) -> None:
         """Let one byte through, and the next one only so many seconds later."""
@@ -61,7 +78,10 @@ class Proxy:
     def heal(self) -> None:
         """Let everything through again, on the links that there are."""
         self._lost, self._delay_s, self._drip_s = None, 0.0, 0.0
-        self._flows.set()
+        self._stop_at.clear()
+        for side, flow in self._flows.items():
+            flow.set()
+            self._holds[side].clear()
 
     def cut(self) -> None:
         """Break every link; new ones are let through, and heard."""
@@ -87,7 +107,7 @@ class Proxy:
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Side) -> None:
         with suppress(OSError):
             while chunk := await reader.read(65536):
-                await self._flows.wait()
+                await self._may_pass(chunk, to)
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
                 while self._drip_s and len(chunk) > 1:
@@ -98,6 +118,13 @@ class Proxy:
                     writer.write(chunk)
                     await writer.drain()
         writer.close()
+
+    async def _may_pass(self, chunk: bytes, to: Side) -> None:
+        if to in self._stop_at and self._stop_at[to](chunk):
+            self._flows[to].clear()
+        if not self._flows[to].is_set():
+            self._holds[to].set()
+            await self._flows[to].wait()
 
 
 @asynccontextmanager
