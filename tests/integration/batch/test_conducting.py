@@ -219,3 +219,27 @@ async def test_a_pointer_to_an_older_fence_begins_nothing(connection: Connection
             assert log.get("splits") == splits
         record = await node.record("mine")
     assert (record.state, record.step_fence) == ("running", 2)
+
+
+@penstock.batch("looks-back")
+class LooksBack:
+    """Notes what waits in the queue while its steps run."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log["waiting"] = [pointer.step for pointer, _ in await offered(log["connection"])]
+
+    async def map(self, item: int) -> None:
+        raise AssertionError("there is none")
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        log["waiting"] += [pointer.step for pointer, _ in await offered(log["connection"]) if pointer.step == "reduce"]
+
+
+async def test_a_steps_pointer_is_acknowledged_when_the_step_is_over(connection: Connection) -> None:
+    log["connection"] = connection
+    async with plant(connection, ["looks-back"]) as node:
+        await node.run("looks-back")
+        with anyio.fail_after(LONG_S):
+            while await offered(connection):
+                await anyio.lowlevel.checkpoint()
+    assert log["waiting"] == ["split", "reduce"]

@@ -9,15 +9,14 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import pytest
 
 import penstock
 from actors.batch_instances import InstanceExists, UnknownInstance
+from actors.batch_items import BatchItems
 from actors.batch_tasks import UnknownTask
-from actors.model import batch_moves as moves
 from penstock.errors import NotAccepted, UsageError
-from streams.batch_messages import Chunk, ChunkResult, Counts
+from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
 
@@ -29,11 +28,16 @@ class Log:
 
     def __init__(self) -> None:
         self.ran: Counter[int] = Counter()
+        self.unmarked: list[int] = []
+        self.begun: list[str] = []
+        self.at_work: Counter[str] = Counter()
         self.is_mended = False
         self.splits = 0
         self.reduces = 0
         self.gate = anyio.Event()
+        self.gates = {name: anyio.Event() for name in ("first", "second")}
         self.began = anyio.Event()
+        self.items: BatchItems
 
 
 log = Log()
@@ -116,6 +120,9 @@ class OnceOnly:
 
     async def map(self, item: int, ctx: penstock.ItemContext) -> None:
         log.ran[item] += 1
+        begun, _ = await log.items.begun(ctx.instance_id, item // 3, ctx.attempt)
+        if ctx.index not in begun:
+            log.unmarked.append(item)
         if item == 5 and ctx.attempt == 1:
             raise OSError("busy")
 
@@ -157,6 +164,24 @@ class Narrow:
         return await count(ctx)
 
 
+@penstock.batch("two-places", main_concurrency=2)
+class TwoPlaces:
+    """Notes which instances begin, in their order, and how many are at work. Those that are told so wait at a gate."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.begun.append(ctx.instance_id)
+        log.at_work["now"] += 1
+        log.at_work["most"] = max(log.at_work["most"], log.at_work["now"])
+        if ctx.input:
+            await log.gates[ctx.input].wait()
+
+    async def map(self, item: int) -> None:
+        raise AssertionError("there is none")
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        log.at_work["now"] -= 1
+
+
 @penstock.batch("slow", item_rate=100, chunk_items=10)
 class Slow:
     async def split(self, ctx: penstock.SplitContext) -> None:
@@ -169,12 +194,13 @@ class Slow:
         return await count(ctx)
 
 
-TASKS = ("plain", "breaking", "once-only", "fragile", "narrow", "slow")
+TASKS = ("plain", "breaking", "once-only", "fragile", "narrow", "two-places", "slow")
 
 
 @pytest.fixture
 async def node(connection: Connection) -> AsyncIterator[Plant]:
     async with plant_in_its_own_task(connection, TASKS) as running:
+        log.items = running.items
         yield running
 
 
@@ -244,21 +270,6 @@ async def test_a_reduce_that_always_breaks_fails_the_instance_and_is_tried_again
     assert log.ran == before
 
 
-async def test_a_silent_splitters_chunks_are_never_read(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate"])
-    with anyio.fail_after(LONG_S):
-        await log.began.wait()
-    record = await node.record(view.instance_id)
-    assert record.seal is not None
-    stale = record.seal.fence - 1 or 99
-    await node.items.stage(view.instance_id, stale, 0, [Chunk(first=0, items=(msgspec.Raw(b'"reject"'),) * 9)])
-    late = msgspec.structs.replace(record.seal, fence=stale, items=9)
-    after = await node.engine.instances.move(view.instance_id, lambda before: moves.seal_split(before, late, 0))
-    assert after.seal == record.seal
-    log.gate.set()
-    assert (await node.until(view.instance_id, "done")).counts == Counts(succeeded=1)
-
-
 async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
     view = await node.run("plain", ["ok", "reject"])
     first = await node.results(view.instance_id)
@@ -272,7 +283,7 @@ async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(no
     await node.items.begin("chosen", 0, 1, [0, 1, 2], expected_seq=0)
     view = await node.run("once-only", instance_id="chosen")
     assert view.counts == Counts(succeeded=5, unknown=1)
-    assert log.ran == Counter({0: 1, 3: 1, 4: 1, 5: 2})
+    assert (log.ran, log.unmarked) == (Counter({0: 1, 3: 1, 4: 1, 5: 2}), [])
     page = await node.desk.items("chosen", status="unknown")
     assert [(each.index, each.info) for each in page.items] == [(1, "it was begun, and nobody knows how it ended")]
 
@@ -290,14 +301,20 @@ async def test_too_many_failures_stop_the_rest(node: Plant) -> None:
 
 
 async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate"] + ["ok"] * 999)
+    view = await node.desk.submit("plain", ["gate"] * 1000)
     with anyio.fail_after(LONG_S):
-        await log.began.wait()
-    assert (await node.desk.cancel(view.instance_id)).state == "cancelling"
+        while log.ran.total() < 2:  # the first of four of each chunk in hand
+            await anyio.lowlevel.checkpoint()
+        assert (await node.desk.cancel(view.instance_id)).state == "cancelling"
+        released = (await node.record(view.instance_id)).released
+        while not ((seen := node.engine.instances.seen(view.instance_id)) and seen.is_cancelling):
+            await anyio.lowlevel.checkpoint()
     log.gate.set()
     view = await node.until(view.instance_id, "cancelled")
-    assert view.counts.ended == 1000
-    assert view.counts.succeeded >= 1
+    page = await node.desk.items(view.instance_id, status="ok")
+    assert [each.index for each in page.items] == [0, 4]
+    assert (view.counts, log.ran) == (Counts(succeeded=2, cancelled=998), Counter([0, 4]))
+    assert (await node.record(view.instance_id)).released == released < 250
     assert (await node.desk.cancel(view.instance_id)).state == "cancelled"
     assert log.reduces == 0
 
@@ -346,16 +363,22 @@ async def test_paused_only_the_chunks_in_hand_end(node: Plant) -> None:
 
 
 async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant) -> None:
-    await node.desk.limit("plain", {"main_concurrency": 1})
-    first = await node.desk.submit("plain", ["gate"], tenant="a")
-    with anyio.fail_after(LONG_S):
-        await log.began.wait()
-    late = await node.desk.submit("plain", ["ok"], tenant="a")
-    urgent = await node.desk.submit("plain", ["ok"], tenant="b", priority=5)
-    assert {(await node.desk.show(view.instance_id)).state for view in (late, urgent)} == {"pending"}
-    log.gate.set()
-    ended = [(await node.until(view.instance_id, "done")).ended_ms for view in (first, urgent, late)]
-    assert ended == sorted(ended)
+    """Two are at work. As one of them ends, those that wait come one by one: first the urgent one, then those of the
+    tenant that has none at work, in the order in which they were made, and then the oldest."""
+    asked = [("first", "a", 0), ("second", "b", 0), ("oldest", "a", 0), ("c-1", "c", 0), ("c-2", "c", 0)]
+    for name, tenant, priority in [*asked, ("urgent", "a", 5)]:
+        given = name if name in log.gates else None
+        await node.desk.submit("two-places", given, instance_id=name, tenant=tenant, priority=priority)
+        with anyio.fail_after(LONG_S):
+            while node.engine.instances.seen(name) is None or (given and name not in log.begun):
+                await anyio.lowlevel.checkpoint()
+    assert log.begun == ["first", "second"]
+    log.gates["second"].set()
+    await node.until("oldest", "done")
+    log.gates["first"].set()
+    await node.until("first", "done")
+    assert log.begun == ["first", "second", "urgent", "c-1", "c-2", "oldest"]
+    assert log.at_work["most"] == 2
 
 
 async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:

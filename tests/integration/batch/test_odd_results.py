@@ -6,12 +6,15 @@ import json
 from collections import Counter
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import penstock
+from streams.backlog import consumers_pending
 from streams.batch_messages import ChunkResult, Counts, encode_message
 from streams.connection import Connection
 from streams.publisher import Publisher
+from streams.specs import batch_consumers
 from tests.support.batches import plant
 
 ran: Counter[int] = Counter()
@@ -66,20 +69,27 @@ async def test_what_does_not_fit_the_message_is_left_out_and_no_item_runs_again(
 async def test_an_outcome_that_the_broker_does_not_take_is_kept_until_it_does(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = connection.namespace.stream("ITEMS")
+    """Until then the chunk's message is not acknowledged: another executor would take it up."""
+    namespace = connection.namespace
+    stream, maps = namespace.stream("ITEMS"), batch_consumers(namespace, "gated-end")[1].name
     gates.update(began=anyio.Event(), end=anyio.Event())
     async with plant(connection, ["gated-end"]) as node:
         view = await node.desk.submit("gated-end")
         with anyio.fail_after(30):
             await gates["began"].wait()
+            while len(await node.results(view.instance_id)) < 2:
+                await anyio.lowlevel.checkpoint()
         config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
         await connection.api(f"STREAM.UPDATE.{stream}", {**config, "discard": "new", "max_bytes": 1})
         gates["end"].set()
         with anyio.fail_after(30):
             while "executor.write_waits" not in caplog.messages:  # noqa: ASYNC110
                 await anyio.sleep(0.02)
+            while (waiting := (await consumers_pending(connection, namespace.stream("WORK")))[maps]) > 1:
+                await anyio.lowlevel.checkpoint()
         await connection.api(f"STREAM.UPDATE.{stream}", config)
         view = await node.until(view.instance_id, "done")
+    assert waiting == 1
     assert view.counts == Counts(succeeded=12)
     assert ran == Counter(range(12))
 
