@@ -114,10 +114,10 @@ async def open_office(connection: Connection, *more: str) -> AsyncIterator[Offic
 
 
 @asynccontextmanager
-async def open_second_office(connection: Connection) -> AsyncIterator[Office]:
-    """Open a desk on streams that are there."""
+async def open_second_office(connection: Connection, *, again_after_s: float = 2.0) -> AsyncIterator[Office]:
+    """Open a desk on streams that are there. `again_after_s`: the silence after which it repeats a publish."""
     namespace, clock = connection.namespace, Hand()
-    async with Publisher(connection) as publisher:
+    async with Publisher(connection, attempt_timeout_s=again_after_s) as publisher:
         topics = Topics(Bucket(connection, publisher, namespace.bucket("TOPICS"), bytes), connection, namespace)
         started = Started()
         following = asyncio.create_task(topics.run(task_status=started))  # no group: fixtures end in another task

@@ -9,6 +9,28 @@ Side = Literal["client", "server"]
 """Whom something is sent to."""
 
 
+class Count:
+    """How many pieces with a text in them were sent to one side, held back or not."""
+
+    def __init__(self, to: Side, text: bytes) -> None:
+        self.to = to
+        self.number = 0
+        self._text = text
+        self._more = asyncio.Event()
+
+    def take(self, chunk: bytes) -> None:
+        if self._text in chunk:
+            self.number += 1
+            self._more.set()
+            self._more = asyncio.Event()
+
+    async def reaches(self, number: int, within_s: float = 30.0) -> None:
+        """Wait until there were so many."""
+        async with asyncio.timeout(within_s):
+            while self.number < number:
+                await self._more.wait()
+
+
 class Proxy:
     """`url` is where clients connect. Troubles last until `heal`, or until `cut`, which heals."""
 
@@ -18,6 +40,7 @@ class Proxy:
         self._lost: Side | None = None
         self._delay_s = 0.0
         self._drip_s = 0.0
+        self._counts: list[Count] = []
         self._stop_at: dict[Side, Callable[[bytes], bool]] = {}
         self._flows: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
         self._holds: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
@@ -64,6 +87,11 @@ class Proxy:
         """Return once something that is sent to a side is held back."""
         async with asyncio.timeout(within_s):
             await self._holds[to].wait()
+
+    def count(self, to: Side, text: bytes) -> Count:
+        """Count from now on what is sent to one side and has a text in it."""
+        self._counts.append(Count(to, text))
+        return self._counts[-1]
 
     def dribble(self, seconds: float) -> None:
         """Let one byte through, and the next one only so many seconds later."""
@@ -120,6 +148,9 @@ class Proxy:
         writer.close()
 
     async def _may_pass(self, chunk: bytes, to: Side) -> None:
+        for count in self._counts:
+            if count.to == to:
+                count.take(chunk)
         if to in self._stop_at and self._stop_at[to](chunk):
             self._flows[to].clear()
         if not self._flows[to].is_set():
