@@ -1,5 +1,7 @@
 """The books of a puller: what it has asked for and may still be sent. Pure."""
 
+from streams.frames import parse_headers
+
 
 class PullInbox:
     """One subject to be answered on, and what was asked for with it.
@@ -51,3 +53,9 @@ class PullInbox:
                 return
             del self._open[number]
             count -= left
+
+
+def left_over_of(block: bytes | None) -> int | None:
+    """Return how many messages a request leaves over by the server's last word on it; None if it does not say."""
+    told = parse_headers(block).get("Nats-Pending-Messages", "")
+    return int(told) if told.isdigit() else None

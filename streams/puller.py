@@ -28,8 +28,8 @@ from streams.connection import Connection
 from streams.delivery import Delivery as Delivery
 from streams.delivery import is_delivery
 from streams.errors import ConnectionLost, Disconnected, PermissionDenied, StreamError
-from streams.frames import Message, check_subject, parse_headers, publish_frame, status_of
-from streams.pull_inbox import PullInbox
+from streams.frames import Message, check_subject, publish_frame, status_of
+from streams.pull_inbox import PullInbox, left_over_of
 
 log = logging.getLogger(__name__)
 
@@ -245,8 +245,7 @@ class Puller:
         status, text = status_of(block)
         if status == 100:  # an idle heartbeat, which is not asked for
             return
-        left_over = parse_headers(block).get("Nats-Pending-Messages", "")
-        inbox.count_end(number, int(left_over) if left_over.isdigit() else None)
+        inbox.count_end(number, left_over_of(block))
         if status == 408:  # expired, as it should
             self._recovered()
             self._ask()

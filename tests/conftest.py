@@ -3,6 +3,8 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from streams.errors import ServerNotStarted
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server, find_binary
 from streams.subjects import Namespace
-from tests.support.processes import free_ports
+from tests.support.processes import Cluster, free_ports, session_cluster
 from tests.support.server import connected, fresh_namespace, session_server
 
 BOTH_LOOPS = "tests/integration/streams/"
@@ -27,12 +29,20 @@ settings.load_profile("repeatable")
 `--hypothesis-profile random`."""
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+Servers = Callable[[str], EmbeddedServer | Cluster]
+"""By "one" or "three"."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     chaos = parser.getgroup("chaos", "attacks on a whole installation")
     chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, which takes some 20 minutes")
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked `three_servers` on one server and on three, if it shares the session's at all."""
+    if "server" in metafunc.fixturenames and metafunc.definition.get_closest_marker("three_servers"):
+        metafunc.parametrize("server", ["one", "three"], indirect=True, scope="session")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,10 +71,25 @@ def binary() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """One nats-server for the session. A test that kills or stops one starts its own."""
-    with session_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
+def one_or_three(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """What the session's tests run on, started when the first one asks, and kept until the last has ended."""
+    with ExitStack() as running:
+
+        @cache
+        def start(count: str) -> EmbeddedServer | Cluster:
+            folder = tmp_path_factory.mktemp(count)
+            if count == "three":
+                return running.enter_context(session_cluster(folder))
+            return running.enter_context(session_server(folder))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(one_or_three: Servers, request: pytest.FixtureRequest) -> EmbeddedServer | Cluster:
+    """One nats-server for the session, or a cluster of three (see the marker `three_servers`). A test that kills or
+    stops one starts its own."""
+    return one_or_three(getattr(request, "param", "one"))
 
 
 @pytest.fixture

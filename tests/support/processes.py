@@ -1,12 +1,13 @@
 """nats-server processes on the project's own configuration files: one, or a cluster of three."""
 
+import asyncio
 import itertools
 import json
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -112,6 +113,26 @@ async def cluster(
     finally:
         for server in servers:
             server.kill()
+
+
+class Cluster:
+    """Three servers that run, as a client sees them."""
+
+    def __init__(self, servers: list[ServerProcess]) -> None:
+        self.servers = servers
+        self.url = urls_of(servers)
+
+
+@contextmanager
+def session_cluster(folder: Path) -> Iterator[Cluster]:
+    """Run a cluster outside of any test's loop, so that tests on different loops can share it."""
+    running = cluster(folder)
+    with asyncio.Runner() as runner:
+        servers = runner.run(running.__aenter__())
+        try:
+            yield Cluster(servers)
+        finally:
+            runner.run(running.__aexit__(None, None, None))
 
 
 def urls_of(servers: list[ServerProcess]) -> str:

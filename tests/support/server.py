@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 
@@ -15,7 +16,9 @@ from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.errors import Refused, StreamError
 from streams.server import EmbeddedServer, embedded_server
+from streams.specs import wanted
 from streams.subjects import Namespace
+from streams.topology import Topology
 
 BUSY_S = 20.0
 """Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""
@@ -42,8 +45,25 @@ def fresh_namespace() -> Namespace:
     return Namespace(f"t{secrets.token_hex(6)}")
 
 
+class Reachable(Protocol):
+    """Where tests connect: one server, or three."""
+
+    @property
+    def url(self) -> str: ...
+
+
+def copies(connection: Connection) -> int:
+    """Return how many copies of a stream there can be: as many as servers, one or three."""
+    return 3 if len({(url.hostname, url.port) for url in connection.client.servers}) >= 3 else 1
+
+
+def topology_for(connection: Connection) -> Topology:
+    """Return the whole topology of the connection's namespace, with a copy on each server."""
+    return wanted(connection.namespace, profile="fast", replicas=copies(connection))
+
+
 @asynccontextmanager
-async def connected(server: EmbeddedServer, namespace: Namespace | None = None) -> AsyncIterator[Connection]:
+async def connected(server: Reachable, namespace: Namespace | None = None) -> AsyncIterator[Connection]:
     """Connect; at the end remove every stream and bucket of the namespace."""
     namespace = namespace or fresh_namespace()
     async with connect(server.url, name="test", namespace=namespace) as connection:
@@ -70,7 +90,7 @@ async def add_stream(connection: Connection, short: str, *tokens: str, **setting
     """
     name = connection.namespace.stream(short)
     subjects = [connection.namespace.pattern(*(tokens or (short.lower(), ">")))]
-    config = {"name": name, "subjects": subjects, "storage": "file", **settings}
+    config = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": copies(connection), **settings}
     try:
         await connection.api(f"STREAM.CREATE.{name}", config, timeout_s=BUSY_S)
     except Refused as refused:

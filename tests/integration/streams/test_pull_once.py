@@ -1,6 +1,7 @@
 """Pulling on request: what is there at once, what comes later as soon as it comes, and nothing left behind."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -9,14 +10,17 @@ from anyio.lowlevel import checkpoint
 
 from streams.connection import Connection, connect
 from streams.delivery import Delivery
-from streams.errors import Disconnected, NoStream
+from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused
 from streams.publisher import Outgoing, Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from tests.support.server import add_consumer, add_stream, freeze, thaw
 
+pytestmark = pytest.mark.three_servers
+
 CONSUMER = "c"
 _S = 10**9
+MOST_BYTES = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +78,22 @@ async def test_what_is_there_comes_at_once_and_no_more_than_asked(
             await delivery.ack_sync()
         assert await pulls.pull(stream, CONSUMER, most=10) == []
         assert pulls.waiting == 0
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 10.0])
+async def test_what_is_asked_for_with_a_bound_of_bytes_comes_whole(
+    stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection, wait_s: float
+) -> None:
+    """Three servers say that such a request is completed before they hand out its messages."""
+    await store(publisher, 330)
+    with fail_after(60):
+        for count in (100, 100, 100, 30):
+            got = await pulls.pull(stream, CONSUMER, most=100, most_bytes=MOST_BYTES, wait_s=wait_s)
+            assert len(got) == count
+            for delivery in got:
+                await delivery.ack_sync()
+        assert await pulls.pull(stream, CONSUMER, most=100, most_bytes=MOST_BYTES) == []
+        assert await ask_pending(connection, stream) == (0, 0, 0)  # each was delivered once
 
 
 async def test_a_waiting_caller_gets_what_comes(
@@ -249,6 +269,47 @@ async def test_a_consumer_that_may_hand_out_no_more_keeps_them_waiting(
         assert await pulls.pull(stream, CONSUMER, most=1, wait_s=0.3) == []
         await first[0].ack()
         assert numbers(await pulls.pull(stream, CONSUMER, most=1, wait_s=10)) == [2]
+
+
+async def test_the_first_of_many_that_wait_for_one_gets_it_with_a_bound_of_bytes(
+    stream: str, pulls: PullOnce, publisher: Publisher
+) -> None:
+    """A request for one message is completed by its first: nothing has come before its last status."""
+    got: list[Delivery] = []
+
+    async def wait() -> None:
+        got.extend(await pulls.pull(stream, CONSUMER, most=1, most_bytes=MOST_BYTES, wait_s=20))
+
+    with fail_after(40):
+        async with create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(wait)
+            await until(lambda: pulls.waiting == 20)
+            asked = pulls.asked
+            await store(publisher, 20)
+        assert sorted(numbers(got)) == list(range(20))
+        assert pulls.asked == asked
+
+
+async def test_a_wait_outlasts_a_new_leader_of_its_consumer(
+    stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.pull_once.NOBODY_S", 30.0)
+    got: list[Delivery] = []
+
+    async def wait() -> None:
+        while len(got) < 60:
+            got.extend(await pulls.pull(stream, CONSUMER, most=10, most_bytes=MOST_BYTES, wait_s=30))
+
+    with fail_after(60):
+        async with create_task_group() as tasks:
+            tasks.start_soon(wait)
+            for start in range(0, 60, 20):
+                await until(lambda: pulls.waiting == 1)
+                with suppress(Refused, OutcomeUnknown):  # one server has no other to lead, or nobody leads just now
+                    await connection.api(f"CONSUMER.LEADER.STEPDOWN.{stream}.{CONSUMER}", timeout_s=1.0)
+                await store(publisher, 20, start)
+        assert sorted(set(numbers(got))) == list(range(60))
 
 
 async def test_an_answer_is_bounded_in_bytes_too(stream: str, pulls: PullOnce, publisher: Publisher) -> None:
