@@ -1,7 +1,7 @@
 """The border to the user's code of a batch: whatever it does is its item's end, or its step's, and nobody else's.
 
-What ends a program elsewhere (SystemExit, KeyboardInterrupt, a CancelledError of the code's own making) is a failure
-like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and its item has
+What ends a program elsewhere (SystemExit, KeyboardInterrupt, GeneratorExit, a CancelledError of the code's own making)
+is a failure like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and its item has
 failed; the thread is a daemon, so that the process can end all the same.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from actors.batch_worker.handler import Again
+from actors.closing import is_run_by
 
 __all__ = ["CodeEnded", "each_in_a_thread", "guarded", "in_a_thread"]
 
@@ -33,13 +34,15 @@ def guarded(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     """Return the function as one that raises exceptions only, and cancellations that are not its own."""
 
     async def run(*arguments: Any) -> Any:
+        task = asyncio.current_task()
         try:
             return await function(*arguments)
-        except (Exception, GeneratorExit):
+        except Exception:
             raise
         except BaseException as error:
-            task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            if isinstance(error, GeneratorExit) and not is_run_by(task):
                 raise
             raise _as_failure(error) from error
 

@@ -56,7 +56,7 @@ def said(error: object) -> str:
     to say anything."""
     try:
         text = str(error)
-    except Exception:  # of the user's code
+    except BaseException:  # of the user's code
         text = "it cannot be told"
     return printable(text)
 

@@ -146,7 +146,7 @@ def reason_of(error: BaseException) -> str:
     """Return what is written down of a failure: somebody else's error may be anything, even one that has no text."""
     try:
         text = str(error)
-    except Exception as broken:  # the border to the user's code
+    except BaseException as broken:  # the border to the user's code
         text = f"(its text cannot be had: {type(broken).__name__})"
     if isinstance(error, Retry | Bury):
         plain = text

@@ -4,8 +4,8 @@ A place is started with its topic and lives as long; no task is born for a job. 
 jobs are lost, is cancelled from outside (`cancel`), and the place goes on. What runs in a thread cannot be cancelled:
 its place stays taken until it returns, and what it then says does not count.
 
-Whatever a handler raises is a failed attempt, SystemExit and a CancelledError of its own making too; only a
-cancellation that comes from the node ends the place.
+Whatever a handler raises is a failed attempt, SystemExit, GeneratorExit and a CancelledError of its own making too;
+only a cancellation that comes from the node ends the place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from actors.closing import is_run_by
 from actors.failpoints import reach
 from actors.job_worker.threads import WorkThread
 from streams.clock import monotonic_s
@@ -96,9 +97,9 @@ class Place:
                 result = await self._take(argument)
             else:
                 result, error = await self._thread.run(self._take, argument)
-        except GeneratorExit:
-            raise
         except BaseException as failed:  # the border to the user's code: what it raises is the attempt's end, not ours
+            if isinstance(failed, GeneratorExit) and not is_run_by(self._task):
+                raise
             error = failed
         if self._take_back_cancel() and isinstance(error, asyncio.CancelledError):
             raise error

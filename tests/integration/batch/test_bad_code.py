@@ -52,6 +52,7 @@ class Mute(Exception):
 ENDS: dict[str, BaseException] = {
     "exit": SystemExit(3),
     "interrupt": KeyboardInterrupt(),
+    "closed": GeneratorExit("mine"),
     "cancelled": asyncio.CancelledError("mine"),
     "group": BaseExceptionGroup("two", [SystemExit(1), ValueError("x")]),
     "base": BaseException("odd"),
@@ -61,6 +62,7 @@ ENDS: dict[str, BaseException] = {
 TOLD = {
     "exit": "SystemExit: 3",
     "interrupt": "KeyboardInterrupt",
+    "closed": "GeneratorExit: mine",
     "cancelled": "CancelledError: mine",
     "group": "BaseExceptionGroup: two (2 sub-exceptions)",
     "base": "BaseException: odd",

@@ -231,6 +231,7 @@ async def test_failed_job_waits_as_long_as_its_topic_says(jobs: Jobs, log: Log) 
     [
         (SystemExit(3), "SystemExit: 3"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit("mine"), "GeneratorExit: mine"),
         (asyncio.CancelledError("mine"), "CancelledError: mine"),
         (TimeoutError(), "TimeoutError"),
         (StopIteration(7), "RuntimeError: coroutine raised StopIteration"),
@@ -256,7 +257,7 @@ async def test_whatever_a_handler_raises_is_a_failed_attempt(
     assert letter["reason"] == f"attempt 1 of 1: {reason}"
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), ValueError("no")])
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit("mine"), ValueError("no")])
 async def test_whatever_a_thread_raises_is_a_failed_attempt(jobs: Jobs, error: BaseException) -> None:
     def handle(job: Job) -> None:
         raise error

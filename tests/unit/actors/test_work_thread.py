@@ -25,7 +25,9 @@ async def test_function_runs_in_one_thread_with_the_callers_context() -> None:
     assert first[2] == "the place"
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), StopIteration(), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), GeneratorExit(), StopIteration(), asyncio.CancelledError()]
+)
 async def test_whatever_a_function_raises_is_handed_back(error: BaseException) -> None:
     thread = WorkThread("job-test-0")
 
