@@ -2,7 +2,8 @@
 
 In order: the embedded server if no address is given, the connection, the topology (made on an embedded server, insisted
 on elsewhere), what the engines share, then every actor under one supervisor. SIGTERM or SIGINT asks the node to stop:
-nothing new is taken, work in hand gets `drain_s`; a second signal ends it at once. What no restart mends (the
+nothing new is taken, work in hand gets `drain_s`; a second signal ends it at once. Either way the process ends, if need
+be by force (last_end.py). What no restart mends (the
 connection closed for good, something not permitted, another topology) ends the node with its error.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
+from types import FrameType
 
 import anyio
 import msgspec
@@ -27,6 +29,7 @@ from actors.membership import NodeRecord
 from actors.supervisor import ActorSpec, ActorState, Policy, Supervisor, one_error
 from penstock.config import Config, node_name
 from penstock.errors import Interrupted
+from penstock.last_end import LAST_S, end_within
 from penstock.node import Node, open_node
 from penstock.session import credentials_of, server_folder, server_url, topology_of
 from penstock.wiring import open_engines
@@ -47,6 +50,7 @@ COLLECT_AFTER = (10_000, 20, 50)
 """Objects until Python looks for rings of garbage, and how many looks until it looks further: our objects rarely form
 any. With what is there at the start left out of it for good, a fifth of a busy node's time is saved (measured)."""
 Engines = Callable[[Node], AbstractAsyncContextManager[tuple[ActorSpec, ...]]]
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.5
 SILENT_S = 2.0
 """How long the embedded server may be away before it is started again."""
@@ -71,7 +75,7 @@ async def run_node(
     stop = anyio.Event()
     with one_error():
         async with anyio.create_task_group() as tasks:
-            signals = _Signals(stop, tasks.cancel_scope)
+            signals = _Signals(stop, tasks.cancel_scope, config.drain_s)
             await tasks.start(signals.heed)
             async with _server(config) as server, _connection(config, server) as connection:
                 await _topology(config, connection)
@@ -82,6 +86,8 @@ async def run_node(
                     async with engines(node) as specs:
                         await _run(node, (*_keeper(server, connection), *node.actors(), *specs), signals, on_ready)
             tasks.cancel_scope.cancel()
+    if signals.can_drain:
+        end_within(LAST_S, "the node has ended, and a thread runs on")
     if signals.has_cut_short:
         raise Interrupted("stopped at once, by a second signal; unfinished work comes again elsewhere")
 
@@ -199,23 +205,59 @@ async def _nothing(_connection: Connection) -> AsyncIterator[None]:
 
 
 class _Signals:
-    """The first signal asks to stop, the second one ends the node at once; so does the first while it still starts."""
+    """The first signal asks to stop, the second one ends the node at once; so does the first while it still starts.
 
-    def __init__(self, stop: anyio.Event, everything: anyio.CancelScope) -> None:
+    The process ends even if the node does not: that is seen to where Python hears of the signal, since the loop may be
+    held up. A handler of jobs that takes the signals for itself, or has them ignored, has them taken back."""
+
+    def __init__(self, stop: anyio.Event, everything: anyio.CancelScope, drain_s: float) -> None:
         self.can_drain = False
         self.has_cut_short = False
         self._stop = stop
         self._everything = everything
+        self._drain_s = drain_s
+        self._count = 0
+        self._loops: dict[int, object] = {}
+        """What the event loop wants called."""
 
     async def heed(self, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            task_status.started()
-            async for number in received:
-                name = signal.Signals(number).name
-                if self._stop.is_set() or not self.can_drain:
-                    log.warning("node.cut_short", extra=fields(signal=name))
-                    self.has_cut_short = self._stop.is_set()
-                    self._everything.cancel()
-                    return
-                log.info("node.stopping", extra=fields(signal=name))
-                self._stop.set()
+        with anyio.open_signal_receiver(*SIGNALS) as received:
+            for number in SIGNALS:
+                self._loops[number] = signal.getsignal(number)
+                self._take(number)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep)
+                task_status.started()
+                async for number in received:
+                    name = signal.Signals(number).name
+                    if self._stop.is_set() or not self.can_drain:
+                        log.warning("node.cut_short", extra=fields(signal=name))
+                        self.has_cut_short = self._stop.is_set()
+                        self._everything.cancel()
+                        return
+                    log.info("node.stopping", extra=fields(signal=name))
+                    self._stop.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_S)
+            for number in SIGNALS:
+                if signal.getsignal(number) != self._heard:
+                    name = signal.Signals(number).name
+                    log.warning(
+                        "node.signal_taken", extra=fields(signal=name, do="leave SIGTERM and SIGINT to the node")
+                    )
+                    self._take(number)
+
+    def _take(self, number: int) -> None:
+        signal.signal(number, self._heard)
+        signal.siginterrupt(number, False)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        """Called by Python itself, between any two steps of whatever runs."""
+        self._count += 1
+        drain_s = self._drain_s if self._count == 1 and self.can_drain else 0.0
+        end_within(drain_s + LAST_S, f"{signal.Signals(number).name}, and the node has not ended")
+        loops = self._loops[number]
+        if callable(loops):
+            loops(number, frame)

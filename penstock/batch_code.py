@@ -1,8 +1,8 @@
 """The border to the user's code of a batch: whatever it does is its item's end, or its step's, and nobody else's.
 
 What ends a program elsewhere (SystemExit, KeyboardInterrupt, GeneratorExit, a CancelledError of the code's own making)
-is a failure like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and its item has
-failed; the thread is a daemon, so that the process can end all the same.
+is a failure like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and
+its item has failed; the thread is a daemon, so that the process can end all the same.
 """
 
 from __future__ import annotations
