@@ -7,6 +7,7 @@ Secrets (password, token, nkey seed) are references, `env:NAME` or `file:/path`,
 """
 
 import difflib
+import hashlib
 import os
 import re
 import tomllib
@@ -43,6 +44,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The server's address, several parted by commas; empty: an embedded server in the data folder."""
     data: str = ""
     """Where the embedded server and the SQLite database keep their files; empty: where the system keeps such data."""
+    state: str = ""
+    """Where a node remembers what it last saw of its server; empty: in a folder of the data folder's name and `-state`
+    beside it, so that an older copy of the data that is put back does not bring its own memory along."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     """The embedded server's port on 127.0.0.1; 0: a free one."""
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,32}$", description="1 to 32 of a-z 0-9 _ -")] = "penstock"
@@ -138,6 +142,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         from platformdirs import user_data_path  # not needed by most, and not free
 
         return user_data_path("penstock", appauthor=False)
+
+    def memory_file(self) -> Path:
+        """Return the file for what was last seen of this server and namespace; nothing is made."""
+        data = self.data_folder()
+        folder = Path(self.state).expanduser().resolve() if self.state else data.with_name(f"{data.name}-state")
+        server = hashlib.sha256(f"{self.nats or 'embedded'}/{self.namespace}".encode()).hexdigest()[:16]
+        return folder / f"{server}.json"
 
     def sink_url(self) -> str:
         """Return the sink's URL with its reference resolved. Raises UsageError for a password that was written down."""

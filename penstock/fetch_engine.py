@@ -28,6 +28,7 @@ from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.publisher import Publisher
+from streams.store_memory import StoreMemory
 
 __all__ = ["FetchEngine", "open_fetch_engine"]
 
@@ -45,6 +46,7 @@ class _Shared:
     sources: Sources
     transport: Transport
     measures: Measures
+    memory: StoreMemory
     clock: Clock
     stop: anyio.Event
 
@@ -59,7 +61,8 @@ class FetchEngine:
         self.fetcher = _fetcher(shared)
         self.allocator = _allocator(shared)
         self.monitor = _monitor(shared)
-        self.revenants = Revenants(shared.connection, [shared.connection.namespace.stream("SLICES")])
+        slices = shared.connection.namespace.stream("SLICES")
+        self.revenants = Revenants(shared.connection, [slices], shared.memory)
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever consumes comes before whoever produces for it."""
@@ -156,6 +159,7 @@ async def open_fetch_engine(
     publisher: Publisher,
     members: Members,
     settings: LiveSettings,
+    memory: StoreMemory,
     clock: Clock,
     stop: anyio.Event,
 ) -> AsyncIterator[FetchEngine]:
@@ -175,6 +179,7 @@ async def open_fetch_engine(
             sources=Sources(bucket("SETTINGS")),
             transport=transport,
             measures=Measures(),
+            memory=memory,
             clock=clock,
             stop=stop,
         )

@@ -97,5 +97,5 @@ async def open_jobs_engine(
             handlers=handlers,
             timer=timer,
             recurring=recurring,
-            revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")]),
+            revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory),
         )

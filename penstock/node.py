@@ -10,12 +10,15 @@ from actors.events import Events
 from actors.membership import Members, NodeRecord, Status
 from actors.settings_history import earlier_values
 from actors.settings_watch import LiveSettings
+from actors.store_watch import StoreWatch
 from actors.supervisor import ActorSpec, Policy
 from penstock.config import Config
+from penstock.session import topology_of
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.connection import Connection
 from streams.publisher import Publisher
+from streams.store_memory import StoreMemory, boot_id
 
 __all__ = ["Node", "open_node"]
 
@@ -34,6 +37,7 @@ class Node:
     members: Members
     settings: LiveSettings
     events: Events
+    memory: StoreMemory
     stop: anyio.Event
     clock: Clock = SYSTEM
     status: Callable[[], Status] = field(default=Status)
@@ -46,6 +50,7 @@ class Node:
         """Return the actors that every node runs, whatever its roles; the others stand on them."""
         return (
             ActorSpec(name="connection", role="", run=self._watch_connection, policy=AT_ONCE),
+            ActorSpec(name="store", role="", run=StoreWatch(self.connection, self.memory).run),
             ActorSpec(name="events", role="", run=self.events.run),
             ActorSpec(name="settings", role="", run=self.settings.run, policy=AT_ONCE),
             ActorSpec(name="members", role="", run=self.members.run, policy=AT_ONCE),
@@ -82,9 +87,21 @@ async def open_node(
             status=lambda: node.status(),
             tell=events.tell,
         )
-        node = Node(config, connection, publisher, members, settings, events, stop)
+        node = Node(config, connection, publisher, members, settings, events, _memory(config, connection), stop)
         remove = connection.on_reconnect(members.beat_soon)
         try:
             yield node
         finally:
             remove()
+
+
+def _memory(config: Config, connection: Connection) -> StoreMemory:
+    """Return the node's memory of the streams that hold truth, and of the work queues."""
+    streams = topology_of(config).all_streams()
+    return StoreMemory(
+        connection,
+        [stream.name for stream in streams if stream.holds_truth or stream.retention == "workqueue"],
+        file=config.memory_file(),
+        survives_power=config.profile == "safe",
+        boot=boot_id(),
+    )

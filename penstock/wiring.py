@@ -27,6 +27,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         publisher=node.publisher,
         members=node.members,
         settings=node.settings,
+        memory=node.memory,
         clock=node.clock,
         stop=node.stop,
     )

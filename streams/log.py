@@ -17,6 +17,7 @@ from streams.frames import Message
 __all__ = [
     "Extent",
     "LogEntry",
+    "count_of",
     "delete_entry",
     "entry_at",
     "extent_of",
@@ -156,6 +157,13 @@ async def purge_subject(connection: Connection, stream: str, subject: str, *, be
     limit = {"seq": before_seq} if before_seq else {}
     answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject, **limit})
     return int(answer["purged"])
+
+
+async def count_of(connection: Connection, stream: str, subject: str) -> int:
+    """Return how many messages there are whose subject matches. Raises NoStream, Disconnected."""
+    request = {"seq": 1, "next_by_subj": subject, "batch": 1}
+    messages, end = await get_batch(connection, stream, request, timeout_s=TIMEOUT_S)
+    return len(messages) + int(end.headers.get("Nats-Num-Pending", "0"))
 
 
 async def extent_of(connection: Connection, stream: str) -> Extent:

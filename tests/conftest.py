@@ -59,6 +59,14 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory
     return {"asyncio": asyncio.new_event_loop}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What nodes remember of their servers stays out of the folders of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def binary() -> Path:
     """The nats-server to run. Without one a test is skipped at a desk, and fails in CI."""

@@ -33,6 +33,7 @@ from streams.log import read_log
 from streams.messages import FetchEvent, Order, decode_event, decode_orders
 from streams.publisher import Publisher
 from streams.specs import wanted
+from streams.store_memory import StoreMemory
 from streams.topology import apply
 
 QUICK: Mapping[str, object] = {
@@ -107,6 +108,7 @@ async def running_node(
         publisher=publisher,
         members=members,
         settings=settings,
+        memory=StoreMemory(connection, ()),
         clock=SYSTEM,
         stop=stop,
     )

@@ -15,6 +15,7 @@ from actors.revenants import Revenants
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.server import EmbeddedServer
+from streams.store_memory import StoreMemory
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.server import add_stream, stream_state, until_written
 
@@ -94,8 +95,11 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
     await delivery.ack_sync()
     await jobs.add("other")
     await until_written(own_server)
+    stream = jobs.namespace.stream("JOBS")
+    memory = StoreMemory(jobs.connection, [stream], survives_power=True)
+    await memory.look()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(Revenants(jobs.connection, [jobs.namespace.stream("JOBS")]).run)
+        await tasks.start(Revenants(jobs.connection, [stream], memory).run)
         await own_server.kill()
         await own_server.start()
         with anyio.fail_after(30):

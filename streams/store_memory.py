@@ -1,0 +1,154 @@
+"""What was last seen of the server's streams, and so whether they are as they were after a crash.
+
+A stream's last sequence never goes back while its files are whole. One that is lower than it was seen before has lost
+what was stored since: the machine lost its power before it was written, or an older copy of the files was put in place.
+It is remembered in memory, and in a small file for whoever starts next. That file stands apart from the server's
+folder, so that a copy that is put back does not bring its own memory along.
+
+Where nothing is remembered it cannot be known, and what consumers have settled is *in doubt*. A machine that was not
+started again since (Linux tells it by its boot id) has lost nothing, nor has a server that syncs always.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from streams.connection import Connection
+from streams.errors import NoStream
+
+__all__ = ["Seen", "StoreMemory", "WentBack", "boot_id", "compared"]
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A stream at one moment: when it was made, as the server writes it, and its last sequence."""
+
+    created: str
+    last_seq: int
+
+
+class WentBack(NamedTuple):
+    """A stream that is behind what was seen of it: its last sequence was `had`, and is `has` now. `is_another`: it was
+    made anew since, or an older one was put in its place."""
+
+    stream: str
+    had: int
+    has: int
+    is_another: bool
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    boot: str
+    streams: dict[str, Seen]
+
+
+def boot_id() -> str:
+    """Return what names this start of the machine; empty where the system does not tell."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def compared(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[WentBack]:
+    """Return the streams that are behind what was seen of them; those that are not there now are not told."""
+    return [
+        WentBack(name, had.last_seq, now[name].last_seq, had.created != now[name].created)
+        for name, had in before.items()
+        if name in now and (now[name].last_seq < had.last_seq or now[name].created != had.created)
+    ]
+
+
+class StoreMemory:
+    """One node's memory of some streams. `file` None: none beyond this process. `survives_power`: what is acknowledged
+    is synced."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        streams: Sequence[str],
+        *,
+        file: Path | None = None,
+        survives_power: bool = False,
+        boot: str = "",
+    ) -> None:
+        self._connection = connection
+        self._names = tuple(streams)
+        self._file = file
+        self._survives_power = survives_power
+        self._boot = boot
+        self._seen: dict[str, Seen] | None = None
+        self._in_doubt: set[str] = set()
+        self._doubted = anyio.Event()
+        self.is_fresh = False
+        """Whether there was a look since the last reconnect."""
+
+    def is_in_doubt(self, stream: str) -> bool:
+        """True if what the consumers of this stream settled may be ahead of what it holds."""
+        return stream in self._in_doubt
+
+    def has_settled(self, stream: str) -> None:
+        """Take the word of whoever had it handed out again: it is in doubt no more."""
+        self._in_doubt.discard(stream)
+
+    async def doubted(self) -> None:
+        """Wait until something is in doubt that was not before."""
+        await self._doubted.wait()
+
+    def reconnected(self) -> None:
+        """Hear that there was a reconnect: the server may have been started again."""
+        self.is_fresh = False
+
+    async def look(self) -> list[WentBack]:
+        """See what there is now, remember it, and return what went back. Raises Disconnected, OutcomeUnknown."""
+        now = {name: seen for name in self._names if (seen := await self._ask(name)) is not None}
+        if self._seen is None:
+            kept = await anyio.to_thread.run_sync(self._read)
+            before = kept.streams if kept else {}
+            is_same_boot = kept is not None and self._boot != "" and kept.boot == self._boot
+            is_sure = self._survives_power or is_same_boot
+        else:
+            before, is_sure = self._seen, True
+        behind = compared(before, now)
+        if behind or not is_sure:
+            self._in_doubt = set(self._names)
+            self._doubted.set()
+            self._doubted = anyio.Event()
+        self.is_fresh = True
+        if now != self._seen:
+            self._seen = now
+            await anyio.to_thread.run_sync(self._write, _Kept(self._boot, now))
+        return behind
+
+    async def _ask(self, name: str) -> Seen | None:
+        try:
+            answer = await self._connection.api(f"STREAM.INFO.{name}")
+        except NoStream as error:
+            if error.code == 503:
+                raise
+            return None
+        return Seen(answer["created"], answer["state"]["last_seq"])
+
+    def _read(self) -> _Kept | None:
+        if self._file is None:
+            return None
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            return None  # nothing is remembered, and so nothing is sure
+
+    def _write(self, kept: _Kept) -> None:
+        if self._file is None:
+            return
+        with suppress(OSError):  # no room, no right: then whoever starts next knows less
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            draft.write_bytes(msgspec.json.encode(kept))
+            draft.replace(self._file)

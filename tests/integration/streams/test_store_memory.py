@@ -1,0 +1,107 @@
+"""A node knows of its server's streams what was last seen of them, and whether that can still be true."""
+
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+
+from streams.connection import Connection, connect
+from streams.errors import StreamError
+from streams.server import EmbeddedServer
+from streams.store_memory import StoreMemory, WentBack
+from tests.support.server import add_stream
+
+
+async def things(connection: Connection, count: int) -> str:
+    stream = await add_stream(connection, "THINGS")
+    for number in range(count):
+        await connection.request(connection.namespace.subject("things", str(number)))
+    return stream
+
+
+async def look(memory: StoreMemory) -> list[WentBack]:
+    """Look as soon as the server answers again."""
+    with anyio.fail_after(30):
+        while True:
+            try:
+                return await memory.look()
+            except StreamError:
+                await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("boot_before", "boot_now", "survives_power", "in_doubt"),
+    [
+        ("a", "a", False, False),
+        ("a", "b", False, True),
+        ("a", "", False, True),
+        ("", "", False, True),
+        (None, "a", False, True),
+        ("a", "b", True, False),
+        (None, "", True, False),
+    ],
+)
+async def test_only_who_knows_that_nothing_was_lost_is_in_no_doubt(
+    connection: Connection,
+    tmp_path: Path,
+    boot_before: str | None,
+    boot_now: str,
+    survives_power: bool,
+    in_doubt: bool,
+) -> None:
+    stream, file = await things(connection, 3), tmp_path / "state" / "seen.json"
+    if boot_before is not None:
+        before = StoreMemory(connection, [stream], file=file, boot=boot_before, survives_power=True)
+        assert await before.look() == []
+    memory = StoreMemory(connection, [stream], file=file, boot=boot_now, survives_power=survives_power)
+    assert await memory.look() == []
+    assert memory.is_fresh
+    assert memory.is_in_doubt(stream) is in_doubt
+    memory.has_settled(stream)
+    await memory.look()
+    assert not memory.is_in_doubt(stream)
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_an_older_copy_of_the_files_is_told(own_server: EmbeddedServer, tmp_path: Path, is_alive: bool) -> None:
+    store, copy, file = own_server.store / "jetstream", tmp_path / "copy", tmp_path / "seen.json"
+    async with connect(own_server.url, name="test") as connection:
+        stream = await things(connection, 3)
+        memory = StoreMemory(connection, [stream], file=file, boot="a", survives_power=True)
+        assert await memory.look() == []
+        await own_server.stop()
+        shutil.copytree(store, copy)
+        await own_server.start()
+        assert await look(memory) == []
+        await connection.request(connection.namespace.subject("things", "more"))
+        assert await memory.look() == []
+        await own_server.stop()
+        shutil.rmtree(store)
+        shutil.copytree(copy, store)
+        await own_server.start()
+        if not is_alive:
+            memory = StoreMemory(connection, [stream], file=file, boot="a", survives_power=True)
+        [behind] = await look(memory)
+        assert (behind.stream, behind.had, behind.has, behind.is_another) == (stream, 4, 3, False)
+        assert memory.is_in_doubt(stream)
+        assert await memory.look() == []
+
+
+async def test_a_killed_server_leaves_no_doubt(own_server: EmbeddedServer) -> None:
+    async with connect(own_server.url, name="test") as connection:
+        stream = await things(connection, 3)
+        memory = StoreMemory(connection, [stream], survives_power=True)
+        await memory.look()
+        await own_server.kill()
+        await own_server.start()
+        assert await look(memory) == []
+        assert not memory.is_in_doubt(stream)
+
+
+async def test_what_cannot_be_written_down_is_remembered_by_the_process(connection: Connection, tmp_path: Path) -> None:
+    stream, nowhere = await things(connection, 1), tmp_path / "file" / "seen.json"
+    nowhere.parent.write_text("in the way")
+    memory = StoreMemory(connection, [stream], file=nowhere, boot="a")
+    assert await memory.look() == []
+    assert await memory.look() == []
