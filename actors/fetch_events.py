@@ -108,6 +108,7 @@ def hole_made(source: SourceKey, hole: Hole, now_ms: int) -> HoleMade:
         attempts=hole.attempts,
         at_ms=now_ms,
         reason=hole.reason,
+        missing=hole.short.missing if hole.short else 0,
     )
 
 

@@ -91,12 +91,17 @@ def hole_letter(source: SourceKey, hole: Hole) -> DeadLetter:
 
 def hole_notice(source: SourceKey, hole: Hole) -> Notice:
     """Return what an administrator is told of a hole."""
+    facts: dict[str, str | int] = {"start_ms": hole.start_ms, "end_ms": hole.end_ms}
+    text, short = f"{hole.slice_id} was given up after {hole.attempts} attempts: {hole.reason}", hole.short
+    if short is not None:
+        facts |= {"missing": short.missing, "listed": short.listed}
+        text = f"{hole.slice_id} is not whole: {hole.reason}"
     return Notice(
         kind="hole",
         source=str(source),
-        text=f"{hole.slice_id} was given up after {hole.attempts} attempts: {hole.reason}",
+        text=text,
         what_to_do=f"penstock holes redrive {source} {hole.slice_id}, or accept it",
-        facts={"start_ms": hole.start_ms, "end_ms": hole.end_ms},
+        facts=facts,
     )
 
 

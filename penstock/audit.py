@@ -49,7 +49,8 @@ class Finding(Struct, frozen=True):
 
 
 class Audit(Struct):
-    """What became of an audit: rows listed, and how many of each fate; the first 1,000 that are late or missed."""
+    """What became of an audit: rows listed, and how many of each fate; the first 1,000 that are late or missed.
+    `short`: what the platform counts and did not hand out this time; `is_cut_off`: a list of it broke off."""
 
     listed: int = 0
     stored: int = 0
@@ -59,7 +60,14 @@ class Audit(Struct):
     missed: int = 0
     requests: int = 0
     is_proven: bool = True
+    short: int = 0
+    is_cut_off: bool = False
     findings: list[Finding] = []
+
+    @property
+    def is_good(self) -> bool:
+        """True if all that is listed should be there and is, as far as the platform lets anybody see all of it."""
+        return not (self.late or self.missed or self.short or self.is_cut_off)
 
     def count(self, fate: Fate) -> None:
         setattr(self, fate, getattr(self, fate) + 1)
@@ -142,6 +150,8 @@ async def audit(
             listed |= {row.key: row._replace(body=b"") for row in await asker.ask(reading, ask)}
             progress((ask.window.end_ms - coverage.start_ms) / (coverage.end_ms - coverage.start_ms))
         told.requests += reading.result.requests
+        told.short += reading.result.missing
+        told.is_cut_off = told.is_cut_off or any(not part.missing for part in reading.result.short)
         told.is_proven = told.is_proven and reading.result.is_proven and not reading.bad
         if len(listed) >= MOST_LISTED or window.end_ms >= min(coverage.end_ms, now_ms):
             _judge(listed, await stored.missing(listed, since_ms=coverage.start_ms), known, told)

@@ -7,6 +7,9 @@ backfill) the events are all there is.
 
 A read of an older epoch counts behind the frontier, where a rewind let it stand. Beyond the frontier only the present
 epoch counts: somebody asked for that time to be read again. A hole is closed by any later read of the same window.
+
+Time that is known to be short of what the platform lists does not count as read, whichever look found it out; only a
+later read that the platform's count proved makes up for it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,17 +156,18 @@ def _unread(
     """Return the open slice or hole for which this time does not count as read.
 
     A tail slice that is open is unread by the ledger's word, whatever was read before. What backfills and second looks
-    have open or lost matters only where nothing else has read it: `pass_name` is empty for a hole read again."""
+    have open or lost matters only where nothing else has read it (`pass_name` is empty for a hole read again), or where
+    it is known that what was read is not all."""
     if ledger is None:
         return None
     is_tiled = ledger.start_ms <= at_ms < ledger.frontier_ms
     for held in covering:
-        if isinstance(held, OpenSlice) and held.kind == "t":
+        if isinstance(held, OpenSlice) and (held.kind == "t" or held.short is not None):
             return held
     for hole in covering:
         if not isinstance(hole, Hole) or not _holds(hole, ledger, at_ms, is_tiled=is_tiled):
             continue
-        if not any(event.finished_ms > hole.since_ms for event in reads):
+        if not any(event.finished_ms > hole.since_ms and (event.is_proven or not hole.short) for event in reads):
             return hole
     if reads:
         return None
@@ -172,10 +176,10 @@ def _unread(
 
 
 def _holds(hole: Hole, ledger: Ledger, at_ms: int, *, is_tiled: bool) -> bool:
-    """True if the hole says that this time was not read, and not only that one more look at it failed."""
+    """True if the hole says that this time was not read, or not wholly, and not only that one more look failed."""
     if hole.epoch != ledger.epoch and at_ms >= ledger.frontier_ms:
         return False
-    return hole.kind == "t" or (hole.kind == "b" and (not hole.pass_name or not is_tiled))
+    return hole.kind == "t" or hole.short is not None or (hole.kind == "b" and (not hole.pass_name or not is_tiled))
 
 
 def _merged(pieces: Sequence[_Piece]) -> Iterator[Stretch]:
@@ -220,9 +224,11 @@ def _reason(about: OpenSlice | Hole | None) -> str:
     match about:
         case OpenSlice():
             who = f"held by {about.holder}" if about.is_taken else "waiting"
-            return f"{who}, attempt {about.attempt}" + (f": {about.reason}" if about.reason else "")
+            why = about.reason or (str(about.short) if about.short else "")
+            return f"{who}, attempt {about.attempt}" + (f": {why}" if why else "")
         case Hole():
             accepted = f" (accepted by {about.accepted_by})" if about.accepted_by else ""
-            return f"given up after {about.attempts} attempts: {about.reason}{accepted}"
+            known = f"{about.short}; " if about.short and not about.reason.startswith("short") else ""
+            return f"{known}given up after {about.attempts} attempts: {about.reason}{accepted}"
         case None:
             return ""

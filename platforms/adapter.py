@@ -101,13 +101,15 @@ class BadRow(NamedTuple):
 
 
 class Page(Struct):
-    """One answer, read. `next` is the platform's opaque token or the next URL; `total` counts the whole window."""
+    """One answer, read. `next` is the platform's opaque token or the next URL; `total` counts the whole window.
+    `has_more`: the platform says that there is more, whether or not it names a way to it."""
 
     rows: list[Row]
     next: str | None = None
     total: int | None = None
     server_time_ms: int | None = None
     bad: list[BadRow] = msgspec.field(default_factory=list)
+    has_more: bool = False
 
 
 EMPTY_PAGE = Page(rows=[], total=0)
@@ -167,12 +169,14 @@ class PageRules(Struct, frozen=True):
 
     `one`: a window is halved until it fits one answer, and `next` is used only where it can be halved no further.
     `token`, `link`: follow `Page.next` to its end. size: what is asked for; the platform must really keep to it where
-    there is no total. has_live_total: each page counts anew, so the last one tells the total at the end and nobody has
+    there is no total. has_next: an answer that is not the last one names the way to the next, so a full one that names
+    none is the last. has_live_total: each page counts anew, so the last one tells the total at the end and nobody has
     to ask again; leave it out where a token may carry the first count along. most_requests ends a reading that does not
     come to an end by itself."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Positive = 100
+    has_next: bool = False
     has_total: bool = False
     has_live_total: bool = False
     most_requests: Positive = 5_000

@@ -246,6 +246,7 @@ def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declarati
         pages=PageRules(
             style=pages.style,
             size=pages.size,
+            has_next=bool(pages.next or pages.next_header),
             has_total=bool(pages.total or pages.total_header),
             has_live_total=pages.total_is_live,
             most_requests=pages.most_requests,

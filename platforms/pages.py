@@ -39,6 +39,7 @@ class PageReader:
         """Return the page; BrokenContract when the body is not what was declared, Garbled when it is no whole JSON."""
         values = self._decode(response.body)
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
+        page.has_more = values.get("more") is True
         page.server_time_ms = self._clock(values, response.headers)
         self._rows.read(values.get("rows") or (), page)
         return page

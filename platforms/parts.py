@@ -24,17 +24,27 @@ class Part:
         self.page: str | None = None
         self.pages = 0
         self.first_total: int | None = None
+        self.last_total: int | None = None
+        self.is_cut_off = False
         self.is_counting = False
         self.keys: set[str] = set()
         self._turned: set[str] = set()
 
-    def take(self, page: Page, total: int | None) -> None:
+    def take(self, page: Page, total: int | None, rules: PageRules) -> None:
         if self.pages == 0:
             self.first_total = total
+        if total is not None:
+            self.last_total = total
+        self.is_cut_off = total is None and is_cut_off(page, rules)
         self.pages += 1
         self.keys.update([row.key for row in page.rows])
         # a bad row was listed and counted all the same
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
+
+    @property
+    def missing(self) -> int:
+        """How many orders more the platform counts than it has listed."""
+        return max(0, (self.last_total or 0) - len(self.keys))
 
     def turn(self, page: str | None) -> None:
         assert page is not None  # `decide` says more only when there is more
@@ -53,16 +63,23 @@ def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_s
         return "done" if is_counted and total == part.first_total else _mend(part, can_split)
     if part.pages == 1 and is_counted:
         return "done"
-    is_cut_short = total is not None or page.next is not None or len(page.rows) >= rules.size
+    is_full = len(page.rows) + len(page.bad) >= rules.size
+    is_cut_short = total is not None or page.next is not None or page.has_more or is_full
     if rules.style == "one" and part.pages == 1 and is_cut_short and can_split:
         return "split"
     if page.next is not None:
         return "more"
     if part.first_total is None:
-        return "unproven"
-    if is_counted and rules.has_live_total:
+        return _mend(part, can_split) if page.has_more else "unproven"
+    if is_counted and rules.has_live_total and total is not None:
         return "done" if total == part.first_total else _mend(part, can_split)
     return "count" if is_counted else _mend(part, can_split)
+
+
+def is_cut_off(page: Page, rules: PageRules) -> bool:
+    """Return whether this is not the end of the list, as far as the page itself can tell, and names no way on."""
+    is_full = not rules.has_next and rules.style == "one" and len(page.rows) + len(page.bad) >= rules.size
+    return page.next is None and (page.has_more or is_full)
 
 
 def _mend(part: Part, can_split: bool) -> Step:

@@ -15,7 +15,8 @@ A window is read as a stack of parts, earliest first. A part is closed when its 
 equal the platform's total, and, when it took more than one answer, the total asked for again at the end. One answer is
 one snapshot: nothing can move while it is made. A part that does not add up is cut into smaller ones and read again.
 Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that comes again) it is read three
-times at most, then what came is taken and the result is marked unproven.
+times at most, then what came is taken and the result is marked unproven; where the platform counts more orders than it
+handed out, or ends a list where it says that it does not end, the result says where and by how much it is *short*.
 
 Orders that change while one pages leave the window (their new version belongs to a later one) and move others under the
 reader; that is what the count at the end finds out. What it cannot find out is one order leaving while another comes in
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from platforms.adapter import BadRow, Declaration, Page, Row
+from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, Row
 from platforms.bounds import Asked, Window
 from platforms.errors import BrokenContract
 from platforms.parts import Part, Step, cut_window, decide, parts_for, said
@@ -45,12 +46,21 @@ class Ask(NamedTuple):
     page: str | None
 
 
+class Short(NamedTuple):
+    """A part of the window that is known not to be whole: `missing` of `listed` orders; 0 of 0 where nobody counts."""
+
+    window: Window
+    missing: int
+    listed: int
+
+
 class ReadingResult(Struct, frozen=True):
     """What became of a window.
 
     distinct: keys handed out. requests: answers fed, and splits. cut: rows that belong to the neighbours. strays: rows
     from outside what was asked for, which were handed out all the same. missing: orders that the totals speak of and
-    that were not to be had, however small the parts. bad: rows set aside. Without a total nothing is proven."""
+    that were not to be had, however small the parts; short: in which of them. is_counted: each part has a total,
+    right or wrong. bad: rows set aside. Without a total nothing is proven."""
 
     distinct: int
     is_proven: bool
@@ -58,6 +68,8 @@ class ReadingResult(Struct, frozen=True):
     cut: int
     strays: int
     missing: int
+    short: tuple[Short, ...]
+    is_counted: bool
     bad: tuple[BadRow, ...]
 
 
@@ -82,8 +94,9 @@ class Reading:
         longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen what is asked for
         self._todo = [Part(piece) for piece in reversed(cut_window(window, longest_ms, step_ms))]
         self._versions: dict[str, int] = {}
-        self._is_proven = True
-        self._requests = self._cut = self._strays = self._missing = 0
+        self._is_proven = self._is_counted = True
+        self._requests = self._cut = self._strays = 0
+        self._short: list[Short] = []
         self._bad: dict[BadRow, None] = {}
         self.server_time_ms: int | None = None
 
@@ -115,8 +128,10 @@ class Reading:
         self._requests += 1
         self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
         rows = self._inside(self._set_aside(page), part.window)
-        total = page.total if self._rules.has_total else None
-        part.take(page, total)
+        # "nothing there" in the middle of a list is the end of the list, and counts nothing
+        is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page is not None)
+        total = page.total if is_a_count else None
+        part.take(page, total, self._rules)
         step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
         self._move(part, step, page.next, total)
         return self._fresh(rows)
@@ -140,7 +155,9 @@ class Reading:
             requests=self._requests,
             cut=self._cut,
             strays=self._strays,
-            missing=self._missing,
+            missing=sum(part.missing for part in self._short),
+            short=tuple(self._short),
+            is_counted=self._is_counted,
             bad=self.bad,
         )
 
@@ -194,7 +211,9 @@ class Reading:
         match step:
             case "done" | "unproven":
                 self._is_proven = self._is_proven and step == "done"
-                self._missing += max(0, (total or 0) - len(part.keys))
+                self._is_counted = self._is_counted and part.last_total is not None
+                if part.missing or part.is_cut_off:
+                    self._short.append(Short(part.window, part.missing, part.last_total or 0))
                 self._todo.pop()
             case "more":
                 part.turn(next_page)

@@ -154,7 +154,8 @@ class SourceThrottled(Struct, frozen=True, kw_only=True, tag="source_throttled")
 
 class HoleMade(Struct, frozen=True, kw_only=True, tag="hole_made"):
     """A slice was given up on. The watermark waits in front of it until a person accepts or re-drives it.
-    `at_ms` is the time in the ledger: it tells this hole from a later one of the same slice."""
+    `at_ms` is the time in the ledger: it tells this hole from a later one of the same slice. `missing`: it was read,
+    and the platform counts so many orders more than it hands out."""
 
     platform: str
     source: str
@@ -164,6 +165,7 @@ class HoleMade(Struct, frozen=True, kw_only=True, tag="hole_made"):
     attempts: int
     at_ms: int
     reason: str
+    missing: int = 0
 
 
 class HoleClosed(Struct, frozen=True, kw_only=True, tag="hole_closed"):

@@ -15,7 +15,7 @@ import msgspec
 from actors.actor import Ack, Forget, GiveBack, Work
 from actors.fetch_events import hole_made, slice_failed, slice_split, source_parked, source_throttled
 from actors.model import holding
-from actors.model.ledger import Ledger, OpenSlice, find_open
+from actors.model.ledger import Ledger, OpenSlice, Shortfall, find_open
 from actors.model.settings import FetchSettings
 from actors.sources import SourceKey
 from streams.messages import FetchEvent
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "ReadSlice",
     "Refused",
+    "Short",
     "Standing",
     "Stored",
     "Throttled",
@@ -51,6 +52,13 @@ work that can start, and the slice is offered again at its end."""
 
 class Stored(msgspec.Struct, frozen=True):
     """Every order of the window is in the stream, and so is the event that says so."""
+
+
+class Short(msgspec.Struct, frozen=True):
+    """The window came to an end, what it listed is in the stream, and it is known that this is not all."""
+
+    reason: str
+    short: Shortfall
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -98,7 +106,7 @@ class Hopeless(msgspec.Struct, frozen=True):
     reason: str
 
 
-Outcome = Stored | Failed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
+Outcome = Stored | Short | Failed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
 
 Standing = Literal["ours", "unknown", "elsewhere"]
 """What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
@@ -221,6 +229,11 @@ def _move(ended: Ended) -> Move:
     match outcome:
         case Stored():
             return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms)
+        case Short(reason=reason, short=short):
+            policy, chance = ended.settings.retry_policy, ended.chance
+            return lambda ledger, now_ms: holding.fall_short(
+                ledger, slice_id, fence, short, reason, policy, now_ms, chance=chance
+            )
         case Failed(reason=reason, least_wait_ms=wait_ms):
             return _failure(ended, reason, wait_ms)
         case TimedOut(reason=reason) if not 0 < ended.settings.split_after < ended.slice.attempt:

@@ -1,4 +1,5 @@
-"""What a reading lists, as it is stored: which rows are new, how they fit messages, and letters for the bad ones."""
+"""What a reading lists, as it is stored: which rows are new, how they fit messages, letters for the bad ones, and
+whether it is known that more is listed than was to be had."""
 
 from __future__ import annotations
 
@@ -6,12 +7,15 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from actors.digests import row_hash
-from actors.fetcher.decisions import ReadSlice
+from actors.fetcher.decisions import ReadSlice, Short
+from actors.model.ledger import Shortfall
 from platforms.adapter import BadRow, Row
+from platforms.reading import ReadingResult
+from platforms.times import TimeStyle
 from streams.messages import DeadLetter, dead_body
 from streams.subjects import token_of
 
-__all__ = ["bad_letter", "pages_of", "take_new"]
+__all__ = ["bad_letter", "pages_of", "shortness", "take_new"]
 
 PAGE_BYTES = 256 * 1024
 """Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
@@ -55,3 +59,26 @@ def bad_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
         body=body,
         is_base64=is_base64,
     )
+
+
+def shortness(result: ReadingResult, before: Shortfall | None) -> Short | None:
+    """Return by how much a window is known to be short; None if it is not. `before`: what it was short by when it was
+    last read; a reading that the platform did not count does not show that it is whole by now."""
+    if result.short:
+        short = Shortfall(result.missing, sum(part.listed for part in result.short if part.missing))
+        return Short(f"{short}: {_told(result)}", short)
+    if before is not None and before.missing and not result.is_counted:
+        return Short(f"{before} when it was last counted; this time the platform told no total", before)
+    return None
+
+
+def _told(result: ReadingResult) -> str:
+    first = max(result.short, key=lambda part: part.missing)
+    start, end = (TimeStyle("iso_z").write(at_ms) for at_ms in (first.window.start_ms, first.window.end_ms))
+    if first.missing:
+        had = first.listed - first.missing
+        what = f"the platform counts {first.listed} orders from {start} to {end} and hands out {had}"
+    else:
+        what = f"the platform's list of orders from {start} to {end} breaks off"
+    more = f", and so in {len(result.short) - 1} more places" if len(result.short) > 1 else ""
+    return f"{what}{more}; nothing smaller can be asked for"

@@ -2,7 +2,7 @@
 
 Order: orders confirmed, then the digest, then the event that says the slice was read; only then `Stored`, which lets
 the ledger complete it. A crash anywhere before repeats the window; orders carry their id and version, so a repeat is
-harmless.
+harmless. A window that is known not to be whole is no completed slice: its orders are stored, and it ends as `Short`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from actors.fetcher.decisions import (
     Outcome,
     ReadSlice,
     Refused,
+    Short,
     Stored,
     TimedOut,
     TooWide,
 )
 from actors.fetcher.logins import Logins
-from actors.fetcher.rows import bad_letter, pages_of, take_new
+from actors.fetcher.rows import bad_letter, pages_of, shortness, take_new
 from actors.fetcher.session import IN_PLACE_MS, Patience, Session, Stopped
 from actors.logs import fields
 from actors.measures import Measures
@@ -119,7 +120,7 @@ class WindowReader:
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
-    async def _read(self, work: ReadSlice, patience: Patience) -> Stored:
+    async def _read(self, work: ReadSlice, patience: Patience) -> Stored | Short:
         started_ms = self._clock.now_ms()
         adapter = self._sources.adapter(work.source)
         await self._wait_for_clock(work, adapter, patience)
@@ -144,9 +145,10 @@ class WindowReader:
         reach("publish")
         if work.settings.again_ms and fresh:
             await self._digests.put(work.source, work.slice, fresh, keep_ms=max(work.settings.again_ms))
-        await self._store_events(work, reading.result, len(fresh), started_ms)
+        short = shortness(reading.result, work.slice.short)
+        await self._store_events(work, reading.result, len(fresh), started_ms, is_whole=short is None)
         reach("tell")
-        return Stored()
+        return short or Stored()
 
     def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> Session:
         return Session(
@@ -237,13 +239,17 @@ class WindowReader:
             raise Stopped(TooWide(f"{orders} orders may not enter at once: {error}")) from None
         await patience.wait(wait_ms)
 
-    async def _store_events(self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int) -> None:
-        now_ms = self._clock.now_ms()
-        told: list[FetchEvent] = [
-            slice_completed(work.source, work.slice, result, started_ms=started_ms, now_ms=now_ms, new_rows=new_rows)
-        ]
+    async def _store_events(
+        self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool
+    ) -> None:
+        now_ms, piece = self._clock.now_ms(), work.slice
+        told: list[FetchEvent] = []
+        if is_whole:
+            told.append(
+                slice_completed(work.source, piece, result, started_ms=started_ms, now_ms=now_ms, new_rows=new_rows)
+            )
         if work.slice.kind == "a" and new_rows:
-            told.append(late_orders(work.source, work.slice, new_rows, now_ms))
+            told.append(late_orders(work.source, piece, new_rows, now_ms))
         await self._store([outgoing_event(self._namespace, event) for event in told])
 
     async def _store(self, messages: list[Outgoing]) -> None:

@@ -36,7 +36,8 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
     Tail: whole slices up to `now - settle`, while fewer than `max_open` tail slices are open and fewer than `max_holes`
     holes are listed (a source that fails everywhere must not dig on for ever). Backfills and second looks: while fewer
     than `back_open` slices of their kind are open, the passes in turn. Nothing while the source is paused or parked.
-    A window listed as a hole is taken off the holes when it is cut again: it is being read again."""
+    A window listed as a hole is taken off the holes when it is cut again: it is being read again. What it was short by
+    goes with it."""
     if ledger.state != "running":
         return ledger
     tail = _cut_tail(ledger, settings, now_ms)
@@ -44,6 +45,7 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
     back, passes = _cut_passes(ledger, passes, settings, now_ms)
     if not tail and not back:
         return ledger
+    back = [_with_shortfall(held, ledger.holes) for held in back]
     after = replace(ledger, frontier_ms=tail[-1].end_ms if tail else ledger.frontier_ms, passes=passes)
     return revised(after, open=in_order((*ledger.open, *tail, *back)), holes=_not_again(ledger.holes, back))
 
@@ -184,6 +186,11 @@ def _cut_moments(ledger: Ledger, settings: FetchSettings) -> list[int]:
         if piece is not None:
             moments.append(_due_ms(piece, each, settings))
     return moments
+
+
+def _with_shortfall(held: OpenSlice, holes: tuple[Hole, ...]) -> OpenSlice:
+    short = next((hole.short for hole in holes if hole.short and same_slice(hole, held)), None)
+    return replace(held, short=short) if short else held
 
 
 def _not_again(holes: tuple[Hole, ...], back: list[OpenSlice]) -> tuple[Hole, ...]:

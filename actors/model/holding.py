@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.model.backoff import Backoff, next_delay_ms
-from actors.model.ledger import Hole, Ledger, OpenSlice, find_open, revised
+from actors.model.ledger import Hole, Ledger, OpenSlice, Shortfall, find_open, revised
 from actors.model.settings import FetchSettings
 from actors.model.slices import MalformedSliceId, middle_ms, parse_slice_id
 
@@ -124,6 +124,29 @@ def fail(
     if isinstance(held, Stale):
         return ledger, held
     return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+
+
+def fall_short(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    short: Shortfall,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+) -> tuple[Ledger, Retried | GaveUp | Stale]:
+    """Try once more what was read and is not whole, since an order that moved meanwhile may be the cause. The second
+    time it is a hole: to read it the same way again and again would miss the same."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    known = replace(held, short=short)
+    marked = replace(ledger, open=_swapped(ledger, held, known))
+    if held.short is not None:
+        return _give_up(marked, known, reason, now_ms)
+    return _failed(marked, known, reason, policy, now_ms, chance=chance)
 
 
 def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | Stale]:
@@ -263,6 +286,7 @@ def _give_up(ledger: Ledger, held: OpenSlice, reason: str, now_ms: int) -> tuple
         attempts=held.attempt,
         reason=reason[:MAX_REASON],
         pass_name=held.pass_name,
+        short=held.short,
     )
     after = revised(ledger, open=_swapped(ledger, held), holes=(*ledger.holes, hole))
     return after, GaveUp(hole, _finished(ledger, after, held))

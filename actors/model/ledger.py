@@ -25,9 +25,21 @@ from actors.model.slices import Slice, overlapping
 LedgerState = Literal["running", "paused", "parked"]
 
 
+class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By how much a reading was short: `missing` of `listed` orders by the platform's own count; 0 of 0 where a list
+    broke off and nobody counts."""
+
+    missing: int = 0
+    listed: int = 0
+
+    def __str__(self) -> str:
+        return f"short by {self.missing} of {self.listed}" if self.missing else "short by a number that nobody tells"
+
+
 class OpenSlice(Slice, frozen=True, omit_defaults=True):
     """A slice that is cut and not finished. `fence` 0: nobody holds it. `attempt` is from 1: failure and expiry raise
-    it, throttling does not. `losses` counts holders that vanished. Nobody may take it before `not_before_ms`."""
+    it, throttling does not. `losses` counts holders that vanished. Nobody may take it before `not_before_ms`. `short`:
+    what an earlier reading was short by; only one that shows otherwise completes the slice."""
 
     cut_ms: int = 0
     attempt: int = 1
@@ -38,6 +50,7 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
     losses: int = 0
     reason: str = ""  # why the attempt before this one ended
     pass_name: str = ""  # the backfill or second look that it belongs to
+    short: Shortfall | None = None
 
     @property
     def is_taken(self) -> bool:
@@ -46,7 +59,7 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
 
 class Hole(Slice, frozen=True, omit_defaults=True):
     """A slice given up on. It holds the watermark back until somebody accepts it, and is listed until it is redriven or
-    forgotten."""
+    forgotten. `short`: its window was read, and is known not to be whole; what was read is stored."""
 
     since_ms: int = 0
     attempts: int = 0
@@ -54,6 +67,7 @@ class Hole(Slice, frozen=True, omit_defaults=True):
     is_told: bool = False  # an administrator was told
     accepted_by: str = ""
     pass_name: str = ""
+    short: Shortfall | None = None
 
 
 class Pass(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -55,7 +55,7 @@ def _orphans(ledger: Ledger, to_ms: int) -> list[Hole]:
     """Open slices that neither the new epoch nor a pass reads again (holes redriven behind the watermark), as holes."""
     running = {each.name for each in ledger.passes}
     return [
-        Hole(held.kind, held.epoch, held.start_ms, held.end_ms, reason="rewound while it was open")
+        _left(held, "rewound while it was open")
         for held in ledger.open
         if held.start_ms < to_ms and held.pass_name not in running
     ]
@@ -82,12 +82,25 @@ def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledge
 
 
 def remove_backfill(ledger: Ledger, name: str) -> Ledger:
-    """Drop a backfill with the slices that it has open; its holes stay listed. The same object if there is none."""
+    """Drop a backfill with the slices that it has open; its holes stay listed, and so do slices that are known to be
+    short. The same object if there is none."""
     passes = tuple(each for each in ledger.passes if each.name != name or each.kind != "b")
     if len(passes) == len(ledger.passes):
         return ledger
     left = tuple(held for held in ledger.open if held.pass_name != name)
-    return revised(replace(ledger, passes=passes), open=left)
+    short = (held for held in ledger.open if held.pass_name == name and held.short is not None)
+    return revised(
+        replace(ledger, passes=passes),
+        open=left,
+        holes=(*ledger.holes, *(_left(held, "its backfill was cancelled while it was read again") for held in short)),
+    )
+
+
+def _left(held: OpenSlice, why: str) -> Hole:
+    """Return the hole that an open slice leaves which nobody is to read any more."""
+    reason = f"{held.short}; {why}" if held.short else why
+    since_ms = held.cut_ms if held.short else 0  # what was read before it was known to be short does not make up for it
+    return Hole(held.kind, held.epoch, held.start_ms, held.end_ms, since_ms, reason=reason, short=held.short)
 
 
 def accept_hole(ledger: Ledger, slice_id: str, by: str) -> tuple[Ledger, bool]:
@@ -112,12 +125,21 @@ def redrive_hole(ledger: Ledger, slice_id: str, now_ms: int) -> tuple[Ledger, Op
     is_passed = hole.epoch != ledger.epoch or (hole.kind == "t" and hole.start_ms < ledger.watermark_ms)
     kind: Kind = "b" if is_passed and hole.kind == "t" else hole.kind
     again = OpenSlice(
-        kind, ledger.epoch, hole.start_ms, hole.end_ms, now_ms, not_before_ms=now_ms + 1, pass_name=hole.pass_name
+        kind,
+        ledger.epoch,
+        hole.start_ms,
+        hole.end_ms,
+        now_ms,
+        not_before_ms=now_ms + 1,
+        pass_name=hole.pass_name,
+        short=hole.short,
     )
     holes = tuple(other for other in ledger.holes if other is not hole and not same_slice(other, again))
     standing = find_open(ledger, again)
     if standing is not None:
-        mine = replace(standing, pass_name="")  # no repeat of a backfill any more: what it reads was never read
+        mine = replace(
+            standing, pass_name="", short=standing.short or hole.short
+        )  # no repeat of a backfill any more: what it reads was never read
         opened = tuple(mine if held is standing else held for held in ledger.open)
         return revised(ledger, open=opened, holes=holes), mine
     return revised(ledger, open=in_order((*ledger.open, again)), holes=holes), again

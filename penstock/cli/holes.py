@@ -117,6 +117,7 @@ async def _list(call: Call, source: MaybeSource = "") -> None:
             "attempts": hole.attempts,
             "since": time_text(hole.since_ms),
             "reason": hole.reason,
+            "short": None if hole.short is None else {"missing": hole.short.missing, "listed": hole.short.listed},
             "accepted_by": hole.accepted_by,
         }
         for key, ledger in found

@@ -57,7 +57,7 @@ async def _verify(
     if told is not None:
         _show_audit(call, told)
     call.out.result(_document(key, ledger, coverage, told))
-    if not coverage.is_whole or (told is not None and told.late + told.missed):
+    if not coverage.is_whole or (told is not None and not told.is_good):
         raise typer.Exit(1)
 
 
@@ -186,6 +186,10 @@ def _show_audit(call: Call, told: "Audit") -> None:
         f"{told.aged} read so long ago that the stream no longer has them"
         + ("" if told.is_proven else "; the platform's count did not prove the answer")
     )
+    if told.short:
+        call.out.say(f"short by {told.short}: the platform counts so many more orders than it hands out")
+    if told.is_cut_off:
+        call.out.say("the platform's list breaks off where nothing smaller can be asked for: there may be more orders")
 
 
 # ---- for programs

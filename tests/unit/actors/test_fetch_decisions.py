@@ -17,6 +17,7 @@ from actors.fetcher.decisions import (
     Outcome,
     ReadSlice,
     Refused,
+    Short,
     Standing,
     Stored,
     Throttled,
@@ -24,10 +25,11 @@ from actors.fetcher.decisions import (
     TooWide,
     decide,
 )
-from actors.model import steering
+from actors.model import holding, steering
 from actors.model.cutting import cut
-from actors.model.ledger import Ledger, OpenSlice, faults, find_open, first_ledger
+from actors.model.ledger import Hole, Ledger, OpenSlice, Pass, Shortfall, faults, find_open, first_ledger
 from actors.model.settings import FetchSettings
+from actors.model.slices import Kind
 from actors.sources import SourceKey
 from streams.messages import HoleMade, SliceFailed, SliceSplit, SourceParked, SourceThrottled
 
@@ -35,7 +37,16 @@ SHOP = SourceKey("mall", "s1")
 NOW = 10_000_000
 SETTINGS = FetchSettings(slice_ms=60_000, retries=2, max_open=3)
 NEVER_BLAMES: list[Outcome] = [Throttled("slow down", 700), NotNow("not yet", 700), Refused("no scope")]
-ENDS: list[Outcome] = [*NEVER_BLAMES, Stored(), Failed("500"), TimedOut("60 s"), TooWide("too wide"), Hopeless("404")]
+SHORT = Short("short by 12 of 52: a crowd", Shortfall(12, 52))
+ENDS: list[Outcome] = [
+    *NEVER_BLAMES,
+    Stored(),
+    SHORT,
+    Failed("500"),
+    TimedOut("60 s"),
+    TooWide("too wide"),
+    Hopeless("404"),
+]
 
 
 def opened() -> Ledger:
@@ -152,6 +163,83 @@ def test_the_last_failure_makes_a_hole() -> None:
     assert isinstance(event, HoleMade)
     assert [(hole.slice_id, hole.attempts, hole.reason) for hole in ledger.holes] == [(piece.slice_id, 3, "HTTP 500")]
     assert ledger.watermark_ms == piece.start_ms
+
+
+def test_what_is_short_is_read_once_more_and_then_a_hole_that_holds_the_watermark() -> None:
+    ledger, piece = taken(opened())
+    ledger, step = decide(ledger, ended(piece, SHORT), NOW)
+    assert [type(event) for event in step.events] == [SliceFailed]
+    assert (ledger.open[0].attempt, ledger.open[0].short) == (2, SHORT.short)
+    later_ms = ledger.open[0].not_before_ms
+    ledger, step = decide(ledger, offer(piece.slice_id), later_ms)
+    assert isinstance(step.then, Work)
+    ledger, step = decide(ledger, ended(step.then.request.slice, SHORT), later_ms)
+    (event,) = step.events
+    assert isinstance(event, HoleMade)
+    assert (event.missing, event.reason) == (12, SHORT.reason)
+    assert [(hole.slice_id, hole.short) for hole in ledger.holes] == [(piece.slice_id, SHORT.short)]
+    assert ledger.watermark_ms == piece.start_ms
+
+
+def known_short(kind: Kind = "t") -> tuple[Ledger, Hole]:
+    """Return a ledger whose only tail slice is read, and a hole of that window, found by a look of this kind."""
+    hole = Hole(kind, 1, 0, 60_000, since_ms=5, reason=SHORT.reason, short=SHORT.short)
+    return Ledger(0, 60_000, 0 if kind == "t" else 60_000, holes=(hole,)), hole
+
+
+@pytest.mark.parametrize(
+    "outcome", [Failed("500"), TimedOut("60 s"), Hopeless("404"), TooWide("too wide"), Throttled("", 1)]
+)
+def test_what_is_known_to_be_short_stays_so_whatever_befalls_the_next_reading(outcome: Outcome) -> None:
+    ledger, hole = known_short()
+    ledger, _ = steering.redrive_hole(ledger, hole.slice_id, NOW)
+    assert [held.short for held in ledger.open] == [SHORT.short]
+    ledger, step = decide(ledger, offer(hole.slice_id), NOW + 1)
+    assert isinstance(step.then, Work)
+    ledger, _ = decide(ledger, ended(step.then.request.slice, outcome), NOW + 1)
+    assert {held.short for held in ledger.open} | {left.short for left in ledger.holes} == {SHORT.short}
+
+
+def test_a_vanished_holder_does_not_take_the_shortfall_along() -> None:
+    ledger, hole = known_short()
+    ledger, _ = steering.redrive_hole(ledger, hole.slice_id, NOW)
+    ledger, _ = decide(ledger, offer(hole.slice_id), NOW + 1)
+    ledger, _ = holding.expire(ledger, SETTINGS, NOW + 10**6, chance=0.5)
+    assert [held.short for held in ledger.open] == [SHORT.short]
+
+
+def test_a_reading_that_is_not_short_makes_up_for_one_that_was() -> None:
+    ledger, hole = known_short()
+    ledger, _ = steering.redrive_hole(ledger, hole.slice_id, NOW)
+    ledger, step = decide(ledger, offer(hole.slice_id), NOW + 1)
+    assert isinstance(step.then, Work)
+    ledger, _ = decide(ledger, ended(step.then.request.slice, Stored()), NOW + 1)
+    assert (ledger.open, ledger.holes, ledger.watermark_ms) == ((), (), 60_000)
+
+
+def test_a_second_look_at_a_window_that_is_short_does_not_forget_it() -> None:
+    ledger, _ = known_short("a")
+    look = Pass("again-100000", "a", 0, 0, None, 100_000)
+    settings = replace(SETTINGS, again_ms=(100_000,), again_slice_ms=60_000)
+    ledger = cut(replace(ledger, passes=(look,)), settings, NOW)
+    assert ledger.holes == ()
+    assert [held.short for held in ledger.open if held.kind == "a"] == [SHORT.short]
+
+
+def test_a_backfill_that_is_cancelled_leaves_what_it_found_to_be_short() -> None:
+    ledger, hole = known_short("b")
+    ledger, _ = steering.redrive_hole(ledger, hole.slice_id, NOW)
+    open_ = replace(ledger.open[0], pass_name="old")
+    ledger = replace(ledger, open=(open_,), passes=(Pass("old", "b", 0, 60_000, 60_000),))
+    ledger = steering.remove_backfill(ledger, "old")
+    assert [(left.slice_id, left.short, left.since_ms) for left in ledger.holes] == [(hole.slice_id, SHORT.short, NOW)]
+
+
+def test_a_rewind_leaves_what_was_short_before_it() -> None:
+    ledger, hole = known_short("b")
+    ledger, _ = steering.redrive_hole(replace(ledger, frontier_ms=120_000, watermark_ms=120_000), hole.slice_id, NOW)
+    rewound = steering.rewind(ledger, 60_000)
+    assert [(left.short, left.since_ms) for left in rewound.holes] == [(SHORT.short, NOW)]
 
 
 def test_a_timeout_splits_only_after_the_first_try() -> None:

@@ -1,15 +1,16 @@
 """What of a range was read: by example for each state, and by property against the ledger's own moves."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.model import holding, steering
 from actors.model.backoff import Backoff
 from actors.model.cutting import cut
-from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger
+from actors.model.ledger import Hole, Ledger, OpenSlice, Shortfall, first_ledger
 from actors.model.settings import FetchSettings
-from actors.model.slices import Slice
+from actors.model.slices import Kind, Slice
 from penstock.coverage import Coverage, cover
 from streams.messages import SliceCompleted
 
@@ -112,6 +113,25 @@ def test_an_accepted_hole_is_still_unread() -> None:
 def test_a_failed_second_look_does_not_unread_anything() -> None:
     ledger = Ledger(0, M, M, holes=(Hole("a", 1, 0, M, since_ms=100), Hole("b", 1, 0, M, pass_name="x", since_ms=100)))
     assert cover(ledger, [event(f"t1-0-{M}", at_ms=1)], 0, M).is_whole
+
+
+SHORT = Shortfall(12, 52)
+
+
+@pytest.mark.parametrize("kind", ["t", "b", "a"])
+def test_time_that_is_known_to_be_short_is_read_by_a_later_proven_reading_only(kind: Kind) -> None:
+    hole = Hole(kind, 1, 0, M, since_ms=100, attempts=2, reason="short by 12 of 52: a crowd", short=SHORT)
+    ledger = Ledger(0, M, M, holes=(hole,))
+    (stretch,) = cover(ledger, [event(f"t1-0-{M}", at_ms=99)], 0, M).stretches
+    assert (stretch.state, "short by 12 of 52" in stretch.reason) == ("hole", True)
+    assert not cover(ledger, [event(f"b1-0-{M}", at_ms=101, is_proven=False)], 0, M).is_whole
+    assert cover(ledger, [event(f"b1-0-{M}", at_ms=101)], 0, M).is_whole
+
+
+def test_time_that_is_known_to_be_short_is_unread_while_it_is_read_again() -> None:
+    ledger = Ledger(0, M, M, open=(OpenSlice("a", 1, 0, M, pass_name="again-1", short=SHORT),))
+    (stretch,) = cover(ledger, [event(f"t1-0-{M}", at_ms=99)], 0, M).stretches
+    assert (stretch.state, "short by 12 of 52" in stretch.reason) == ("open", True)
 
 
 def test_a_hole_that_is_read_again_behind_the_watermark_is_open() -> None:

@@ -11,7 +11,7 @@ from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, PageRules, 
 from platforms.bounds import Bounds, Window
 from platforms.errors import BrokenContract
 from platforms.parts import cut_window, parts_for
-from platforms.reading import Ask, Reading
+from platforms.reading import Ask, Reading, Short
 from platforms.times import TimeStyle
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
 
@@ -50,6 +50,8 @@ def test_by_splitting_alone_a_window_is_proven_unless_one_moment_has_more_than_a
     reading, rows = read(ModelPlatform(orders, size=size, paging="none"), declaration("one", size=size))
     biggest_tie = max((times_ms.count(at) for at in times_ms), default=0)
     assert reading.result.is_proven == (biggest_tie <= size)
+    assert reading.result.missing == sum(max(0, times_ms.count(at) - size) for at in set(times_ms))
+    assert bool(reading.result.short) == (biggest_tie > size)
     if reading.result.is_proven:
         assert {row.key for row in rows} == {order.key for order in orders}
 
@@ -115,6 +117,60 @@ def test_a_full_page_without_a_total_is_never_taken_for_the_whole(times_ms: list
     _, rows = read(platform, declaration("one", size=size, has_total=False))
     if max((times_ms.count(at) for at in times_ms), default=0) < size:
         assert {row.key for row in rows} == {order.key for order in orders}
+
+
+@given(many_times, st.integers(1, 9), st.integers(0, 40))
+def test_where_nobody_counts_a_list_that_breaks_off_is_short_by_an_unknown_number(
+    times_ms: list[int], size: int, bad: int
+) -> None:
+    """Rows that cannot be read fill an answer like others."""
+    platform = ModelPlatform(orders_at(*times_ms), size=size, paging="none", has_total=False)
+    reading = Reading(declaration("one", size=size, has_total=False), WINDOW, sets_bad_aside=True)
+    while (ask := reading.next()) is not None:
+        page = platform.answer(ask)
+        odd = [row for row in page.rows if row.key == f"o{bad}"]
+        page.rows = [row for row in page.rows if row not in odd]
+        page.bad = [BadRow(row.key, "odd", b"{}") for row in odd]
+        reading.feed(page)
+    full = {at for at in times_ms if times_ms.count(at) >= size}
+    assert {part.window.start_ms for part in reading.result.short} == full
+    assert all((part.missing, part.listed) == (0, 0) for part in reading.result.short)
+
+
+def test_a_full_answer_is_the_last_one_where_every_other_names_the_next() -> None:
+    declared = Declaration("named", pages=PageRules(size=2, has_next=True))
+    reading = Reading(declared, Window(0, 1))
+    reading.feed(Page([Row("a", 1, 0, b"{}"), Row("b", 1, 0, b"{}")]))
+    assert reading.is_done
+    assert reading.result.short == ()
+
+
+@pytest.mark.parametrize("style", ["one", "token"])
+def test_a_platform_that_says_there_is_more_and_names_no_way_to_it_is_short(style: Literal["one", "token"]) -> None:
+    reading = Reading(declaration(style, size=9, has_total=False), Window(0, 2))
+    reading.feed(Page([Row("a", 1, 0, b"{}")], has_more=True))
+    assert reading.next() == (Window(0, 1), None)
+    reading.feed(Page([Row("a", 1, 0, b"{}")], has_more=True))
+    reading.feed(Page([]))
+    assert reading.is_done
+    assert reading.result.short == (Short(Window(0, 1), 0, 0),)
+
+
+@pytest.mark.parametrize("at_end", [Page([]), EMPTY_PAGE], ids=["a page without a total", "nothing there"])
+def test_a_count_told_with_the_first_page_only_is_not_forgotten(at_end: Page) -> None:
+    reading = Reading(declaration("token", size=2), Window(0, 1))
+    while reading.next() is not None:
+        reading.feed(Page([Row("a", 1, 0, b"{}"), Row("b", 1, 0, b"{}")], next="2", total=5))
+        reading.feed(at_end)
+    assert (reading.result.missing, reading.result.short) == (3, (Short(Window(0, 1), 3, 5),))
+
+
+def test_orders_that_left_while_one_paged_are_not_missing() -> None:
+    reading = Reading(declaration("token", size=2), Window(0, 1))
+    while reading.next() is not None:
+        reading.feed(Page([Row("a", 1, 0, b"{}"), Row("b", 1, 0, b"{}")], next="2", total=3))
+        reading.feed(Page([], total=2))
+    assert (reading.result.is_proven, reading.result.missing, reading.result.is_counted) == (False, 0, True)
 
 
 def test_a_total_counted_with_each_page_need_not_be_asked_for_again() -> None:
