@@ -48,6 +48,10 @@ class MalformedMessage(StreamError):
     """A stored message that cannot be decoded: bury it."""
 
 
+class Unwritable(StreamError, ValueError):
+    """A message that whoever reads it could not decode. It is not written."""
+
+
 class MalformedSubject(StreamError, ValueError):
     """A subject, token or key outside the grammar. Refused before it is sent, because some of them close the link."""
 
