@@ -19,7 +19,7 @@ def run(code: str, *flags: str, first: Path | None = None) -> subprocess.Complet
         cwd=first,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
