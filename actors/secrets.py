@@ -21,6 +21,7 @@ __all__ = [
     "looks_secret",
     "resolve_reference",
     "resolve_values",
+    "without_secrets",
 ]
 
 HIDDEN = "***"
@@ -39,6 +40,8 @@ _SECRET_VALUES = re.compile(
     r"|S[UANOC][A-Z2-7]{56}"  # an nkey seed
     r"|(?=[^\s/]*\d)(?=[^\s/]*[A-Za-z])[A-Za-z0-9+=_-]{32,}"  # long, and of letters and digits both
 )
+_SECRET_LOOK = re.compile(rf"(?<![\w+=-])(?:{_SECRET_VALUES.pattern})")
+_NAMED_VALUE = re.compile(r'"([^"\\]{1,64})"\s*:\s*"((?:[^"\\]|\\.)*)(?:"|$)')
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _known: set[str] = set()
 
@@ -83,6 +86,18 @@ class Secret:
 def known_secrets() -> frozenset[str]:
     """Return every secret value that this process has read so far."""
     return frozenset(_known)
+
+
+def without_secrets(text: str) -> str:
+    """Return what somebody else said without the secrets that are known here, and without values whose names or looks
+    say that they are secret."""
+    for secret in _known:
+        text = text.replace(secret, HIDDEN)
+    return _SECRET_LOOK.sub(HIDDEN, _NAMED_VALUE.sub(_hidden_value, text))
+
+
+def _hidden_value(found: re.Match[str]) -> str:
+    return f'"{found[1]}":"{HIDDEN}"' if is_secret_name(found[1]) else found[0]
 
 
 def is_reference(text: str) -> bool:

@@ -16,11 +16,12 @@ from msgspec import Struct
 from actors.job_letters import ENGINE, job_of
 from actors.job_replay import JobReplay
 from actors.job_store import JobStore
-from actors.model.slices import MalformedSliceId, parse_slice_id
+from actors.model.slices import SLICE_ID, MalformedSliceId, parse_slice_id
 from actors.sources import SourceKey
 from penstock.errors import PenstockError, UsageError
 from penstock.holes import redrive
 from penstock.records import Records
+from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
 from streams.job_messages import Job
 from streams.log import LogEntry, delete_entry, entry_at, read_log
@@ -33,6 +34,8 @@ __all__ = ["Filter", "Letter", "Replayed", "Replayer", "drop", "find", "letter_a
 
 _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
 """What a sink writes into a letter whose body is too large to carry."""
+_ROW = re.compile(rf"(?P<slice>{SLICE_ID.pattern}) of (?P<source>\S+): ", re.ASCII)
+"""How the reason of a row's letter begins: the slice in which it was listed, and its source."""
 
 
 class Filter(NamedTuple):
@@ -156,6 +159,13 @@ def _plan_fetch(letter: DeadLetter) -> Plan:
         parse_slice_id(window.slice_id)
     except (msgspec.DecodeError, MalformedSliceId, ValueError):
         window = None
+    if (row := _ROW.match(letter.reason)) is not None:
+        piece = parse_slice_id(row["slice"])
+        times = f"{time_text(piece.start_ms)} {time_text(piece.end_ms)}"
+        return Cannot(
+            "it is a row that could not be read, and only its beginning is kept; mend the adapter file, have its time "
+            f"read again by `penstock sources backfill {row['source']} {times}`, then drop the letter"
+        )
     if window is None or window.type:
         return Cannot("it is an offer of a slice, which the ledger makes again by itself; drop the letter")
     return Redrive(SourceKey(window.platform, window.source), window.slice_id)

@@ -19,6 +19,8 @@ from platforms.bounds import Bounds, Window
 
 __all__ = [
     "EMPTY_PAGE",
+    "LARGEST",
+    "LONGEST_KEY",
     "Account",
     "Adapter",
     "BadRow",
@@ -80,8 +82,14 @@ class Response(Struct, frozen=True):
     body: bytes
 
 
+LONGEST_KEY = 512
+"""Characters. An index of the database has to hold it."""
+LARGEST = 2**63 - 1
+"""Of a version and of a time: what a database's 64-bit column holds."""
+
+
 class Row(NamedTuple):
-    """One order as the platform lists it.
+    """One order as the platform lists it. One that is out of these bounds is set aside by the reader.
 
     `modified_ms` is the time that the window asks by; None where the answer does not tell it for certain (then the row
     is never cut off). `body` is the row's own JSON, byte for byte."""

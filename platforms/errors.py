@@ -24,6 +24,15 @@ class BrokenContract(PlatformError):
         super().__init__(reason)
 
 
+class Unreadable(BrokenContract):
+    """Most of what an answer lists, or the answer itself, is not as it was declared: rather the declaration is wrong
+    than so many orders. `said` is the beginning of what the platform said."""
+
+    def __init__(self, reason: str, said: bytes) -> None:
+        super().__init__(reason)
+        self.said = said
+
+
 class Garbled(BrokenContract):
     """The body is no whole JSON: cut short, or mixed up on its way. The same request may well succeed: ask again."""
 

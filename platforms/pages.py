@@ -12,13 +12,13 @@ from msgspec import Raw
 
 from platforms.adapter import BadRow, Page, Response, Row
 from platforms.declared_file import AdapterFile, RecordPart
-from platforms.errors import BadDeclaration, BrokenContract, Garbled
+from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.fields import Field, Picker
 from platforms.mending import read_json
 from platforms.outcomes import http_date_ms
 from platforms.times import TimeStyle, WireTime, time_reader
 
-_SHOWN_OF_BAD = 4096
+_SHOWN = 4096
 _LARGEST_VERSION = 2**63 - 1
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 
@@ -50,7 +50,7 @@ class PageReader:
                 return {"rows": read_json(self._list.decode, body)}
             head = read_json(self._envelope.decode, body)
         except (msgspec.ValidationError, RecursionError) as error:
-            raise BrokenContract(f"the answer of {self._file.name} is not as declared: {error}") from error
+            raise Unreadable(f"the answer of {self._file.name} is not as declared: {error}", body[:_SHOWN]) from error
         except msgspec.DecodeError as error:
             raise Garbled(f"the answer of {self._file.name} is no whole JSON: {error}") from error
         return {label: get(head) for label, get in self._envelope.getters.items()}
@@ -105,6 +105,7 @@ class RowReader:
             fields["version"] = Field("record.version.path", record.version.path, type_)
         if record.modified is not None:
             fields["modified"] = Field("record.modified.path", record.modified.path, str | int | float)
+        self._path = record.rows
         self._picker = Picker("Row", fields)
         self._key_picker = Picker("Key", keys)
         self._key = _key(self._picker, len(keys))
@@ -122,7 +123,8 @@ class RowReader:
                 head = decode(body)
                 rows.append(new(Row, (key(head), version(head, body), modified(head), body)))
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                page.bad.append(BadRow(self._key_or_none(body), str(error), body[:_SHOWN_OF_BAD]))
+                place = f"{self._path}[{len(rows) + len(page.bad)}]"
+                page.bad.append(BadRow(self._key_or_none(body), f"{place}: {error}", body[:_SHOWN]))
 
     def _key_or_none(self, body: bytes) -> str | None:
         try:

@@ -27,16 +27,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, Row
+from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import Asked, Window
-from platforms.errors import BrokenContract
+from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import Part, Step, cut_window, decide, parts_for, said
 
 _MOST_BAD = 100  # of one window; with more, it is the declaration that is wrong
 _SHOWN = 4096  # bytes of a bad row
 _FEW_ROWS = 20  # from here on, a page mostly from elsewhere is no accident
+_FEW_BAD = 3  # so many, and most of an answer, are no accident either
+_DEEP = 300  # brackets; a row with fewer needs no further look
+_SPARE_DEPTH = 100  # levels between what we can read and what whoever reads a page of orders can
+_any_json = msgspec.json.Decoder(Raw)
 
 
 class Ask(NamedTuple):
@@ -77,9 +82,12 @@ class Reading:
     """One attempt at one window. Bounded by its keys: rows are handed out page by page and not kept.
 
     With `sets_bad_aside` the caller promises to store `bad` rows as dead letters; without it, a reading that met one
-    ends in BrokenContract, after all good rows have been handed out."""
+    ends in BrokenContract, after all good rows have been handed out. `is_trusted`: rows of this platform could be read
+    before, so one or two odd ones may be all that it lists."""
 
-    def __init__(self, declaration: Declaration, window: Window, *, sets_bad_aside: bool = False) -> None:
+    def __init__(
+        self, declaration: Declaration, window: Window, *, sets_bad_aside: bool = False, is_trusted: bool = True
+    ) -> None:
         self._rules = declaration.pages
         self._bounds = declaration.window.bounds
         self._is_ordered = declaration.is_version_ordered
@@ -88,6 +96,7 @@ class Reading:
             self._bounds.upper,
         )
         self._sets_bad_aside = sets_bad_aside
+        self._few_bad = _FEW_BAD if is_trusted else 1
         self._largest_row = declaration.largest_row
         self._window = window
         step_ms = self._bounds.step_ms
@@ -97,7 +106,7 @@ class Reading:
         self._is_proven = self._is_counted = True
         self._requests = self._cut = self._strays = 0
         self._short: list[Short] = []
-        self._bad: dict[BadRow, None] = {}
+        self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self.server_time_ms: int | None = None
 
     @property
@@ -107,7 +116,7 @@ class Reading:
     @property
     def bad(self) -> tuple[BadRow, ...]:
         """Rows set aside so far."""
-        return tuple(self._bad)
+        return tuple(self._bad.values())
 
     def next(self) -> Ask | None:
         """Return what to ask for; the same again until it was fed or split; None when the window is read.
@@ -123,7 +132,8 @@ class Reading:
 
     def feed(self, page: Page) -> list[Row]:
         """Take the answer to `next()` and return the rows to publish now: each key once, and again when a higher
-        version turns up. BrokenContract on a page named twice, or rows that have nothing to do with what was asked."""
+        version turns up. BrokenContract on a page named twice, Unreadable when most rows cannot be read or have nothing
+        to do with what was asked."""
         part = self._todo[-1]
         self._requests += 1
         self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
@@ -162,21 +172,32 @@ class Reading:
         )
 
     def _set_aside(self, page: Page) -> list[Row]:
-        """Return the rows of a bearable size, and keep the others, and what cannot be read, as bad."""
+        """Return the rows that can be written and read again, and keep the others as bad."""
         most, rows = self._largest_row, page.rows
-        large = [row for row in rows if len(row.body) > most]
-        if not large and not page.bad:
+        odd = [
+            row
+            for row in rows
+            if not 0 < len(row.key) <= LONGEST_KEY
+            or not 0 <= row.version <= LARGEST
+            or not (row.modified_ms is None or -LARGEST <= row.modified_ms <= LARGEST)
+            or len(row.body) > most
+            or (row.body.count(b"[") + row.body.count(b"{") > _DEEP and _is_deep(row.body))
+        ]
+        if not odd and not page.bad:
             return rows
-        self._bad.update(dict.fromkeys(page.bad))
-        for row in large:
-            self._bad[BadRow(row.key, f"{len(row.body)} bytes, where {most} are allowed", row.body[:_SHOWN])] = None
+        bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], _oddity(row, most), row.body[:_SHOWN]) for row in odd)]
+        listed = len(rows) + len(page.bad)
+        if len(bad) >= self._few_bad and 2 * len(bad) > listed:
+            raise Unreadable(f"{len(bad)} of {listed} rows of an answer cannot be read; {_told(bad[0])}", bad[0].body)
+        for each in bad:
+            self._bad.setdefault((each.key, each.body), each)
         if len(self._bad) > _MOST_BAD:
             raise self._bad_rows()
-        return [row for row in rows if len(row.body) <= most] if large else rows
+        aside = set(map(id, odd))
+        return [row for row in rows if id(row) not in aside] if odd else rows
 
     def _bad_rows(self) -> BrokenContract:
-        first = next(iter(self._bad))
-        return BrokenContract(f"{len(self._bad)} rows cannot be read; the first, key {first.key!r}: {first.reason}")
+        return BrokenContract(f"{len(self._bad)} rows cannot be read; {_told(self.bad[0])}")
 
     def _inside(self, rows: list[Row], asked: Window) -> list[Row]:
         """Drop the neighbours' rows; keep strays, since whoever lists them here may list them nowhere else."""
@@ -188,9 +209,10 @@ class Reading:
         kept = set(map(id, inside))
         strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
         if len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows):
-            raise BrokenContract(
+            raise Unreadable(
                 f"{len(strays)} of {len(rows)} rows are not from {said(asked)}: the platform ignores the window; "
-                "check the names of its parameters"
+                "check the names of its parameters",
+                strays[0].body[:_SHOWN],
             )
         self._strays += len(strays)
         self._cut += len(rows) - len(inside) - len(strays)
@@ -242,6 +264,32 @@ class Reading:
         if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
             return False
         return (half.latest_ms - half.earliest_ms) * 4 <= (whole.latest_ms - whole.earliest_ms) * 3
+
+
+def _told(row: BadRow) -> str:
+    return f"the first, key {row.key if row.key is None else row.key[:64]!r}: {row.reason}"
+
+
+def _oddity(row: Row, most_bytes: int) -> str:
+    """Return what is wrong with a row that cannot be written."""
+    if not 0 < len(row.key) <= LONGEST_KEY:
+        return f"its key has {len(row.key)} characters, where 1 to {LONGEST_KEY} are allowed"
+    if not 0 <= row.version <= LARGEST:
+        return "its version is no number from 0 to 2**63 - 1"
+    if row.modified_ms is not None and abs(row.modified_ms) > LARGEST:
+        return "its time does not fit into 64 bit"
+    if len(row.body) > most_bytes:
+        return f"{len(row.body)} bytes, where {most_bytes} are allowed"
+    return "it is nested too deeply"
+
+
+def _is_deep(body: bytes) -> bool:
+    """Return whether a row could be too deep for others: they read it inside of a page, from another place."""
+    try:
+        _any_json.decode(b"[" * _SPARE_DEPTH + body + b"]" * _SPARE_DEPTH)
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    return False
 
 
 def is_asked(bounds: Asked, modified_ms: int | None) -> bool:

@@ -25,6 +25,7 @@ __all__ = [
     "Failed",
     "Hopeless",
     "Message",
+    "Misread",
     "NotNow",
     "Offered",
     "Outcome",
@@ -51,7 +52,10 @@ work that can start, and the slice is offered again at its end."""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Every order of the window is in the stream, and so is the event that says so."""
+    """Every order of the window is in the stream, and so is the event that says so. `is_readable`: whether any row of
+    it could be read; None where it had none."""
+
+    is_readable: bool | None = None
 
 
 class Short(msgspec.Struct, frozen=True):
@@ -59,6 +63,14 @@ class Short(msgspec.Struct, frozen=True):
 
     reason: str
     short: Shortfall
+    is_readable: bool | None = None
+
+
+class Misread(msgspec.Struct, frozen=True):
+    """The platform's answers are not as the adapter declares them; `said` is what it said, without secrets."""
+
+    reason: str
+    said: str
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -106,7 +118,7 @@ class Hopeless(msgspec.Struct, frozen=True):
     reason: str
 
 
-Outcome = Stored | Short | Failed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
+Outcome = Stored | Short | Misread | Failed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
 
 Standing = Literal["ours", "unknown", "elsewhere"]
 """What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
@@ -139,11 +151,13 @@ Message = Offered | Ended
 
 
 class ReadSlice(msgspec.Struct, frozen=True):
-    """Read this slice's window and store what it lists; `slice.fence` is ours."""
+    """Read this slice's window and store what it lists; `slice.fence` is ours. `is_trusted`: rows of the source could
+    be read before."""
 
     source: SourceKey
     slice: OpenSlice
     settings: FetchSettings
+    is_trusted: bool = True
 
 
 class Next(NamedTuple):
@@ -171,7 +185,7 @@ def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
     after, result = holding.take(ledger, offer.slice_id, offer.node, now_ms, most_losses=offer.settings.losses)
     match result:
         case holding.Taken(slice=piece):
-            return after, Next(Work(ReadSlice(offer.source, piece, offer.settings)))
+            return after, Next(Work(ReadSlice(offer.source, piece, offer.settings, ledger.trust > 0)))
         case holding.GaveUp(hole=hole):
             return after, Next(Ack(), (hole_made(offer.source, hole, now_ms),))
         case holding.Wait(until_ms=until_ms):
@@ -226,13 +240,17 @@ Move = Callable[[Ledger, int], tuple[Ledger, Result]]
 def _move(ended: Ended) -> Move:
     """Return the move of the ledger that an outcome asks for."""
     slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
+    policy = ended.settings.retry_policy
     match outcome:
-        case Stored():
-            return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms)
-        case Short(reason=reason, short=short):
-            policy, chance = ended.settings.retry_policy, ended.chance
+        case Stored(is_readable=is_readable):
+            return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms, is_readable=is_readable)
+        case Short(reason=reason, short=short, is_readable=is_readable):
             return lambda ledger, now_ms: holding.fall_short(
-                ledger, slice_id, fence, short, reason, policy, now_ms, chance=chance
+                ledger, slice_id, fence, short, reason, policy, now_ms, chance=ended.chance, is_readable=is_readable
+            )
+        case Misread(reason=reason, said=said):
+            return lambda ledger, now_ms: holding.misread(
+                ledger, slice_id, fence, reason, said, policy, now_ms, chance=ended.chance
             )
         case Failed(reason=reason, least_wait_ms=wait_ms):
             return _failure(ended, reason, wait_ms)

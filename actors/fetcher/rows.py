@@ -9,6 +9,7 @@ from hashlib import blake2b
 from actors.digests import row_hash
 from actors.fetcher.decisions import ReadSlice, Short
 from actors.model.ledger import Shortfall
+from actors.secrets import without_secrets
 from platforms.adapter import BadRow, Row
 from platforms.reading import ReadingResult
 from platforms.times import TimeStyle
@@ -53,7 +54,7 @@ def bad_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
         engine="fetch",
         name=work.source.platform,
         id=token_of(f"{work.source.source}_{key}"),
-        reason=f"{work.slice.slice_id}: {row.reason}",
+        reason=f"{work.slice.slice_id} of {work.source}: {without_secrets(row.reason)}",
         attempts=work.slice.attempt,
         first_ms=now_ms,
         body=body,

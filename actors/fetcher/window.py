@@ -15,6 +15,7 @@ from itertools import count
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from actors.actor import FATAL
 from actors.budget import Budgets, TooSlow
@@ -28,6 +29,7 @@ from actors.fetcher.decisions import (
     STEP_MS,
     Ended,
     Failed,
+    Misread,
     NotNow,
     Outcome,
     ReadSlice,
@@ -42,13 +44,15 @@ from actors.fetcher.rows import bad_letter, pages_of, shortness, take_new
 from actors.fetcher.session import IN_PLACE_MS, Patience, Session, Stopped
 from actors.logs import fields
 from actors.measures import Measures
+from actors.model.texts import printable
+from actors.secrets import without_secrets
 from actors.sources import Sources, UnknownSource, UnusableSource
 from actors.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Row, Window
-from platforms.errors import BadDeclaration, BrokenContract
+from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.reading import Reading, ReadingResult
 from streams.clock import Clock
-from streams.errors import MalformedHeader, MalformedSubject, RevisionConflict, StreamError, TooLarge
+from streams.errors import MalformedHeader, MalformedSubject, RevisionConflict, StreamError, TooLarge, Unwritable
 from streams.errors import Refused as NotStored
 from streams.message_ids import dead_letter_message_id, order_page_message_id
 from streams.messages import FetchEvent, Listed, OrderPage, encode
@@ -110,8 +114,12 @@ class WindowReader:
             return stopped.outcome
         except (UnusableSource, BadDeclaration, BadUrl) as error:
             return Refused(str(error))
-        except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader) as error:
+        except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader, Unwritable) as error:
             return Failed(str(error))
+        except Unreadable as error:
+            return Misread(
+                without_secrets(error.reason), without_secrets(printable(error.said.decode(errors="replace")))
+            )
         except BrokenContract as error:
             return Failed(error.reason)
         except FATAL:
@@ -125,7 +133,7 @@ class WindowReader:
         adapter = self._sources.adapter(work.source)
         await self._wait_for_clock(work, adapter, patience)
         window = widened(work, adapter.declaration.overlap_ms)
-        reading = Reading(adapter.declaration, window, sets_bad_aside=True)
+        reading = Reading(adapter.declaration, window, sets_bad_aside=True, is_trusted=work.is_trusted)
         known = await self._known(work, window)
         fresh: set[bytes] = set()
         session = self._session(work, adapter, patience)
@@ -148,7 +156,8 @@ class WindowReader:
         short = shortness(reading.result, work.slice.short)
         await self._store_events(work, reading.result, len(fresh), started_ms, is_whole=short is None)
         reach("tell")
-        return short or Stored()
+        is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
+        return replace(short or Stored(), is_readable=is_readable)
 
     def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> Session:
         return Session(

@@ -18,6 +18,10 @@ from actors.model.slices import MalformedSliceId, middle_ms, parse_slice_id
 
 MAX_REASON = 300
 """Characters of a reason that the record keeps: a ledger is one message, and a platform's error page is long."""
+MAX_PARKED = 700
+"""Of the reason for which a source is parked, which may quote the platform."""
+TRUST = 3
+"""Windows in a row in which no row could be read before we stop to believe that it is the rows."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -99,12 +103,15 @@ def take(
     return replace(ledger, fence=fence, open=_swapped(ledger, held, mine)), Taken(mine)
 
 
-def complete(ledger: Ledger, slice_id: str, fence: int, now_ms: int) -> tuple[Ledger, Completed | Stale]:
-    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one."""
+def complete(
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
+) -> tuple[Ledger, Completed | Stale]:
+    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one.
+    `is_readable`: whether any row of it could be read; None where it had none."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, Stale):
         return ledger, held
-    after = revised(ledger, open=_swapped(ledger, held))
+    after = _judged(revised(ledger, open=_swapped(ledger, held)), is_readable)
     return after, Completed(held, _finished(ledger, after, held))
 
 
@@ -136,6 +143,7 @@ def fall_short(
     now_ms: int,
     *,
     chance: float,
+    is_readable: bool | None = None,
 ) -> tuple[Ledger, Retried | GaveUp | Stale]:
     """Try once more what was read and is not whole, since an order that moved meanwhile may be the cause. The second
     time it is a hole: to read it the same way again and again would miss the same."""
@@ -143,10 +151,38 @@ def fall_short(
     if isinstance(held, Stale):
         return ledger, held
     known = replace(held, short=short)
-    marked = replace(ledger, open=_swapped(ledger, held, known))
+    marked = _judged(replace(ledger, open=_swapped(ledger, held, known)), is_readable)
     if held.short is not None:
         return _give_up(marked, known, reason, now_ms)
     return _failed(marked, known, reason, policy, now_ms, chance=chance)
+
+
+def misread(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    said: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+) -> tuple[Ledger, Retried | GaveUp | Released | Stale]:
+    """Fail the slice, whose answers are not as they were declared. Where no row of the source can be trusted to be
+    readable, the second such failure parks it: the declaration is wrong, and every window would fail in the same way.
+    Windows that are given up for it use up the trust there is."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    if ledger.state == "parked":
+        return release(ledger, slice_id, fence, now_ms, reason=reason)
+    if ledger.trust < 0:
+        quoted = f"{reason[:MAX_REASON]}; the platform said: {said[:MAX_REASON]}"
+        return park(replace(ledger, trust=0), slice_id, fence, quoted, now_ms)
+    after, result = _failed(ledger, held, reason, policy, now_ms, chance=chance)
+    if ledger.trust == 0:
+        return replace(after, trust=-1), result
+    return (_judged(after, is_readable=False) if isinstance(result, GaveUp) else after), result
 
 
 def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | Stale]:
@@ -182,7 +218,7 @@ def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) ->
     after, result = release(ledger, slice_id, fence, now_ms, reason=reason)
     if isinstance(result, Stale):
         return ledger, result
-    return replace(after, state="parked", reason=reason[:MAX_REASON]), result
+    return replace(after, state="parked", reason=reason[:MAX_PARKED]), result
 
 
 def split(
@@ -290,6 +326,13 @@ def _give_up(ledger: Ledger, held: OpenSlice, reason: str, now_ms: int) -> tuple
     )
     after = revised(ledger, open=_swapped(ledger, held), holes=(*ledger.holes, hole))
     return after, GaveUp(hole, _finished(ledger, after, held))
+
+
+def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
+    """Return the ledger with the trust that a window leaves in which rows could, or could not be read."""
+    if is_readable is None or (not is_readable and ledger.trust <= 0):
+        return ledger
+    return replace(ledger, trust=TRUST if is_readable else ledger.trust - 1)
 
 
 def _finished(before: Ledger, after: Ledger, held: OpenSlice) -> str:

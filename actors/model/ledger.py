@@ -83,7 +83,11 @@ class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of one source. `open` is in the order of handing out: by start, the tail's first."""
+    """The record of one source. `open` is in the order of handing out: by start, the tail's first.
+
+    `trust` says whether its rows can be read as its adapter declares them: above 0, some could, and so many windows in
+    a row may still hold nothing but odd ones; 0, none ever could, or none any more; below, and a window has failed for
+    it."""
 
     start_ms: int
     frontier_ms: int
@@ -96,6 +100,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     open: tuple[OpenSlice, ...] = ()
     holes: tuple[Hole, ...] = ()
     passes: tuple[Pass, ...] = ()
+    trust: int = 0
 
 
 def first_ledger(start_ms: int) -> Ledger:

@@ -3,22 +3,28 @@
 import json
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from actors.ledgers import open_ledgers
 from actors.model import steering
 from actors.sources import SourceKey
+from penstock.dead_letters import Cannot, plan
+from penstock.times import time_text
+from streams.clock import now_ms
 from streams.connection import Connection
 from streams.log import read_log
-from streams.messages import dead_payload, decode_dead_letter
+from streams.messages import DeadLetter, SourceParked, dead_payload, decode_dead_letter
 from streams.publisher import Publisher
 from tests.support.engine import (
     a_mall,
     adapter_table,
     add_source,
+    hearing,
     history_start_ms,
     ledger_bucket,
     ledger_when,
+    logging_of,
     put_setting,
     running_engine,
     stored_orders,
@@ -59,8 +65,9 @@ async def test_unreadable_row_has_one_letter_however_often_it_is_listed(
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse | None:
         from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
+        good = {"id": "good", "version": 1, "modified_ms": at_ms}
         bad = {"id": "bad", "version": "none", "modified_ms": at_ms}
-        return listing(*([bad] if from_ms <= at_ms < to_ms else []))
+        return listing(*([good, bad] if from_ms <= at_ms < to_ms else []))
 
     async with a_mall(ago_ms=10_000, gate=answer) as mall, running_engine(connection, publisher) as engine:
         start_ms = history_start_ms(mall)
@@ -96,3 +103,84 @@ async def test_version_that_is_a_hash_rises_with_each_reading(connection: Connec
     assert states == sorted(states)
     versions = [order.version for order in read]
     assert versions == sorted(set(versions))
+
+
+WRONG: dict[str, dict[str, object]] = {
+    "key": {"key": "number"},
+    "version": {"version": {"kind": "number", "path": "revision"}},
+    "modified": {"modified": {"path": "changed_at", "format": "unix_ms"}},
+    "rows": {"rows": "items"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_wrong_declaration_parks_the_source_with_what_the_platform_said_and_makes_no_letters(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Mended and resumed by a person, it reads all that there was."""
+    monkeypatch.setenv("TEASHOP_TOKEN", "s3cret-s3cret")
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        at_ms = int(request.query["to"]) - 1_000
+        said = {"modified_ms": at_ms, "echo": "s3cret-s3cret", "access_token": "granted", "name": "Ann"}
+        return listing(*({"id": f"{at_ms}-{number}", "version": 1, **said} for number in range(3)))
+
+    async with (
+        a_mall(gate=answer) as mall,
+        running_engine(connection, publisher) as engine,
+        hearing(connection) as heard,
+        logging_of() as logged,
+    ):
+        good = {**RECORD, "version": {"kind": "number", "path": "version"}}
+        await put_setting(
+            connection, publisher, "adapter.odd", adapter_table(name="odd", record={**good, **WRONG[wrong]})
+        )
+        start_ms = history_start_ms(mall)
+        account = {"token": "env:TEASHOP_TOKEN"}
+        own: dict[str, Any] = {"slice": "5s", "account": account}
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, **own)
+        parked = await ledger_when(engine, SHOP, lambda ledger: ledger.state == "parked")
+        assert parked.holes == ()
+        assert (wrong == "rows") == ("orders[0]" not in parked.reason)
+        assert "the platform said: {" in parked.reason
+        assert '"name":"Ann"' in parked.reason.replace(" ", "")
+        assert "s3cret" not in parked.reason
+        assert "granted" not in parked.reason
+        assert (await logged.first("notice"))["notice"]["kind"] == "parked"
+        assert await dead_rows(connection) == []
+        await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd", record=good))
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            await ledgers.move(SHOP, lambda ledger: (steering.resume(ledger, now_ms()), None))
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 30_000)
+    assert (ledger.holes, await dead_rows(connection)) == ((), [])
+    assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
+    assert await stored_orders(connection)
+
+
+async def dead_rows(connection: Connection) -> list[DeadLetter]:
+    stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
+    return [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
+
+
+async def test_a_row_with_an_endless_key_costs_itself_alone(connection: Connection, publisher: Publisher) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
+        keys = [f"o{number}" for number in range(99)]
+        keys.insert(27, "k" * 600)
+        rows = [{"id": key, "version": 1, "modified_ms": at_ms} for key in keys]
+        return listing(*(rows if from_ms <= at_ms < to_ms else []))
+
+    async with a_mall(ago_ms=20_000, gate=answer) as mall, running_engine(connection, publisher) as engine:
+        start_ms = history_start_ms(mall)
+        at_ms = start_ms + 12_000
+        await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd"))
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="5s")
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 30_000)
+        (letter,) = await dead_rows(connection)
+        stored = {order.order_key for order in await stored_orders(connection)}
+    assert ledger.holes == ()
+    assert stored == {f"o{number}" for number in range(99)}
+    assert "its key has 600 characters" in letter.reason
+    replayed = plan(letter)
+    assert isinstance(replayed, Cannot)
+    assert f"penstock sources backfill {SHOP} {time_text(start_ms + 10_000)}" in replayed.why

@@ -12,6 +12,7 @@ from actors.fetcher.decisions import (
     Ended,
     Failed,
     Hopeless,
+    Misread,
     NotNow,
     Offered,
     Outcome,
@@ -31,7 +32,7 @@ from actors.model.ledger import Hole, Ledger, OpenSlice, Pass, Shortfall, faults
 from actors.model.settings import FetchSettings
 from actors.model.slices import Kind
 from actors.sources import SourceKey
-from streams.messages import HoleMade, SliceFailed, SliceSplit, SourceParked, SourceThrottled
+from streams.messages import FetchEvent, HoleMade, SliceFailed, SliceSplit, SourceParked, SourceThrottled
 
 SHOP = SourceKey("mall", "s1")
 NOW = 10_000_000
@@ -42,6 +43,7 @@ ENDS: list[Outcome] = [
     *NEVER_BLAMES,
     Stored(),
     SHORT,
+    Misread("9 of 9 rows", "{}"),
     Failed("500"),
     TimedOut("60 s"),
     TooWide("too wide"),
@@ -73,7 +75,10 @@ def ended(piece: OpenSlice, outcome: Outcome, settings: FetchSettings = SETTINGS
 def test_an_open_slice_is_taken_under_a_new_fence_and_read() -> None:
     before = opened()
     ledger, step = decide(before, offer(before.open[0].slice_id), NOW)
-    assert step.then == Work(ReadSlice(SHOP, ledger.open[0], SETTINGS))
+    assert step.then == Work(ReadSlice(SHOP, ledger.open[0], SETTINGS, is_trusted=False))
+    _, step = decide(replace(before, trust=1), offer(before.open[0].slice_id), NOW)
+    assert isinstance(step.then, Work)
+    assert step.then.request.is_trusted
     assert (ledger.open[0].fence, ledger.open[0].holder, ledger.fence) == (1, "n1", 1)
 
 
@@ -163,6 +168,88 @@ def test_the_last_failure_makes_a_hole() -> None:
     assert isinstance(event, HoleMade)
     assert [(hole.slice_id, hole.attempts, hole.reason) for hole in ledger.holes] == [(piece.slice_id, 3, "HTTP 500")]
     assert ledger.watermark_ms == piece.start_ms
+
+
+MISREAD = Misread("52 of 52 rows of an answer cannot be read", '{"id": 7}')
+
+
+def read_as(ledger: Ledger, at: int, outcome: Outcome) -> tuple[Ledger, tuple[FetchEvent, ...]]:
+    """Take the open slice of that place and end it so."""
+    later_ms = max(NOW, ledger.open[at].not_before_ms, ledger.hold_until_ms)
+    ledger, step = decide(ledger, offer(ledger.open[at].slice_id), later_ms)
+    assert isinstance(step.then, Work)
+    ledger, step = decide(ledger, ended(step.then.request.slice, outcome), later_ms)
+    return ledger, step.events
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["the same slice", "another slice"])
+def test_a_source_of_which_no_row_was_ever_read_is_parked_by_the_second_answer_that_cannot_be(at: int) -> None:
+    ledger, events = read_as(opened(), 0, MISREAD)
+    assert [type(event) for event in events] == [SliceFailed]
+    assert ledger.state == "running"
+    ledger, events = read_as(ledger, at, MISREAD)
+    assert [type(event) for event in events] == [SourceParked]
+    assert ledger.state == "parked"
+    assert ledger.reason == f"{MISREAD.reason}; the platform said: {MISREAD.said}"
+    assert ledger.holes == ()
+
+
+def test_a_parked_source_quotes_300_characters_of_what_the_platform_said() -> None:
+    ledger = opened()
+    for _ in range(2):
+        ledger, _ = read_as(ledger, 0, Misread("r" * 400, "s" * 400))
+    assert ledger.reason == "r" * 300 + "; the platform said: " + "s" * 300
+
+
+def test_what_comes_back_after_the_parking_spends_no_attempt_and_changes_no_reason() -> None:
+    ledger = opened()
+    pieces: list[OpenSlice] = []
+    for _ in range(3):
+        ledger, step = decide(ledger, offer(ledger.open[len(pieces)].slice_id), NOW)
+        assert isinstance(step.then, Work)
+        pieces.append(step.then.request.slice)
+    for piece in pieces[:2]:
+        ledger, _ = decide(ledger, ended(piece, MISREAD), NOW)
+    reason = ledger.reason
+    ledger, step = decide(ledger, ended(pieces[2], Misread("another", "other")), NOW)
+    assert (step.events, ledger.reason, ledger.open[2].attempt) == ((), reason, 1)
+
+
+def test_after_a_person_resumed_it_two_failures_park_it_again() -> None:
+    ledger = opened()
+    for _ in range(2):
+        ledger, _ = read_as(ledger, 0, MISREAD)
+    ledger = steering.resume(ledger, NOW)
+    ledger, _ = read_as(ledger, 0, MISREAD)
+    assert ledger.state == "running"
+    ledger, _ = read_as(ledger, 0, MISREAD)
+    assert ledger.state == "parked"
+
+
+def test_a_source_of_which_rows_were_read_is_not_parked_for_a_window_that_cannot_be() -> None:
+    ledger, _ = read_as(opened(), 0, Stored(is_readable=True))
+    for _ in range(3):
+        ledger, _ = read_as(ledger, 0, MISREAD)
+    assert (ledger.state, [hole.reason for hole in ledger.holes]) == ("running", [MISREAD.reason])
+
+
+def test_windows_without_rows_say_nothing_of_whether_rows_can_be_read() -> None:
+    ledger, _ = read_as(opened(), 0, MISREAD)
+    ledger, _ = read_as(ledger, 1, Stored())
+    assert read_as(ledger, 0, MISREAD)[0].state == "parked"
+    ledger, _ = read_as(ledger, 0, Stored(is_readable=True))
+    assert read_as(ledger, 0, MISREAD)[0].state == "running"
+
+
+@pytest.mark.parametrize("odd", [Stored(is_readable=False), Short("short", Shortfall(1, 2), is_readable=False)])
+def test_trust_is_used_up_by_windows_of_odd_rows_alone(odd: Outcome) -> None:
+    ledger, _ = read_as(cut(first_ledger(0), replace(SETTINGS, max_open=9), NOW), 0, Stored(is_readable=True))
+    trust = [ledger.trust]
+    for _ in range(4):
+        at = next(number for number, held in enumerate(ledger.open) if held.attempt == 1)
+        ledger, _ = read_as(ledger, at, odd)
+        trust.append(ledger.trust)
+    assert trust == [3, 2, 1, 0, 0]
 
 
 def test_what_is_short_is_read_once_more_and_then_a_hole_that_holds_the_watermark() -> None:

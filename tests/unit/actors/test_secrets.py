@@ -9,7 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.secrets import BadReference, Secret, known_secrets, looks_secret, resolve_reference, resolve_values
+from actors.secrets import (
+    BadReference,
+    Secret,
+    known_secrets,
+    looks_secret,
+    resolve_reference,
+    resolve_values,
+    without_secrets,
+)
 
 VALUE = "s3cr3t-value-of-a-shop"
 
@@ -128,3 +136,18 @@ def test_reading_a_huge_file_is_refused(tmp_path: Path) -> None:
     os.truncate(path, 1 << 20)
     with pytest.raises(BadReference, match="larger"):
         resolve_reference(f"file:{path}")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('{"error":"token s3cret-s3cret is void"}', '{"error":"token *** is void"}'),
+        ('{"access_token" : "abc", "name":"Ann"}', '{"access_token":"***", "name":"Ann"}'),
+        ('{"password":"cut off in the mid', '{"password":"***"'),
+        ('{"at":"2026-01-31T08:00:00Z","id":"s1-0000983"}', '{"at":"2026-01-31T08:00:00Z","id":"s1-0000983"}'),
+        ("Bearer shpat_0123456789abcdef", "Bearer ***"),
+    ],
+)
+def test_what_somebody_else_said_is_shown_without_secrets(said: str, shown: str) -> None:
+    Secret("s3cret-s3cret")
+    assert without_secrets(said) == shown

@@ -7,12 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, PageRules, Row, WindowRules
+from platforms.adapter import (
+    EMPTY_PAGE,
+    LARGEST,
+    LONGEST_KEY,
+    BadRow,
+    Declaration,
+    Page,
+    PageRules,
+    Row,
+    WindowRules,
+)
 from platforms.bounds import Bounds, Window
-from platforms.errors import BrokenContract
+from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import cut_window, parts_for
 from platforms.reading import Ask, Reading, Short
 from platforms.times import TimeStyle
+from streams.messages import LONGEST_ORDER_KEY
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
 
 WINDOW = Window(0, 64)
@@ -369,8 +380,71 @@ def test_bad_rows_that_nobody_sets_aside_break_the_reading_after_the_good_ones()
 
 def test_bad_rows_by_the_hundred_are_the_declaration_s_fault() -> None:
     reading = Reading(declaration(size=200), WINDOW, sets_bad_aside=True)
-    with pytest.raises(BrokenContract, match="200 rows cannot be read"):
-        reading.feed(Page([], total=200, bad=[BadRow(str(n), "no time", b"{}") for n in range(200)]))
+    good = [Row(f"g{n}", 1, 5, b"{}") for n in range(200)]
+    with pytest.raises(BrokenContract, match="101 rows cannot be read"):
+        reading.feed(Page(good, total=301, bad=[BadRow(str(n), "no time", b"{}") for n in range(101)]))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "is_trusted", "fails"),
+    [
+        (0, 1, False, True),
+        (1, 1, False, False),
+        (1, 2, False, True),
+        (0, 2, True, False),
+        (0, 3, True, True),
+        (3, 3, True, False),
+        (52, 53, True, True),
+    ],
+)
+def test_where_most_rows_of_an_answer_cannot_be_read_the_reading_ends_and_says_so(
+    good: int, bad: int, is_trusted: bool, fails: bool
+) -> None:
+    """One or two rows alone may be odd ones, of a platform whose rows could be read before."""
+    page = Page(
+        [Row(f"g{n}", 1, 5, b"{}") for n in range(good)],
+        total=good + bad,
+        bad=[BadRow(f"b{n}", f"rows[{n}]: no version", b'{"n":%d}' % n) for n in range(bad)],
+    )
+    reading = Reading(declaration(size=200), WINDOW, sets_bad_aside=True, is_trusted=is_trusted)
+    if not fails:
+        assert len(reading.feed(page)) == good
+        assert len(reading.bad) == bad
+        return
+    with pytest.raises(Unreadable) as told:
+        reading.feed(page)
+    assert told.value.reason == (
+        f"{bad} of {good + bad} rows of an answer cannot be read; the first, key 'b0': rows[0]: no version"
+    )
+    assert told.value.said == b'{"n":0}'
+    assert reading.bad == ()
+
+
+ODD_ROWS = {
+    "its key has 513": Row("k" * 513, 1, 5, b"{}"),
+    "its key has 0": Row("", 1, 5, b"{}"),
+    "its version": Row("odd", 2**63, 5, b"{}"),
+    "its version is": Row("odd", -1, 5, b"{}"),
+    "its time": Row("odd", 1, 2**63, b"{}"),
+    "deeply": Row("odd", 1, 5, b"[" * 960 + b"]" * 960),
+}
+
+
+@pytest.mark.parametrize("why", ODD_ROWS)
+def test_a_row_that_no_message_can_carry_goes_aside_alone(why: str) -> None:
+    reading = Reading(declaration(size=9), WINDOW, sets_bad_aside=True, is_trusted=False)
+    rows = reading.feed(Page([Row("a", 1, 5, b"{}"), ODD_ROWS[why], Row("z", 1, 5, b"{}")], total=3))
+    assert [row.key for row in rows] == ["a", "z"]
+    (bad,) = reading.result.bad
+    assert why in bad.reason
+    assert len(bad.key or "") <= LONGEST_KEY
+    assert reading.result.is_proven
+
+
+def test_what_is_allowed_here_is_what_messages_carry() -> None:
+    assert (LONGEST_KEY, LARGEST) == (LONGEST_ORDER_KEY, 2**63 - 1)
+    deep = Row("a", 1, 5, b"[" * 500 + b"]" * 500)
+    assert Reading(declaration(), WINDOW).feed(Page([deep], total=1)) == [deep]
 
 
 def test_asking_again_without_an_answer_asks_the_same() -> None:
