@@ -1,6 +1,7 @@
 """A sink in a process of its own, for tests that kill it: `python -m tests.support.sink_process URL NAMESPACE FILE`.
 
-Prints a line for each batch that it has stored, and runs until it is killed.
+Prints a line for each batch that it has stored, and runs until it is killed; at `sink.store` that is before a batch is
+stored, with all that was said of it until then at the server.
 """
 
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import anyio
 
+from actors.failpoints import reach
 from actors.sink import Settings, run
 from actors.stores.sqlite import SqliteStore
-from streams.connection import connect
+from streams.connection import Connection, connect
 from streams.messages import Order
 from streams.publisher import Publisher
 from streams.subjects import Namespace
@@ -20,7 +22,13 @@ from streams.subjects import Namespace
 class Printing(SqliteStore):
     """Says so when a batch is stored."""
 
+    def __init__(self, path: Path, connection: Connection) -> None:
+        super().__init__(path, history=True)
+        self._link = connection
+
     async def store(self, orders: Sequence[Order]) -> int:
+        await self._link.flush()
+        reach("sink.store")
         changed = await super().store(orders)
         print("stored", changed, flush=True)
         return changed
@@ -35,7 +43,7 @@ async def main(url: str, namespace: str, file: str) -> None:
             Settings(name="main", batch=250, wait_ms=5),
             connection=connection,
             publisher=publisher,
-            store=Printing(Path(file), history=True),
+            store=Printing(Path(file), connection),
             stop=anyio.Event(),
         )
 

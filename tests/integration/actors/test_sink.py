@@ -271,8 +271,9 @@ async def test_function_that_fails_for_all_loses_nothing_and_a_later_order_tells
 
 
 @pytest.mark.usefixtures("streams")
+@pytest.mark.parametrize("is_page", [False, True], ids=["three messages", "one page"])
 async def test_full_stream_of_dead_letters_keeps_the_order_and_lets_the_others_go_on(
-    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, *, is_page: bool
 ) -> None:
     monkeypatch.setattr(sink, "BURY_AGAIN_S", 0.1)
     name, names = connection.namespace.stream("DEAD"), connection.namespace
@@ -287,8 +288,11 @@ async def test_full_stream_of_dead_letters_keeps_the_order_and_lets_the_others_g
                 refusals.add(each.order_key)
                 raise OrderRefused("no")
 
-    store = of(take)
-    await publish_orders(connection, publisher, [order("a"), order("bad"), order("c")])
+    store, sent = of(take), [order("a"), order("bad"), order("c")]
+    if is_page:
+        await publisher.publish(names.orders("taobao", "shop1"), encode(page_of(sent)))
+    else:
+        await publish_orders(connection, publisher, sent)
     running = Running(connection, publisher, store)
     async with anyio.create_task_group() as tasks:
         await tasks.start(running.run)

@@ -67,7 +67,7 @@ async def test_killed_sink_loses_no_order_and_applies_none_twice(
     sent = [order(f"{at:04}", version) for version in (1, 2) for at in range(COUNT // 2)]
     await publish_orders(connection, publisher, sent)
     async with acknowledged(connection) as acked:
-        for crash_at in ("sink.commit:3", "sink.ack:2", "sink.commit:1", ""):
+        for crash_at in ("sink.store:2", "sink.commit:3", "sink.ack:2", "sink.commit:1", ""):
             async with await start(server, connection, path, crash_at=crash_at) as process:
                 if not crash_at:
                     await kill_after(process, 2)
