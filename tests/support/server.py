@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import secrets
 import signal
 import sys
@@ -112,6 +113,20 @@ async def stream_state(connection: Connection, stream: str) -> dict[str, int]:
     """Return the server's own counts of a stream: `messages`, `first_seq`, `last_seq`, …"""
     state: dict[str, int] = (await connection.api(f"STREAM.INFO.{stream}", timeout_s=BUSY_S))["state"]
     return state
+
+
+@asynccontextmanager
+async def full(connection: Connection, stream: str) -> AsyncIterator[None]:
+    """Have a stream refuse whatever is published to it, until the block ends. An empty one takes a message of any size,
+    so one of ours lies in it until then."""
+    config = (await connection.api(f"STREAM.INFO.{stream}", timeout_s=BUSY_S))["config"]
+    await connection.api(f"STREAM.UPDATE.{stream}", {**config, "discard": "new", "max_bytes": 1}, timeout_s=BUSY_S)
+    answer = await connection.request(config["subjects"][0].replace(">", "filler"), b"", timeout_s=BUSY_S)
+    filler = json.loads(answer.payload)
+    yield
+    if "error" not in filler:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": filler["seq"]}, timeout_s=BUSY_S)
+    await connection.api(f"STREAM.UPDATE.{stream}", config, timeout_s=BUSY_S)
 
 
 async def freeze(server: EmbeddedServer) -> None:

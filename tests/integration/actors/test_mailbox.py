@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, assert_never
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors import actor as loop
@@ -21,7 +22,7 @@ from streams.publisher import Outgoing, Publisher
 from streams.puller import Delivery, Puller
 from streams.server import EmbeddedServer
 from streams.subjects import Namespace
-from tests.support.server import add_consumer, add_stream, stream_state
+from tests.support.server import add_consumer, add_stream, full, stream_state
 
 R = TypeVar("R")
 SECOND = 1_000_000_000
@@ -268,20 +269,41 @@ async def test_a_message_that_crashes_its_handling_is_buried_in_the_end(
 
 
 async def test_full_dead_letters_leave_the_message_where_it_is(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop, "AGAIN_S", 0.01)
     async with open_desk(connection) as desk:
-        name = connection.namespace.stream("DEAD")
-        config = {"name": name, "subjects": [connection.namespace.pattern("dead", ">")], "discard": "new"}
-        await connection.api(f"STREAM.UPDATE.{name}", {**config, "max_msgs": 1})
-        await desk.publisher.publish(connection.namespace.dead("test", "x", "1"), b"{}")
-        await desk.post(1, "bury")
-        await desk.post(2)
         async with serving(desk):
-            await desk.until_left(1)
-            await connection.api(f"STREAM.UPDATE.{name}", {**config, "max_msgs": -1})
+            async with full(connection, connection.namespace.stream("DEAD")):
+                await desk.post(1, "bury")
+                await desk.post(2)
+                await until_logged(caplog, "actor.not_buried", 2)  # it comes again
+                await desk.until_left(1)
             await desk.until_left(0)
+    assert (await read_dead(connection)).reason == "asked for"
+
+
+async def test_what_cannot_be_told_is_not_settled(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The decision is stored by then: what comes again tells the same, and counts once."""
+    monkeypatch.setattr(loop, "AGAIN_S", 0.01)
+    async with open_desk(connection) as desk:
+        told = connection.namespace.stream("TOLD")
+        async with serving(desk):
+            async with full(connection, told):
+                await desk.post(3)
+                await until_logged(caplog, "actor.broker_trouble", 2)
+                assert await desk.left() == 1
+            await desk.until_left(0)
+        assert (await stream_state(connection, told))["messages"] == 1
+        assert await desk.home.sum("a") == 3
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, line: str, count: int) -> None:
+    with anyio.fail_after(20):
+        while caplog.messages.count(line) < count:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_an_actors_own_verdict_goes_before_ours(desk: Desk) -> None:

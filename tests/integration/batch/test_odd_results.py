@@ -16,6 +16,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import batch_consumers
 from tests.support.batches import plant
+from tests.support.server import full
 
 ran: Counter[int] = Counter()
 gates: dict[str, anyio.Event] = {}
@@ -79,15 +80,13 @@ async def test_an_outcome_that_the_broker_does_not_take_is_kept_until_it_does(
             await gates["began"].wait()
             while len(await node.results(view.instance_id)) < 2:
                 await anyio.lowlevel.checkpoint()
-        config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
-        await connection.api(f"STREAM.UPDATE.{stream}", {**config, "discard": "new", "max_bytes": 1})
-        gates["end"].set()
-        with anyio.fail_after(30):
-            while "executor.write_waits" not in caplog.messages:  # noqa: ASYNC110
-                await anyio.sleep(0.02)
-            while (waiting := (await consumers_pending(connection, namespace.stream("WORK")))[maps]) > 1:
-                await anyio.lowlevel.checkpoint()
-        await connection.api(f"STREAM.UPDATE.{stream}", config)
+        async with full(connection, stream):
+            gates["end"].set()
+            with anyio.fail_after(30):
+                while "executor.write_waits" not in caplog.messages:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+                while (waiting := (await consumers_pending(connection, namespace.stream("WORK")))[maps]) > 1:
+                    await anyio.lowlevel.checkpoint()
         view = await node.until(view.instance_id, "done")
     assert waiting == 1
     assert view.counts == Counts(succeeded=12)

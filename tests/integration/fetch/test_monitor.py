@@ -46,6 +46,7 @@ from tests.support.engine import (
     running_node,
 )
 from tests.support.proxy import proxy
+from tests.support.server import full
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
 NOWHERE = "http://127.0.0.1:1"
@@ -152,6 +153,23 @@ async def test_a_hole_is_one_dead_letter_one_notice_and_then_told(connection: Co
     assert [notice.source for notice in notices] == ["mall/s1", "mall/s2"]
     assert (notices[0].kind, notices[0].facts) == ("hole", {"start_ms": hole.start_ms, "end_ms": hole.end_ms})
     assert f"penstock holes redrive mall/s1 {hole.slice_id}" in notices[0].what_to_do
+
+
+async def test_a_hole_is_told_though_its_letter_is_refused_and_is_unmarked_until_it_has_one(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        an_office() as office,
+        running_node(connection, publisher, roles=WATCHES) as node,
+        logging_of() as logged,
+    ):
+        async with full(connection, connection.namespace.stream("DEAD")):
+            await add_shop(connection, publisher, with_hole(now_ms()), webhook=office.url)
+            await office.until(1)
+            await logged.first("monitor.look_failed")
+            assert not all_told(await ledger_when(node.engine, SHOP, lambda ledger: True))
+        await ledger_when(node.engine, SHOP, all_told)
+    assert (len(office.taken), len(await dead_letters(connection))) == (1, 1)
 
 
 async def test_a_webhook_is_tried_until_it_takes_the_notice(

@@ -29,6 +29,7 @@ from tests.support.engine import (
     running_engine,
     stored_orders,
 )
+from tests.support.server import full, stream_state
 
 SHOP = SourceKey("odd", "s1")
 RECORD = {"rows": "orders", "key": "id", "modified": {"path": "modified_ms", "format": "unix_ms"}}
@@ -58,6 +59,32 @@ async def test_unreadable_row_is_a_dead_letter_and_its_neighbours_are_stored(
     assert letters
     assert {json.loads(dead_payload(letter))["id"] for letter in letters} == {"bad"}
     assert all("version" in letter.reason for letter in letters)
+
+
+async def test_unreadable_row_whose_letter_is_refused_holds_its_slice_until_it_is_taken(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know of the row otherwise: its window would be over, and say that all was read."""
+    monkeypatch.setattr("actors.fetcher.window.STORE_AGAIN_MS", 50)
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        return listing({"id": "bad", "version": "none", "modified_ms": int(request.query["to"]) - 1_000})
+
+    dead = connection.namespace.stream("DEAD")
+    async with (
+        a_mall(ago_ms=10_000, gate=answer) as mall,
+        logging_of() as logged,
+        running_engine(connection, publisher) as engine,
+    ):
+        start_ms = history_start_ms(mall)
+        async with full(connection, dead):
+            await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd"))
+            await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="5s")
+            await logged.first("fetcher.not_stored")
+            kept = await ledger_when(engine, SHOP, lambda ledger: any(held.not_before_ms for held in ledger.open))
+            assert (kept.watermark_ms, kept.holes) == (start_ms, ())
+        await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms)
+    assert (await stream_state(connection, dead))["messages"]
 
 
 async def test_unreadable_row_has_one_letter_however_often_it_is_listed(
