@@ -1,6 +1,7 @@
 """Leases on a real server: one holder, a fence that rises, takeover after silence, and loss that stops the work."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio import Event, create_task_group, fail_after
 
@@ -12,6 +13,7 @@ from streams.lease import Lease, acquire, lead, read_record
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.buckets import bucket_of
+from tests.support.proxy import proxy
 
 ONE_LOOP = pytest.mark.asyncio(loop_factories=["asyncio"])
 """For tests that wait for the server's clock: the loop makes no difference to them."""
@@ -108,13 +110,49 @@ async def test_renewing_keeps_it_past_its_time_to_live(leases: Bucket[bytes]) ->
     assert first.is_held()
 
 
-async def test_a_lease_taken_over_is_lost_at_the_next_renewal(leases: Bucket[bytes]) -> None:
+@pytest.mark.parametrize("other", ["b", "a"], ids=["another holder", "the same one, started anew"])
+async def test_a_lease_taken_over_is_lost_at_the_next_renewal(leases: Bucket[bytes], other: str) -> None:
     first = await held(leases, "a", 60)
     await leases.delete("k")
-    await held(leases, "b", 60)
-    with pytest.raises(LeaseLost, match="a lost it; it is held by b"):
+    second = await held(leases, other, 60)
+    with pytest.raises(LeaseLost, match=f"a lost it; it is held by {other}"):
         await first.renew()
     assert not first.is_held()
+    await second.renew()
+
+
+@pytest.mark.parametrize("is_renewed", [False, True], ids=["acquired", "renewed"])
+async def test_it_is_counted_from_when_it_was_asked_for_and_ends_a_margin_early(
+    server: EmbeddedServer, connection: Connection, leases: Bucket[bytes], *, is_renewed: bool
+) -> None:
+    """The answer comes late. The server keeps the key for its time from when it stored it, and not from the answer."""
+    got: list[Lease] = []
+    async with (
+        proxy(server.port) as wire,
+        connect(wire.url, name="holder", namespace=connection.namespace) as link,
+        Publisher(link) as publisher,
+    ):
+        own = Bucket(link, publisher, leases.name, bytes)
+        if is_renewed:
+            got.append(await held(own, "a", 60))
+        before = await leases.get("k")
+
+        async def ask() -> None:
+            await (got[0].renew() if got else take())
+
+        async def take() -> None:
+            got.append(await held(own, "a", 60))
+
+        wire.hold("client")
+        with fail_after(20):
+            async with create_task_group() as tasks:
+                tasks.start_soon(ask)
+                while (entry := await leases.get("k")) is None or entry == before:
+                    await anyio.lowlevel.checkpoint()
+                stored_s = monotonic_s()
+                await wire.holds("client")
+                wire.heal()
+        assert monotonic_s() + got[0].left_s <= stored_s + 60 - 6
 
 
 async def test_a_key_deleted_by_hand_is_lost(leases: Bucket[bytes]) -> None:

@@ -367,6 +367,15 @@ def test_a_backfill_runs_beside_the_tail_and_tells_when_it_is_through() -> None:
     assert ledger.passes == ()
 
 
+def test_a_backfill_over_a_hole_of_the_tail_leaves_the_hole_as_it_is() -> None:
+    """They are two slices, though their window is the same: only a redrive or a person takes a hole away."""
+    ledger, mine = taken(cut_up_to(1), f"t1-0-{MINUTE}")
+    ledger, _ = give_up(ledger, mine.slice_id, mine.fence, "no", MINUTE)
+    after = cut(add_backfill(ledger, "march", 0, MINUTE), SETTINGS, MINUTE)
+    assert ids(after) == [f"b1-0-{MINUTE}"]
+    assert (after.holes, after.watermark_ms) == (ledger.holes, 0)
+
+
 def test_a_backfill_whose_last_slice_is_given_up_is_through_too() -> None:
     ledger = cut(add_backfill(first_ledger(MINUTE), "march", 0, MINUTE), SETTINGS, MINUTE)
     ledger, held = taken(ledger, "b1-0-60000")
