@@ -22,7 +22,7 @@ from penstock.gateway.calls import Answer, Call, Shared, Stream
 from penstock.gateway.door import FAULT, problem_headers, send_problem
 from penstock.gateway.openapi import document
 from penstock.gateway.operations import OPERATIONS, Operation
-from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused, shown, trouble_of
+from penstock.gateway.problems import Problem, RefusedRequest, refused, shown, trouble_of, written
 from streams.errors import Disconnected, MalformedSubject, StreamError
 
 log = logging.getLogger(__name__)
@@ -52,20 +52,19 @@ def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
         try:
             answer = await _carry_out(shared, operation, names, cast(Any, scope))
             if answer.stream is not None:
-                return _Streamed(answer.stream)
+                return _Streamed(answer.stream, operation.path)
             return _Sent(_encode(answer.value), answer.status)
         except RefusedRequest as told:
             problem = told.problem
             upload = cast(Call, cast(Any, scope)["state"]["call"]).upload
             if told.closes or (upload is not None and not upload.is_read):
-                return _problem(problem, (b"connection", b"close"))  # what still comes is not read
+                return _problem(problem, operation.path, (b"connection", b"close"))  # what still comes is not read
         except Exception as error:  # the gateway's own end of an operation
             log.error("gateway.failed", exc_info=error, extra=fields(operation=operation.name))
-        return _problem(problem)
+        return _problem(problem, operation.path)
 
-    methods = [operation.method, "HEAD"] if operation.is_public else [operation.method]
     return HTTPRouteHandler(
-        _path(operation.path), http_method=cast(Any, methods), status_code=200, name=operation.name
+        _path(operation.path), http_method=cast(Any, _methods(operation)), status_code=200, name=operation.name
     )(handle)
 
 
@@ -104,22 +103,24 @@ class _Sent(ASGIResponse):
         await send(cast(Any, self._body))
 
 
-def _problem(problem: Problem, *more: Header) -> _Sent:
-    return _Sent(problem_bytes(problem), problem.status, PROBLEM_TYPE, *problem_headers(problem), *more)
+def _problem(problem: Problem, path: str, *more: Header) -> _Sent:
+    body, kind = written(problem, path)
+    return _Sent(body, problem.status, kind, *problem_headers(problem), *more)
 
 
 class _Streamed(ASGIResponse):
     """An answer that is sent bit by bit, until the client goes."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, path: str) -> None:
         super().__init__()
         self._stream = stream
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._stream(cast(Any, send))
         except RefusedRequest as told:
-            await send_problem(cast(Any, send), told.problem)
+            await send_problem(cast(Any, send), told.problem, self._path)
 
 
 def _schema() -> HTTPRouteHandler:
@@ -139,16 +140,36 @@ def _path(path: str) -> str:
     return re.sub(r"\{\w+\}", lambda _: f"{{p{next(places)}:str}}", path)
 
 
-def _failed(_request: Any, error: Exception) -> Response[bytes]:
+def _failed(request: Any, error: Exception) -> Response[bytes]:
     """Answer for the router: there is no such path, no such method on it, or a fault that no operation had."""
-    problem, hint = FAULT, "GET /schema tells what is"
+    problem, hint, path, headers = FAULT, "GET /schema tells what is", request.scope["path"], {}
     match getattr(error, "status_code", 500):
         case 404:
             problem = refused(404, "not_found", "there is nothing at this path", hint=hint).problem
         case 405:
-            problem = refused(405, "method", "this path has other methods", hint=hint).problem
+            methods = ", ".join(methods_of(path))
+            headers = {"Allow": methods}
+            problem = refused(405, "method", "this path has other methods", hint=f"use {methods}").problem
         case status if 400 <= status < 500:
             problem = refused(status, "malformed", "not a request as it should be").problem
         case _:
             log.error("gateway.failed", exc_info=error)
-    return Response(problem_bytes(problem), status_code=problem.status, media_type=PROBLEM_TYPE.decode())
+    body, kind = written(problem, path)
+    return Response(body, status_code=problem.status, media_type=kind.decode(), headers=headers)
+
+
+def methods_of(path: str) -> list[str]:
+    """Return the methods that a path is called with."""
+    found = {method for operation in OPERATIONS if _fits(operation.path, path) for method in _methods(operation)} or {
+        "GET",
+        "HEAD",
+    }  # /schema
+    return sorted(found)
+
+
+def _methods(operation: Operation) -> list[str]:
+    return [operation.method, "HEAD"] if operation.is_public else [operation.method]
+
+
+def _fits(pattern: str, path: str) -> bool:
+    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", pattern), path) is not None

@@ -30,7 +30,7 @@ from penstock.gateway.limits import (
     WRITE_S,
     Census,
 )
-from penstock.gateway.problems import PROBLEM_TYPE, problem_bytes, refused
+from penstock.gateway.problems import refused, written
 from penstock.gateway.uploads import is_upload_path
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         self._is_counted = self.census.enter(self._address)
         self._is_deaf = False
+        self.url = b""
         self.is_shut = False
         self._is_in_head = False
         self._is_fresh = False
@@ -226,7 +227,8 @@ class BoundedConnection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         if is_mine and not self.transport.is_closing():
-            self.transport.write(_answer(status, detail, retry_after_s, self.server_state.default_headers))
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            self.transport.write(_answer(path, status, detail, retry_after_s, self.server_state.default_headers))
         self.close_gently()
 
     def close_gently(self) -> None:
@@ -300,12 +302,12 @@ class _Gently:
         self._connection.close_gently()
 
 
-def _answer(status: int, detail: str, retry_after_s: int, more: list[tuple[bytes, bytes]]) -> bytes:
+def _answer(path: str, status: int, detail: str, retry_after_s: int, more: list[tuple[bytes, bytes]]) -> bytes:
     code = {400: "malformed", 408: "too_slow", 503: "busy"}.get(status, "too_large")
-    body = problem_bytes(refused(status, code, detail).problem)  # type: ignore[arg-type]  # one of the codes
+    body, kind = written(refused(status, code, detail).problem, path)  # type: ignore[arg-type]  # one of the codes
     head = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}".encode()]
     head += [name + b": " + value for name, value in more]
-    head += [b"content-type: " + PROBLEM_TYPE, b"content-length: %d" % len(body), b"connection: close"]
+    head += [b"content-type: " + kind, b"content-length: %d" % len(body), b"connection: close"]
     if retry_after_s:
         head.append(b"retry-after: %d" % retry_after_s)
     return b"\r\n".join([*head, b"", body])

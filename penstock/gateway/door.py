@@ -14,7 +14,7 @@ from typing import Any
 from actors.logs import fields
 from penstock.gateway.callers import ANYBODY, Caller
 from penstock.gateway.calls import Call, Shared
-from penstock.gateway.heads import Head, check_head, is_json, is_local
+from penstock.gateway.heads import Head, check_head, is_form, is_json, is_local
 from penstock.gateway.limits import (
     ADDRESS_BURST,
     ADDRESS_RATE,
@@ -26,7 +26,8 @@ from penstock.gateway.limits import (
     Rates,
 )
 from penstock.gateway.live_tokens import LiveTokens
-from penstock.gateway.problems import PROBLEM_TYPE, Problem, RefusedRequest, problem_bytes, refused
+from penstock.gateway.problems import Problem, RefusedRequest, refused, written
+from penstock.gateway.replies import is_queue
 from penstock.gateway.uploads import SHEETS, Upload, charset_of, is_upload_path
 from streams.clock import monotonic_s
 
@@ -69,12 +70,12 @@ class Door:
             scope["state"]["call"] = call
             await self._app(scope, receive, send)
         except RefusedRequest as told:
-            await send_problem(send, told.problem, closes=told.closes)
+            await send_problem(send, told.problem, scope["path"], closes=told.closes)
         except Exception as error:  # the gateway's own end of a request: one bad request is not to end the connection
             log.error("gateway.failed", exc_info=error, extra=fields(path=scope["path"]))
             if scope["state"]["cycle"].response_started:
                 raise  # uvicorn closes the connection, since the client cannot be told otherwise
-            await send_problem(send, FAULT, closes=True)
+            await send_problem(send, FAULT, scope["path"], closes=True)
 
     async def _admit(self, scope: Message, receive: Receive) -> Call | None:
         """Return the request to carry out, None if its client went away while it was read."""
@@ -87,16 +88,10 @@ class Door:
         body = b"" if head.length == 0 or upload is not None else await self._read(receive)
         if body is None:
             return None
-        if body and scope["method"] in ("POST", "PATCH") and not is_json(head.media_type):
-            kinds = SHEETS if is_upload_path(scope["method"], scope["raw_path"]) else ()
-            raise refused(
-                415,
-                "media_type",
-                "a body of this kind is not taken here",
-                what="Content-Type",
-                value=head.media_type,
-                hint=", ".join(("application/json", *kinds)),
-            )
+        if upload is None and scope["method"] in ("POST", "PATCH") and not is_queue(scope["path"]):
+            is_fine = is_json(head.media_type) if body else caller is not ANYBODY or not is_form(head.media_type)
+            if not is_fine:
+                raise _not_taken(scope, head.media_type)
         cycle = scope["state"]["cycle"]
         return Call(
             caller,
@@ -166,10 +161,10 @@ class Door:
             load.body_bytes -= size
 
 
-async def send_problem(send: Send, problem: Problem, *, closes: bool = False) -> None:
+async def send_problem(send: Send, problem: Problem, path: str, *, closes: bool = False) -> None:
     """Answer with a problem. Nothing is sent once an answer has begun."""
-    body = problem_bytes(problem)
-    headers = [(b"content-type", PROBLEM_TYPE), (b"content-length", b"%d" % len(body)), *problem_headers(problem)]
+    body, kind = written(problem, path)
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *problem_headers(problem)]
     if closes:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
@@ -184,6 +179,18 @@ def problem_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
     if problem.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
+
+
+def _not_taken(scope: Message, media_type: str) -> RefusedRequest:
+    kinds = SHEETS if is_upload_path(scope["method"], scope["raw_path"]) else ()
+    return refused(
+        415,
+        "media_type",
+        "a body of this kind is not taken here",
+        what="Content-Type",
+        value=media_type,
+        hint=", ".join(("application/json", *kinds)),
+    )
 
 
 def _too_many(detail: str, wait_s: float) -> RefusedRequest:

@@ -1,8 +1,8 @@
 """What a request's head has to be before anything is done about it. Pure.
 
 Refused here: what two servers could read in two ways (bodies of two lengths, two tokens), what a browser sends for
-another site's page (a foreign Origin, and a foreign Host while there are no tokens), compressed bodies, tokens in URLs,
-which end up in logs, and methods behind other methods.
+another site's page (a foreign Origin, or Sec-Fetch-Site for what may have an effect; a foreign Host while there are no
+tokens), compressed bodies, tokens in URLs, which end up in logs, and methods behind other methods.
 """
 
 import re
@@ -15,12 +15,15 @@ from penstock.gateway.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.gateway.problems import refused
 from penstock.gateway.uploads import is_sheet, is_upload_path, name_of_header, too_large
 
-__all__ = ["Head", "check_head", "is_json", "is_local"]
+__all__ = ["Head", "check_head", "is_form", "is_json", "is_local"]
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST")
 OVERRIDES = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 IN_URL = frozenset({b"token", b"access_token", b"api_key", b"apikey", b"authorization"})
 HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+OWN_SITES = (b"same-origin", b"none")
+"""What a browser says of a request that no other site's page has made: `none` is an address that a person typed."""
 ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin"})
 
 
@@ -51,10 +54,10 @@ def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[b
         if name in OVERRIDES:
             raise refused(400, "malformed", "a method behind another one is not taken", what=name.decode("latin-1"))
         found[name] = value
-    return _head(found, may_upload=is_upload_path(method, path))
+    return _head(found, may_upload=is_upload_path(method, path), is_read=method in ("GET", "HEAD"))
 
 
-def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
+def _head(found: dict[bytes, bytes], *, may_upload: bool, is_read: bool) -> Head:
     if found.get(b"content-encoding", b"identity").lower() != b"identity":
         raise refused(
             415, "media_type", "compressed bodies are not taken", what="Content-Encoding", hint="send it plain"
@@ -66,6 +69,8 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool) -> Head:
         raise refused(400, "malformed", "missing, or not a host", what="Host", value=host)
     if b"origin" in found:
         _check_origin(found[b"origin"].decode("latin-1"), host)
+    if not is_read and found.get(b"sec-fetch-site", b"none") not in OWN_SITES:
+        raise refused(403, "forbidden", "pages of other sites may not call this", what="Sec-Fetch-Site")
     length = _length(found.get(b"content-length", b"0")) if b"transfer-encoding" not in found else -1
     media_type = found.get(b"content-type", b"").decode("latin-1")
     is_upload = may_upload and is_sheet(media_type)
@@ -113,6 +118,12 @@ def is_json(media_type: str) -> bool:
     kind, _, more = media_type.partition(";")
     charset = more.strip().lower().removeprefix("charset=").strip('"')
     return kind.strip().lower() == "application/json" and charset in ("", "utf-8", "utf8")
+
+
+@lru_cache(64)
+def is_form(media_type: str) -> bool:
+    """True for what a page's form sends; it has one of three kinds, also when it is empty."""
+    return media_type.partition(";")[0].strip().lower() in FORMS
 
 
 def _check_path(path: bytes) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.gateway.operations import OPERATIONS, Operation
 from penstock.gateway.problems import Problem
+from penstock.gateway.replies import Reply, is_queue
 from penstock.gateway.shapes import LONGEST_URL_ID, TOPIC_PATTERN
 
 __all__ = ["document"]
@@ -93,6 +94,8 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
             content = {"application/json": {"schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0]}}
         found[str(status)] = {"description": "done", "content": content}
     problem = {"application/problem+json": {"schema": schema_of[_key(Problem)]}}
+    if is_queue(operation.path):
+        problem = {"application/json": {"schema": schema_of[_key(Reply)]}}
     for status in sorted({*operation.problems, *(PUBLIC if operation.is_public else ALWAYS)}):
         found[str(status)] = {"description": WHY[status], "content": problem}
     return found

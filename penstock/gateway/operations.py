@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.gateway import batch_shapes, batches, health, jobs, push, queue_protocol, receipts, topics
 from penstock.gateway.calls import Answer, Call, Shared
+from penstock.gateway.replies import Reply
 from penstock.gateway.shapes import (
     AllSettled,
     Health,
@@ -60,7 +61,7 @@ B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/queue", "command", "Carry out a command of the original protocol", None,
-        {200: queue_protocol.Reply}, queue_protocol.carry_out, queue_protocol.Command, problems=(400, 413, 415),
+        {200: Reply}, queue_protocol.carry_out, queue_protocol.Command, problems=(400, 413, 415),
     ),
     Operation(
         "POST", J, "addJobs", "Add a job, or a list of jobs", "add",
@@ -87,8 +88,8 @@ OPERATIONS: tuple[Operation, ...] = (
         {200: Reservations}, jobs.reserve, ToReserve, may_be_empty=True, problems=IN_BODY,
     ),
     Operation(
-        "GET", T + "/{topic}/reservations", "pushReservations", "Have reservations pushed, as server-sent events",
-        "reserve", {200: "text/event-stream"}, push.push, query=PushQuery, problems=(400, 422),
+        "POST", T + "/{topic}/reservations", "pushReservations", "Have reservations pushed, as server-sent events",
+        "reserve", {200: "text/event-stream"}, push.push, query=PushQuery, problems=(400, 413, 415, 422),
     ),
     Operation(
         "POST", R + "/finish", "finish", "Finish reserved jobs", "settle",

@@ -6,9 +6,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from penstock.gateway.replies import Reply, is_queue, words
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFull, StreamError, TooLarge
 
-__all__ = ["Code", "Problem", "RefusedRequest", "problem_bytes", "refused", "shown", "trouble_of"]
+__all__ = ["Code", "Problem", "RefusedRequest", "refused", "shown", "trouble_of", "written"]
 
 Code = Literal[
     "bad",  # a value is wrong: `what` names it
@@ -34,6 +35,7 @@ Code = Literal[
 
 LONGEST_SHOWN = 80
 PROBLEM_TYPE = b"application/problem+json"
+JSON_TYPE = b"application/json"
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,8 +90,12 @@ def refused(
     return RefusedRequest(problem, closes=closes)
 
 
-def problem_bytes(problem: Problem) -> bytes:
-    return _encode(problem)
+def written(problem: Problem, path: str) -> tuple[bytes, bytes]:
+    """Return a problem's body and its content type, in the shape that the path's clients read."""
+    if not is_queue(path):
+        return _encode(problem), PROBLEM_TYPE
+    told = words(problem.what or problem.code, problem.detail)
+    return _encode(Reply(success=False, error=f"{told}; {problem.hint}" if problem.hint else told)), JSON_TYPE
 
 
 def trouble_of(error: StreamError) -> RefusedRequest:

@@ -1,4 +1,5 @@
-"""Reservations by server push: `GET /v1/topics/{topic}/reservations`, a stream of server-sent events.
+"""Reservations by server push: `POST /v1/topics/{topic}/reservations`, a stream of server-sent events. It hands jobs
+out, so it is no GET, which a page of another site could have a browser send by itself.
 
 Each event is a reservation, its id the receipt. The client's credit is `most`, the number of reservations that may be
 unsettled at a time: beyond it nothing is handed out. A settlement that comes through this node gives the credit back at

@@ -10,7 +10,9 @@ Each is answered `{"success": …, "error": …, "id": …, "value": …}`; what
 makes it wait. `finish` takes the id alone, and settles the reservation that `pop` made.
 
 Status: 200 whenever the command was understood, also when it was refused (`success` is false, `error` says why); 4xx
-for what is not HTTP or not JSON, is too large or not allowed; 429 and 5xx for what is worth repeating as it is.
+for what is not HTTP or not JSON, is too large or not allowed; 429 and 5xx for what is worth repeating as it is. Every
+answer has this one shape, whatever its status (replies.py). The body is read as JSON under any content type; what a
+page of another site sends is told by Origin and Sec-Fetch-Site.
 
 `body` is JSON text: a string that holds JSON. If it holds an object or a list it is stored as that, so that every other
 door sees an object or a list; any other string is stored as a string. `value` is the same text again, to the letter.
@@ -25,6 +27,7 @@ from actors.model.job_rules import BadJob
 from penstock.gateway.calls import Answer, Call, Shared, decoded
 from penstock.gateway.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.gateway.problems import RefusedRequest
+from penstock.gateway.replies import Reply, words
 from penstock.gateway.shapes import LONGEST_WAIT_MS
 from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, NewJob
 
@@ -77,15 +80,6 @@ class Delete(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 Command = Add | Pop | Finish | Delete
 
 
-class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`value` is a popped job's body, as JSON text."""
-
-    success: bool
-    error: str = ""
-    id: str = ""
-    value: str | None = None
-
-
 _command = msgspec.json.Decoder(Command).decode
 
 
@@ -97,9 +91,9 @@ async def carry_out(shared: Shared, call: Call) -> Answer:
         if told.problem.status != 422:
             raise
         what, detail = told.problem.what, told.problem.detail
-        return Answer(Reply(success=False, error=_words(what, f"{detail}{_HINTS.get(what, '')}")))
+        return Answer(Reply(success=False, error=words(what, f"{detail}{_HINTS.get(what, '')}")))
     except BadJob as bad:
-        return Answer(Reply(success=False, error=_words(bad.field, f"{bad.what}; {bad.hint}")))
+        return Answer(Reply(success=False, error=words(bad.field, f"{bad.what}; {bad.hint}")))
 
 
 async def _reply(shared: Shared, call: Call, command: Command) -> Reply:
@@ -137,7 +131,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
     if item.status == 429 or item.status >= 500:
         raise problem_of(item)
     if not item.is_there:
-        return Reply(success=False, error=_words(item.what, item.detail), id=command.id)
+        return Reply(success=False, error=words(item.what, item.detail), id=command.id)
     return Reply(success=True, id=item.id)
 
 
@@ -154,7 +148,7 @@ async def _finish(shared: Shared, call: Call, command: Finish) -> Reply:
         told = await shared.desk.finish_by_id(command.id, is_allowed=call.caller.is_own)
     if told.code == "ok":
         return Reply(success=True, id=command.id)
-    return Reply(success=False, error=_words(told.code, call.caller.said(told.reason)), id=command.id)
+    return Reply(success=False, error=words(told.code, call.caller.said(told.reason)), id=command.id)
 
 
 async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:
@@ -164,7 +158,7 @@ async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:
     audit(call, "job.deleted", topic=topic or "", id=command.id, is_done=told.code == "ok")
     if told.code == "ok":
         return Reply(success=True, id=command.id)
-    return Reply(success=False, error=_words("not_found", "no such job"), id=command.id)
+    return Reply(success=False, error=words("not_found", "no such job"), id=command.id)
 
 
 def unwrapped(body: bytes) -> Raw:
@@ -187,7 +181,3 @@ def wrapped(stored: bytes) -> str:
     if stored[:1] == b'"':
         return msgspec.json.decode(stored, type=str)
     return stored.decode()
-
-
-def _words(what: str, detail: str) -> str:
-    return f"{what}: {detail}" if what else detail

@@ -48,7 +48,7 @@ async def test_a_stop_ends_long_polls_and_pushes_at_once_and_takes_no_new_ones(
             answers.append(await reserve(client, "t", wait_ms=30_000))
 
         async def push() -> None:
-            async with client.get("/v1/topics/t/reservations") as response:
+            async with client.post("/v1/topics/t/reservations") as response:
                 answers.append(await response.text())
 
         with anyio.fail_after(30):

@@ -37,7 +37,7 @@ class Events:
 
 @asynccontextmanager
 async def pushed(client: ClientSession, topic: str, query: str = "") -> AsyncIterator[Events]:
-    async with client.get(f"/v1/topics/{topic}/reservations{query}") as response:
+    async with client.post(f"/v1/topics/{topic}/reservations{query}") as response:
         assert response.status == 200
         assert response.content_type == "text/event-stream"
         yield Events(response)

@@ -1,9 +1,15 @@
 """The protocol as it was published: four commands, one address."""
 
+import asyncio
+import io
+import json
+import secrets
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+
+from tests.support.gateway import SharedGateway
 
 
 async def ask(client: ClientSession, command: str, **fields: object) -> dict[str, Any]:
@@ -86,3 +92,82 @@ async def test_what_is_refused_is_told_in_the_reply(client: ClientSession, comma
         assert response.status == 200
     assert reply["success"] is False
     assert said in reply["error"]
+
+
+# ---- one shape, whatever happens
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain", "text/html; charset=x"])
+async def test_the_body_is_json_under_any_content_type(client: ClientSession, topic: str, kind: str) -> None:
+    body = json.dumps({"command": "add", "topic": topic, "id": f"{topic}-1"})
+    async with client.post("/queue", data=body, headers={"Content-Type": kind}) as response:
+        assert (response.status, response.content_type) == (200, "application/json")
+        assert await response.read() == b'{"success":true,"id":"%b-1"}' % topic.encode()
+
+
+ADD = b'{"command": "add", "topic": "t", "id": "1"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "method", "path", "body", "headers"),
+    [
+        (400, "body: not JSON", "POST", "/queue", b"{", {}),
+        (400, "body: not JSON", "POST", "/queue", b"", {}),
+        (400, "malformed: a token does not belong in a URL", "POST", "/queue?token=x", ADD, {}),
+        (401, "unauthorized: a valid token is needed", "POST", "/queue", ADD, {"Authorization": ""}),
+        (403, "forbidden: this token may not do that", "POST", "/queue", ADD, {}),
+        (403, "Origin: pages of other sites", "POST", "/queue", ADD, {"Origin": "https://elsewhere.example"}),
+        (404, "not_found: there is nothing at this path", "POST", "/queue/x", ADD, {}),
+        (405, "method: this path has other methods; use POST", "GET", "/queue", b"", {}),
+        (405, "method: PUT is not used here", "PUT", "/queue", ADD, {}),
+        (413, "body: ", "POST", "/queue", b" " * (1 << 20) + b" ", {}),
+        (415, "Content-Encoding: compressed bodies", "POST", "/queue", ADD, {"Content-Encoding": "gzip"}),
+    ],
+)
+async def test_every_answer_has_the_protocols_own_shape(
+    guarded_gateway: SharedGateway, status: int, said: str, method: str, path: str, body: bytes, headers: dict[str, str]
+) -> None:
+    token = guarded_gateway.token(f"q{secrets.token_hex(4)}", verbs=("read",))
+    headers = {"Authorization": f"Bearer {token}", **headers}
+    async with ClientSession(guarded_gateway.url) as session:
+        async with session.request(method, path, data=io.BytesIO(body), headers=headers) as response:
+            assert response.status == status, await response.text()
+            assert response.content_type == "application/json"
+            reply = await response.json()
+    assert reply.keys() == {"success", "error"}
+    assert reply["success"] is False
+    assert said in reply["error"]
+
+
+async def test_too_many_requests_are_told_in_the_same_shape(guarded_gateway: SharedGateway) -> None:
+    token = guarded_gateway.token(f"q{secrets.token_hex(4)}", rate=0.5)
+    async with ClientSession(guarded_gateway.url, headers={"Authorization": f"Bearer {token}"}) as session:
+        for _ in range(2):
+            async with session.post("/queue", json={"command": "pop", "topic": "t"}) as response:
+                status, reply, after = response.status, await response.json(), response.headers.get("Retry-After")
+    assert (status, reply.keys(), reply["success"]) == (429, {"success", "error"}, False)
+    assert reply["error"].startswith("too_many: more than this token's 0.5 a second")
+    assert int(after or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("status", "head"),
+    [
+        (400, b"POST /queue HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: nonsense\r\n\r\n"),
+        (431, b"POST /queue HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n"),
+        (414, b"POST /queue?" + b"x" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    ],
+)
+async def test_what_is_refused_before_it_is_read_has_the_shape_too(
+    open_gateway: SharedGateway, status: int, head: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", open_gateway.port)
+    writer.write(head)
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    lines, _, body = answer.partition(b"\r\n\r\n")
+    assert lines.startswith(b"HTTP/1.1 %d" % status), lines
+    assert b"content-type: application/json\r\n" in lines
+    reply = json.loads(body)
+    assert (reply.keys(), reply["success"]) == ({"success", "error"}, False)

@@ -59,7 +59,7 @@ async def test_a_token_does_what_its_verbs_say_and_no_more(
     calls: dict[str, tuple[str, str, object]] = {
         "add": ("POST", f"{path}/jobs", {}),
         "reserve": ("POST", f"{path}/reserve", {}),
-        "push": ("GET", f"{path}/reservations?most=0", None),
+        "push": ("POST", f"{path}/reservations?most=0", None),
         "finish": ("POST", "/v1/receipts/finish", receipts),
         "touch": ("POST", "/v1/receipts/touch", receipts),
         "release": ("POST", "/v1/receipts/release", receipts),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.gateway.problems import problem_bytes, refused, shown, trouble_of
+from penstock.gateway.problems import PROBLEM_TYPE, refused, shown, trouble_of, written
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, StoreFull, StreamError, TooLarge
 
 
@@ -21,7 +21,9 @@ def test_a_problem_is_json_by_rfc_9457() -> None:
     problem = refused(
         422, "bad", "is no topic", what="topic", value="a\r\nb", hint="use letters", retry_after_s=0
     ).problem
-    assert msgspec.json.decode(problem_bytes(problem)) == {
+    body, kind = written(problem, "/v1/topics")
+    assert kind == PROBLEM_TYPE
+    assert msgspec.json.decode(body) == {
         "status": 422,
         "title": "Unprocessable Entity",
         "code": "bad",
@@ -46,5 +48,5 @@ def test_a_problem_is_json_by_rfc_9457() -> None:
 def test_the_brokers_trouble_is_told_without_its_names(error: StreamError, status: int) -> None:
     problem = trouble_of(error).problem
     assert problem.status == status
-    assert "secret" not in problem_bytes(problem).decode()
+    assert "secret" not in written(problem, "/v1/topics")[0].decode()
     assert problem.retry_after_s or status == 413
