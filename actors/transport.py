@@ -7,20 +7,25 @@ with any status is an answer, and the adapter judges it.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import aiohttp.abc
+import anyio
 from yarl import URL
 
+from actors.inflation import ENCODINGS, BadEncoding, Inflater
 from platforms.adapter import Request, Response
 
 __all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport", "shown_url"]
 
 CHUNK = 1 << 16
+LARGE = 8 << 20
+"""Bytes of an answer beyond which it is read alone: of all answers of one host at a time, one may grow further."""
 MOST_REASON = 200
 _QUERY = re.compile(r"[?#][^\s'\"]*")
 
@@ -42,6 +47,8 @@ class Transport:
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        """Whose turn it is to be read beyond LARGE, by host."""
 
     async def send(self, request: Request, *, timeout_s: float, most_bytes: int) -> Response:
         """Return the answer. Raises PlatformDown, TooMuch, or BadUrl."""
@@ -56,25 +63,32 @@ class Transport:
                 timeout=limit,
                 allow_redirects=False,
             ) as answer:
-                body = await _read(answer, most_bytes)
+                async with AsyncExitStack() as turn:
+                    with anyio.fail_after(timeout_s):
+                        body = await self._read(answer, most_bytes, turn)
                 return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
             raise PlatformDown(
                 f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_said(error)}"
             ) from None
 
-
-async def _read(answer: aiohttp.ClientResponse, most: int) -> bytes:
-    """Read the body, decompressed, up to `most` bytes."""
-    if answer.content_length is not None and answer.content_length > most:
-        raise TooMuch(f"{shown_url(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
-    parts, size = [], 0
-    async for part in answer.content.iter_chunked(CHUNK):
-        parts.append(part)
-        size += len(part)
-        if size > most:
-            raise TooMuch(f"{shown_url(str(answer.url))}: more than the {most} bytes allowed")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    async def _read(self, answer: aiohttp.ClientResponse, most: int, turn: AsyncExitStack) -> bytes:
+        """Read the body, decompressed, up to `most` bytes; of large ones of a host one at a time."""
+        where, is_alone = shown_url(str(answer.url)), False
+        if answer.content_length is not None and answer.content_length > most:
+            raise TooMuch(f"{where}: {answer.content_length} bytes announced, {most} allowed")
+        parts, size, inflater = list[bytes](), 0, Inflater(answer.headers.get("Content-Encoding", ""))
+        async for raw in answer.content.iter_chunked(CHUNK):
+            for part in inflater.steps(raw):
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise TooMuch(f"{where}: more than the {most} bytes allowed")
+                if size > LARGE and not is_alone:
+                    is_alone = True
+                    await turn.enter_async_context(self._turns[answer.url.host or ""])
+        inflater.end()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def check_url(url: str) -> URL:
@@ -116,9 +130,9 @@ async def open_transport(
     connector = aiohttp.TCPConnector(limit=connections, resolver=resolver, **own)
     async with aiohttp.ClientSession(
         connector=connector,
-        headers={"User-Agent": "penstock"},
+        headers={"User-Agent": "penstock", "Accept-Encoding": ENCODINGS},
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=True,
+        auto_decompress=False,
         max_line_size=16384,
         max_field_size=16384,
     ) as session:

@@ -2,13 +2,17 @@
 
 import asyncio
 import gzip
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
+import anyio.lowlevel
 import pytest
 from aiohttp import web
 
-from actors.transport import BadUrl, PlatformDown, TooMuch, Transport, open_transport
+from actors.transport import LARGE, BadUrl, PlatformDown, TooMuch, Transport, open_transport
 from platforms.adapter import Request, Response
 
 SECRET = "s3cr3t-sign"
@@ -99,12 +103,97 @@ async def test_an_answer_over_the_limit_is_left(kind: str) -> None:
     assert SECRET not in str(told.value)
 
 
-async def test_a_compressed_answer_within_the_limit_is_read() -> None:
+def deflated(body: bytes, wbits: int) -> bytes:
+    press = zlib.compressobj(wbits=wbits)
+    return press.compress(body) + press.flush()
+
+
+@pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15)])
+async def test_a_bomb_costs_no_more_memory_than_the_limit(encoding: str, wbits: int) -> None:
+    """400 MB of zeros in 400 KB, of which a megabyte is allowed."""
+    press = zlib.compressobj(wbits=wbits)
+    zeros = bytes(1 << 20)
+    bomb = b"".join([press.compress(zeros) for _ in range(400)]) + press.flush()
+
     async def handle(_request: web.Request) -> web.Response:
-        return web.Response(body=gzip.compress(b"{}" * 100), headers={"Content-Encoding": "gzip"})
+        return web.Response(body=bomb, headers={"Content-Encoding": encoding})
+
+    async with a_server(handle) as url, open_transport() as transport:
+        tracemalloc.start()
+        try:
+            with pytest.raises(TooMuch):
+                await get(transport, url, timeout_s=60, most_bytes=1 << 20)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 8 << 20, "what is allowed, and what is on its way"
+
+
+async def test_large_answers_of_one_host_are_not_held_at_once() -> None:
+    """Six bombs, each of which stops at 24 MB until all have come so far as they may."""
+    press = zlib.compressobj(wbits=31)
+    zeros = bytes(1 << 20)
+    first = b"".join([press.compress(zeros) for _ in range(24)]) + press.flush(zlib.Z_SYNC_FLUSH)
+    rest = b"".join([press.compress(zeros) for _ in range(40)]) + press.flush()
+    held = 5 * LARGE + (24 << 20)
+    ended: list[str] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Encoding": "gzip"})
+        await answer.prepare(request)
+        await answer.write(first)
+        with anyio.fail_after(60):
+            while tracemalloc.get_traced_memory()[0] < held and not ended:
+                await anyio.lowlevel.checkpoint()
+        await answer.write(rest)
+        return answer
+
+    async def ask(transport: Transport, url: str) -> None:
+        with pytest.raises(TooMuch):
+            await get(transport, url, timeout_s=60, most_bytes=32 << 20)
+        ended.append(url)
+
+    async with a_server(handle) as url, open_transport() as transport:
+        tracemalloc.start()
+        try:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(6):
+                    tasks.start_soon(ask, transport, url)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(ended) == 6
+    assert peak < held + (28 << 20), "one whole, the others up to where they wait; not 144 MB"
+
+
+COMPRESSED = {
+    "gzip": ("gzip", gzip.compress(b"{}" * 100)),
+    "in two members": ("x-gzip", gzip.compress(b"{}" * 60) + gzip.compress(b"{}" * 40)),
+    "zeros behind it": ("gzip", gzip.compress(b"{}" * 100) + bytes(10)),
+    "deflate": ("Deflate", zlib.compress(b"{}" * 100)),
+    "deflate without a head": ("deflate", deflated(b"{}" * 100, -15)),
+    "plain": ("identity", b"{}" * 100),
+    "no encoding of ours": ("utf-8", b"{}" * 100),
+}
+
+
+@pytest.mark.parametrize(("encoding", "body"), COMPRESSED.values(), ids=COMPRESSED.keys())
+async def test_a_compressed_answer_within_the_limit_is_read(encoding: str, body: bytes) -> None:
+    accepted: list[str] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        accepted.append(request.headers["Accept-Encoding"])
+        return web.Response(body=body, headers={"Content-Encoding": encoding})
 
     async with a_server(handle) as url, open_transport() as transport:
         assert (await get(transport, url)).body == b"{}" * 100
+    assert accepted == ["gzip, deflate"]
+
+
+async def test_an_answer_without_a_body_is_none_whatever_it_says_of_its_encoding() -> None:
+    async with a_socket(b"HTTP/1.1 204 No Content\r\nContent-Encoding: gzip\r\n\r\n") as url:
+        async with open_transport() as transport:
+            assert (await get(transport, url)).body == b""
 
 
 BROKEN = {
@@ -114,6 +203,8 @@ BROKEN = {
     "cut in a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nhalf",
     "cut in the head": b"HTTP/1.1 200 OK\r\nContent-Le",
     "no gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nhalf",
+    "gzip cut off": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 30\r\n\r\n"
+    + gzip.compress(b"0123456789" * 1000)[:30],
     "a header without end": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000,
 }
 
