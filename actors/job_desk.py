@@ -89,7 +89,7 @@ class JobDesk:
         self._clock = clock
         self._chance = chance
         self._fresh_id = fresh_id
-        self._quota = Quota(self._waiting)
+        self._quota = Quota(self.waiting)
 
     # ---- adding
 
@@ -159,7 +159,8 @@ class JobDesk:
         reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
         return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
 
-    async def _waiting(self, topic: str) -> int:
+    async def waiting(self, topic: str) -> int:
+        """Return how many jobs of the topic are delayed or ready."""
         counts = await self._store.count(topic)
         return counts.delayed + counts.ready
 
@@ -326,6 +327,10 @@ class JobDesk:
     async def topics(self) -> builtins.list[TopicView]:
         """Return the topics that were ever used, with their settings, by name."""
         return [self._view(topic) for topic in sorted(self._topics.known())]
+
+    def known_topics(self) -> Sequence[str]:
+        """Return the topics that were ever used, by name."""
+        return self._topics.known()
 
     async def change_topic(self, topic: str, values: Mapping[str, object]) -> TopicView:
         """Set what is named about a topic (`default`: about all), take back what is None, and return what is in force

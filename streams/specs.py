@@ -116,6 +116,8 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
     max_deliver: int = -1
     or_subject: str = ""
     """A second filter; what matches either is handed out."""
+    idle_s: float = 0.0
+    """After so long without a pull the server removes it; 0: never."""
 
     def config(self) -> dict[str, object]:
         """Return the consumer's configuration as the server's API writes it."""
@@ -129,6 +131,7 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
             "max_deliver": self.max_deliver,
             "max_ack_pending": self.max_ack_pending,
             "max_waiting": MAX_WAITING,
+            **({"inactive_threshold": round(self.idle_s * _S)} if self.idle_s else {}),
             **self._filters(),
             "replay_policy": "instant",
         }
@@ -212,6 +215,10 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
     )
 
 
+JOBS_IDLE_S = 3600.0
+"""A topic's consumer costs the server 26 kB. The jobs stay when it goes, and whoever pulls next makes it again."""
+
+
 def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> ConsumerSpec:
     """Return the consumer of a topic's ready jobs of one priority (`high`, `normal` or `low`), shared by all
     handlers and desks."""
@@ -223,6 +230,7 @@ def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> 
         about=f"ready jobs of {topic}, priority {priority}",
         ack_wait_s=3.0,  # a node that lives extends; a dead one's jobs are back within five seconds
         max_ack_pending=20_000,
+        idle_s=JOBS_IDLE_S,
     )
 
 

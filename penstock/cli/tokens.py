@@ -53,10 +53,13 @@ async def _add(
     ] = "",
     rate: Annotated[float, typer.Option(help="Requests a second, a batch counts as its jobs; 0: no limit.")] = 0.0,
     most_waiting: Annotated[int, typer.Option(help="Jobs that the tenant may have waiting; 0: no limit.")] = 0,
+    most_topics: Annotated[
+        int | None, typer.Option(help="Topics beyond which it makes no new ones, 1,000 if not given; 0: no limit.")
+    ] = None,
     expires: Expires = "",
 ) -> None:
     """Make a token and print it, this once. A second one of the same name is for changing over to."""
-    from penstock.gateway.tokens import TokenWish, create_token
+    from penstock.gateway.tokens import MOST_TOPICS, TokenWish, create_token
     from penstock.job_rows import read_span
 
     at_ms = now_ms()
@@ -67,6 +70,7 @@ async def _add(
         namespace=tenant,
         rate=rate,
         most_waiting=most_waiting,
+        most_topics=MOST_TOPICS if most_topics is None else most_topics,
         expires_ms=at_ms + read_span("--expires", expires) if expires else 0,
     )
     async with call.session() as session:

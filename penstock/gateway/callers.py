@@ -20,7 +20,19 @@ DEFAULT = "default"
 class Caller:
     """What the holder of a token may do. Names and receipts are `inner` on the broker, `outer` for the client."""
 
-    __slots__ = ("_exact", "_is_whole", "_prefix", "_starts", "key", "most_waiting", "name", "rate", "tenant", "verbs")
+    __slots__ = (
+        "_exact",
+        "_is_whole",
+        "_prefix",
+        "_starts",
+        "key",
+        "most_topics",
+        "most_waiting",
+        "name",
+        "rate",
+        "tenant",
+        "verbs",
+    )
 
     def __init__(
         self,
@@ -31,6 +43,7 @@ class Caller:
         namespace: str = "",
         rate: float = 0.0,
         most_waiting: int = 0,
+        most_topics: int = 0,
         is_whole: bool = False,
     ) -> None:
         self.name = name
@@ -38,6 +51,7 @@ class Caller:
         self.verbs = frozenset(verbs)
         self.rate = rate
         self.most_waiting = most_waiting
+        self.most_topics = most_topics
         self.tenant = namespace
         self._prefix = f"{namespace}{PART}" if namespace else ""
         self._is_whole = is_whole
@@ -113,6 +127,7 @@ def caller_of(record: TokenRecord) -> Caller:
         namespace=record.namespace,
         rate=record.rate,
         most_waiting=record.most_waiting,
+        most_topics=record.most_topics,
     )
 
 

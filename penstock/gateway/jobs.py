@@ -49,7 +49,7 @@ async def add(shared: Shared, call: Call) -> Answer:
     call.charge(len(asked))
     wanted = [new_job(topic, one) for one in asked if isinstance(one, JobToAdd)]
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, len(wanted))
+        await shared.quotas.check(call.caller, topic, len(wanted))
         told = iter(await shared.desk.add(wanted))
     answers = [item_of(call, next(told)) if isinstance(one, JobToAdd) else one for one in asked]
     return Answer(JobsAdded(added=sum(one.is_there for one in answers), answers=answers))
@@ -59,7 +59,7 @@ async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
     asked = decoded(_one, call.body)
     check_body(asked.body)
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, 1)
+        await shared.quotas.check(call.caller, topic, 1)
         (told,) = await shared.desk.add([new_job(topic, asked)])
     item = item_of(call, told)
     if item.state is UNSET:

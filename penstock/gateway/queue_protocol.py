@@ -125,7 +125,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
         ttr_ms=None if ttr_s is None else round(ttr_s * 1000),
     )
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, 1)
+        await shared.quotas.check(call.caller, job.topic, 1)
         (told,) = await shared.desk.add([job])
     item = item_of(call, told)
     if item.status == 429 or item.status >= 500:

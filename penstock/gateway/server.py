@@ -70,6 +70,7 @@ class GatewayServer:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._look)
+                tasks.start_soon(self._shared.quotas.run)
                 tasks.start_soon(self._end_on, stop)
                 await self._server.serve([listening])
                 tasks.cancel_scope.cancel()

@@ -37,6 +37,8 @@ Verb = Literal["add", "reserve", "settle", "delete", "read", "admin"]
 """`settle` is finish, touch, release and bury; `admin` is kick, and a topic's settings. `add` also submits batches, and
 pauses, resumes, cancels and retries them; `admin` also sets a task's limits."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
+MOST_TOPICS = 1_000
+"""Of a token that says nothing else: a topic costs the server a consumer, and every node a record."""
 MOST_LIVE = 2
 """Of one name: the one in use, and the one that takes over."""
 MOST_PATTERNS = 50
@@ -62,12 +64,14 @@ class TokenWish(Struct, frozen=True, kw_only=True):
     namespace: str = ""
     rate: float = 0.0
     most_waiting: int = 0
+    most_topics: int = MOST_TOPICS
     expires_ms: int = 0
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token as it is stored. `rate`: requests a second, where a batch counts as its jobs; `most_waiting`: jobs that
-    the tenant may have delayed and ready. Times are milliseconds UTC; 0 is never."""
+    the tenant may have delayed and ready; `most_topics`: topics beyond which it makes no new ones. Times are
+    milliseconds UTC; 0 is never, and no limit."""
 
     name: str
     id: str
@@ -77,6 +81,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     namespace: str = ""
     rate: Annotated[float, Meta(ge=0)] = 0.0
     most_waiting: Natural = 0
+    most_topics: Natural = MOST_TOPICS
     created_ms: Natural = 0
     expires_ms: Natural = 0
     revoked_ms: Natural = 0
@@ -184,6 +189,8 @@ def check_wish(wish: TokenWish, *, now_ms: int) -> None:
         raise BadToken(f"rate {wish.rate!r}: use requests a second, 0 for no limit")
     if not 0 <= wish.most_waiting <= 10**12:
         raise BadToken(f"most_waiting {wish.most_waiting!r}: use a number of jobs, 0 for no limit")
+    if not 0 <= wish.most_topics <= 10**6:
+        raise BadToken(f"most_topics {wish.most_topics!r}: use a number of topics, 0 for no limit")
     if wish.expires_ms and wish.expires_ms <= now_ms:
         raise BadToken("expires: is over already")
 

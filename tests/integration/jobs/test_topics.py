@@ -12,8 +12,9 @@ from actors.model.setting_values import BadSetting
 from actors.topics import Topics
 from streams.bucket import Bucket
 from streams.connection import Connection
-from streams.errors import MalformedSubject
+from streams.errors import MalformedSubject, NoStream
 from streams.publisher import Publisher
+from streams.pull_once import PullOnce
 from streams.topology import apply
 from tests.support.buckets import add_bucket
 from tests.support.jobs import topology_of_jobs
@@ -158,3 +159,37 @@ async def test_who_changes_different_settings_at_once_loses_nothing(
             await until(lambda: topics.current("mail").most_waiting == 9 and topics.current("mail").rate == 5)
             settings = topics.current("mail")
             assert (settings.ttr_ms, settings.attempts, settings.rate, settings.most_waiting) == (90_000, 7, 5.0, 9)
+
+
+async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
+    connection: Connection, publisher: Publisher, bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,500 topics of one token cost the server 65 MB, for ever."""
+    monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 0.5)
+    ready = connection.namespace.subject("jobs", "ready", "mail", "1")
+    async with followed(connection, bucket) as topics:
+        with fail_after(60):
+            await topics.use("mail", "normal")
+            await publisher.publish(ready, b"{}")
+            while await consumers(connection) != set():
+                await checkpoint()
+            monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 60)
+            async with PullOnce(connection) as pulls:
+                stream = connection.namespace.stream("JOBS")
+                with pytest.raises(NoStream):
+                    await pulls.pull(stream, "jobs_mail", most=1, wait_s=5.0, most_bytes=1 << 20)
+                topics.forget_consumer("mail")  # as whoever pulls does then
+                await topics.use("mail", "normal")
+                [delivery] = await pulls.pull(stream, "jobs_mail", most=1, wait_s=20.0, most_bytes=1 << 20)
+                assert delivery.payload == b"{}"
+
+
+async def test_a_consumer_that_was_made_before_they_went_is_used_as_it_is(
+    connection: Connection, bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 0.0)
+    async with followed(connection, bucket) as topics:
+        await topics.use("mail", "normal")
+    monkeypatch.undo()
+    async with followed(connection, bucket) as topics:
+        await topics.use("mail", "normal")
