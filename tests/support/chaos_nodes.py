@@ -26,12 +26,13 @@ TELL_S = 5.0
 class ChaosNode:
     """One node, over all its `lives`. `kills` counts those that ended by SIGKILL, whoever sent it."""
 
-    def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
+    def __init__(self, name: str, arguments: list[str], folder: Path, **environment: str) -> None:
         self.name = name
         self.kills = 0
         self.lives = 0
         self._readies = 0
         self._arguments = arguments
+        self._environment = environment
         self._log = folder / f"{name}.log"
         self._out = folder / f"{name}.out"
         self._process: Process | None = None
@@ -46,18 +47,21 @@ class ChaosNode:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self, *, crash_at: str = "", skew_ms: int | None = None) -> None:
-        """Start it, armed with a failpoint or with a clock that is off; its log is appended to its file."""
+    async def start(self, *, crash_at: str = "", skew_ms: int | None = None, mutant: str = "") -> None:
+        """Start it, armed with a failpoint, with a clock that is off, or as a mutant (mutant_node.py); its log is
+        appended to its file."""
         assert not self.is_running
         self.lives += 1
         self._readies = sum(1 for _ in self.lines("node.ready"))
         how = ["-m", "penstock"] if skew_ms is None else ["-m", "tests.support.odd_node", str(skew_ms)]
+        if mutant:
+            how = ["-m", "tests.support.mutant_node", mutant]
         armed = {"PENSTOCK_CRASH_AT": crash_at} if crash_at else {}
         with self._log.open("ab") as log, self._out.open("ab") as out:
             self._process = await anyio.open_process(
                 [sys.executable, *how, "up", "--name", self.name, *self._arguments],
                 cwd=ROOT,
-                env=plain_environment(PENSTOCK_LOG_FORM="json", **armed),
+                env=plain_environment(PENSTOCK_LOG_FORM="json", **armed, **self._environment),
                 stdin=DEVNULL,
                 stdout=out,
                 stderr=log,

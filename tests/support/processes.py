@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -78,6 +79,11 @@ class ServerProcess:
 
     def start(self) -> None:
         self._child = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.DEVNULL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """SIGSTOP and SIGCONT make it hang and go on."""
+        assert self._child is not None
+        self._child.send_signal(number)
 
     def kill(self) -> None:
         """End it as a crash would, and wait until it is gone."""

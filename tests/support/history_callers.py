@@ -1,0 +1,206 @@
+"""The callers of a history check: they add, take, settle, delete and look, on few ids, and write down all of it."""
+
+import json
+import random
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+import msgspec
+
+from streams.clock import now_ms
+from tests.support.history_doors import Door, Held, Wish
+from tests.support.job_history import Op, Told, What
+
+__all__ = ["HANDLED", "HELD", "Caller", "History"]
+
+HANDLED, HELD = "handled", "held"
+IDS = [f"k{number}" for number in range(6)]
+"""Few, so that callers meet. Each topic has its own, for `/queue` finishes by the id alone."""
+PAUSE_S = 0.03
+REPEATS = 3
+"""How often an add of unknown outcome is repeated."""
+
+
+class History:
+    """What was done, in memory and in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ops: list[Op] = []
+        self._file: IO[bytes] = path.open("wb")
+
+    def take(self, op: Op) -> None:
+        self.ops.append(op)
+        self._file.write(msgspec.json.encode(op) + b"\n")
+
+    def write(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def runs_of(notes: Path) -> Iterator[Op]:
+    """Yield what the handlers wrote down."""
+    for line in notes.read_bytes().splitlines() if notes.exists() else []:
+        what, job_id, token, attempt, at_ms, pid = json.loads(line)
+        yield Op(
+            what=what,
+            topic=HANDLED,
+            id=job_id,
+            began_ms=at_ms,
+            ended_ms=at_ms,
+            token=token,
+            attempt=attempt,
+            receipt=f"{pid}",
+            caller=f"process {pid}",
+        )
+
+
+class Caller:
+    """One caller at one door."""
+
+    def __init__(self, door: Door, history: History, chance: random.Random) -> None:
+        self._door = door
+        self._history = history
+        self._chance = chance
+        self._late: list[Held] = []
+        """What we let lapse, and settle when it is not ours any more."""
+
+    async def run(self, until: anyio.Event) -> None:
+        while not until.is_set():
+            await self._step()
+            await anyio.sleep(self._chance.uniform(0, 2 * PAUSE_S))
+
+    async def _step(self) -> None:
+        topic = self._chance.choice((HELD, HELD, HANDLED))
+        job_id = f"{topic}-{self._chance.choice(IDS)}"
+        dice = self._chance.random()
+        if self._late and now_ms() > self._late[0].until_ms + self._chance.randint(380, 480):
+            await self._settle("finish", self._late.pop(0))
+        elif dice < 0.4:
+            await self._add(topic, job_id)
+        elif dice < 0.8:
+            await self._take()
+        elif dice < 0.9:
+            await self._call("delete", topic, job_id)
+        else:
+            await self._call("peek", topic, job_id)
+
+    # ---- what is called, and written down
+
+    async def _add(self, topic: str, job_id: str) -> None:
+        chance, token = self._chance, secrets.token_hex(8)
+        if self._door.name == "publish" and chance.random() < 0.5:
+            job_id = token
+        delay_ms = chance.choice((0, 0, chance.randint(300, 2_000)))
+        on_same = chance.choice(("keep", "keep", "keep", "replace", "error")) if self._door.name != "queue" else "keep"
+        wish = Wish(topic, job_id, token, delay_ms, on_same)
+        began_ms, times = now_ms(), 1
+        told = await self._door.add(wish)
+        while told == "unknown" and self._door.name in ("rest", "queue", "service") and times <= REPEATS:
+            await anyio.sleep(chance.uniform(0, 0.5))
+            times += 1
+            again = await self._door.add(wish)
+            told = again if again != "not done" else "unknown"  # of this try alone
+        self._take_down(
+            "add", topic, job_id, began_ms, told, token=token, delay_ms=delay_ms, on_same=on_same, note=f"{times} tries"
+        )
+
+    async def _take(self) -> None:
+        chance, began_ms = self._chance, now_ms()
+        for held in await self._door.take(HELD, chance.randint(1, 3), chance.choice((0, 0, 500))):
+            self._take_down(
+                "run",
+                HELD,
+                held.id,
+                began_ms,
+                "ok",
+                token=held.token,
+                attempt=held.attempt,
+                until_ms=held.until_ms,
+                receipt=held.receipt,
+            )
+            await self._end(held)
+
+    async def _end(self, held: Held) -> None:
+        chance, hows = self._chance, self._door.hows
+        if not hows:
+            if chance.random() < 0.8:
+                began_ms = now_ms()
+                told, _ = await self._door.settle("finish", held)
+                self._take_down("finish by id", HELD, held.id, began_ms, told)
+            return
+        dice = chance.random()
+        if dice < 0.2:
+            self._late.append(held)
+            return
+        if dice < 0.5:
+            how: Any = chance.choice(hows)
+            await self._settle(how, held)
+            if how in ("release", "bury") and chance.random() < 0.8:
+                return
+        for _ in range(chance.choice((1, 1, 1, 2))):
+            await self._settle("finish", held)
+
+    async def _settle(self, how: What, held: Held) -> None:
+        delay_ms = self._chance.choice((0, 800)) if how == "release" else 0
+        began_ms = now_ms()
+        asked = {"delay_ms": delay_ms} if how == "release" else {}
+        told, until_ms = await self._door.settle(how, held, **asked)
+        self._take_down(
+            how,
+            HELD,
+            held.id,
+            began_ms,
+            told,
+            token=held.token,
+            attempt=held.attempt,
+            receipt=held.receipt,
+            delay_ms=delay_ms,
+            until_ms=until_ms,
+        )
+
+    async def _call(self, what: What, topic: str, job_id: str) -> None:
+        began_ms, token = now_ms(), ""
+        told: Told
+        if what == "delete":
+            told = await self._door.delete(topic, job_id)
+        else:
+            told, token = await self._door.peek(topic, job_id)
+        self._take_down(what, topic, job_id, began_ms, told, token=token)
+
+    def _take_down(self, what: What, topic: str, job_id: str, began_ms: int, told: Told, **facts: object) -> None:
+        op = Op(
+            what=what,
+            topic=topic,
+            id=job_id,
+            began_ms=began_ms,
+            ended_ms=now_ms(),
+            told=told,
+            caller=self._door.name,
+            **facts,  # type: ignore[arg-type]
+        )
+        self._history.take(op)
+
+    # ---- the end
+
+    async def take_all(self) -> None:
+        """Take what is there, and finish it."""
+        began_ms = now_ms()
+        for held in await self._door.take(HELD, 50, 500):
+            self._take_down(
+                "run",
+                HELD,
+                held.id,
+                began_ms,
+                "ok",
+                token=held.token,
+                attempt=held.attempt,
+                until_ms=held.until_ms,
+                receipt=held.receipt,
+            )
+            await self._settle("finish", held)

@@ -1,0 +1,321 @@
+"""An installation under a history check: one server or three, nodes behind wires of their own, callers at all doors,
+and faults of all kinds, one after the other and at the same time."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+from aiohttp import ClientSession, ClientTimeout
+
+from penstock.client import Client
+from penstock.client import connect as connect_client
+from streams.bucket import Bucket
+from streams.clock import monotonic_s
+from streams.connection import connect
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer, embedded_server
+from streams.specs import wanted
+from streams.subjects import Namespace
+from streams.topology import apply
+from tests.support.chaos import Form, eventually
+from tests.support.chaos_nodes import ChaosNode
+from tests.support.history_callers import HANDLED, HELD, Caller, History, runs_of
+from tests.support.history_doors import ClientDoor, Door, PublishDoor, QueueDoor, RestDoor, ServiceDoor
+from tests.support.job_history import Broken, judge
+from tests.support.processes import ServerProcess, cluster, free_ports
+from tests.support.proxy import Proxy, proxy
+
+__all__ = ["HistoryVerdict", "HistoryWorld", "open_history"]
+
+APP = "tests.support.history_handlers"
+ROLES = "timer,desk,gateway,worker"
+SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}
+CALL_S = 12.0
+"""After this a caller over HTTP gives up: unknown."""
+
+
+class HistoryVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run. It is whole when nothing is broken and all came to its end."""
+
+    scenario: str
+    seed: int
+    seconds: float
+    calls: dict[str, int]
+    told: dict[str, int]
+    faults: dict[str, int]
+    broken: dict[str, int]
+    history: str
+    examples: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.broken and not self.reason and self.calls.get("run", 0) > 0
+
+    def line(self) -> str:
+        told = {"verdict": "ok" if self.is_whole else "FAILED", **msgspec.to_builtins(self)}
+        return msgspec.json.encode({name: value for name, value in told.items() if value not in ((), "", {})}).decode()
+
+
+class Servers:
+    """One server, or three; `hurt` does something to one of them."""
+
+    def __init__(self, ports: Sequence[int], hurt: Callable[[str, float, int], Awaitable[None]]) -> None:
+        self.ports = ports
+        self.hurt = hurt
+
+
+class HistoryWorld:
+    """One installation under attack."""
+
+    def __init__(self, folder: Path, form: Form, servers: Servers, stack: AsyncExitStack) -> None:
+        self.folder = folder
+        self.form = form
+        self.servers = servers
+        self.nodes: list[ChaosNode] = []
+        self.wires: list[list[Proxy]] = []
+        """Of each node, and of the callers on NATS at last: one to each server."""
+        self.faults: Counter[str] = Counter()
+        self.history = History(folder / "history.jsonl")
+        self.notes = folder / "handlers.jsonl"
+        self.mutant = ""
+        self._stack = stack
+        self._began_s = monotonic_s()
+        self._chance = form.chance("faults")
+
+    # ---- what it is made of
+
+    async def wired(self) -> str:
+        """Return an address through wires of its own."""
+        wires = [await self._stack.enter_async_context(proxy(port)) for port in self.servers.ports]
+        self.wires.append(wires)
+        return ",".join(wire.url for wire in wires)
+
+    async def open(self, mutant: str = "") -> None:
+        """Start nodes and connect callers."""
+        self.mutant = mutant
+        urls = ",".join(f"nats://127.0.0.1:{port}" for port in self.servers.ports)
+        self._stack.callback(self.history.close)
+        self._connection = await self._stack.enter_async_context(connect(urls, name="history", namespace=Namespace()))
+        replicas = len(self.servers.ports)
+        await apply(self._connection, wanted(self._connection.namespace, profile="fast", replicas=replicas))
+        publisher = await self._stack.enter_async_context(Publisher(self._connection))
+        topics = Bucket(self._connection, publisher, self._connection.namespace.bucket("TOPICS"), bytes)
+        await topics.put("default", msgspec.json.encode(SETTINGS))
+        self._client = await self._stack.enter_async_context(connect_client(urls, timeout_s=10))
+        ports = free_ports(2)
+        for number, port in enumerate(ports):
+            told = ["--nats", await self.wired(), "--roles", ROLES, "--http", f"127.0.0.1:{port}", "--app", APP]
+            node = ChaosNode(f"n{number}", told, self.folder, HISTORY_NOTES=str(self.notes))
+            self._stack.push_async_callback(node.close)
+            self.nodes.append(node)
+            await node.start(mutant=mutant)
+        for node in self.nodes:
+            await node.logged("gateway.listens")
+        doors = await self._doors([f"http://127.0.0.1:{port}" for port in ports])
+        self._callers = [Caller(door, self.history, self.form.chance(f"caller {at}")) for at, door in enumerate(doors)]
+
+    async def _doors(self, http: list[str]) -> list[Door]:
+        session = await self._stack.enter_async_context(ClientSession(timeout=ClientTimeout(total=CALL_S)))
+        url = await self.wired()
+        wired = await self._stack.enter_async_context(connect(url, name="callers", namespace=Namespace()))
+        publisher = await self._stack.enter_async_context(Publisher(wired, attempt_timeout_s=1.0))
+        clients: list[Client] = [
+            await self._stack.enter_async_context(connect_client(url, timeout_s=10)),
+            await self._stack.enter_async_context(connect_client(url, timeout_s=3)),
+        ]
+        chance = self.form.chance("doors")
+        return [
+            RestDoor("rest", session, http, chance),
+            RestDoor("rest", session, http, chance),
+            RestDoor("rest", session, http, chance),
+            QueueDoor("queue", session, http, chance),
+            ServiceDoor("service", wired),
+            ServiceDoor("service", self._connection),
+            ClientDoor("client", clients[0]),
+            ClientDoor("client", clients[1]),
+            PublishDoor("publish", self._client, wired, publisher),
+        ]
+
+    # ---- what is done to it
+
+    async def run(self, seconds: float) -> HistoryVerdict:
+        """Let callers and faults at it for so long, let it come to rest, and judge."""
+        are_over = anyio.Event()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as callers:
+                for caller in self._callers:
+                    callers.start_soon(caller.run, are_over)
+                with anyio.move_on_after(seconds):
+                    async with anyio.create_task_group() as faults:
+                        for way in (self._hurt_nodes, self._hurt_wires, self._hurt_servers):
+                            faults.start_soon(way)
+                scope.shield = True
+                await self._heal()
+                are_over.set()
+        return await self._verdict()
+
+    async def _hurt_nodes(self) -> None:
+        chance, longest_s = self._chance, self.form.pick(4, 30)
+        while True:
+            await anyio.sleep(chance.uniform(0.5, 3))
+            node = chance.choice(self.nodes)
+            if chance.random() < 0.5:
+                self.faults["node killed"] += 1
+                await node.kill()
+                await anyio.sleep(chance.uniform(0, 1))
+                await node.start(mutant=self.mutant)
+                await node.logged("gateway.listens", times=node.lives)
+            else:
+                self.faults["node stopped"] += 1
+                node.signal(signal.SIGSTOP)
+                await anyio.sleep(chance.choice((chance.uniform(0.2, 2), chance.uniform(2, longest_s))))
+                node.signal(signal.SIGCONT)
+
+    async def _hurt_wires(self) -> None:
+        chance, longest_s = self._chance, self.form.pick(4, 20)
+        while True:
+            await anyio.sleep(chance.uniform(0.3, 2))
+            wires = chance.choice(self.wires)
+            kind, how_long_s = chance.choice(("cut", "hold", "hold", "hold")), chance.uniform(0.2, longest_s)
+            side, end = chance.choice(("client", "server", "both")), chance.choice(("heal", "cut"))
+            self.faults[f"wire {kind}, {side}, {end}" if kind == "hold" else "wire cut"] += 1
+            if kind == "hold":
+                for wire in wires:
+                    wire.freeze() if side == "both" else wire.hold("client" if side == "client" else "server")
+                await anyio.sleep(how_long_s)
+            for wire in wires:
+                wire.cut() if "cut" in (kind, end) else wire.heal()
+
+    async def _hurt_servers(self) -> None:
+        chance = self._chance
+        while True:
+            await anyio.sleep(chance.uniform(2, self.form.pick(6, 15)))
+            how, at = chance.choice(("killed", "stopped", "stopped")), chance.randrange(len(self.servers.ports))
+            self.faults[f"server {how}"] += 1
+            await self.servers.hurt(how, chance.uniform(0.2, self.form.pick(2, 8)), at)
+
+    async def _heal(self) -> None:
+        """Undo what is still wrong; servers are whole again after each fault of theirs."""
+        for wires in self.wires:
+            for wire in wires:
+                wire.heal()
+        for node in self.nodes:
+            if node.is_running:
+                node.signal(signal.SIGCONT)
+            else:
+                await node.start(mutant=self.mutant)
+
+    # ---- what became of it
+
+    async def _verdict(self) -> HistoryVerdict:
+        reason = ""
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(self.form.pick(0, 35))  # so long a publisher repeats
+            try:
+                await eventually(self._is_empty, 90, "not every job has come to its end")
+            except TimeoutError as late:
+                reason = str(late)
+        ops = [*self.history.ops, *runs_of(self.notes)]
+        broken = judge(ops, is_over=not reason)
+        path = self._written(broken)
+        return HistoryVerdict(
+            scenario=f"history, {len(self.servers.ports)} servers" + (f", {self.mutant}" if self.mutant else ""),
+            seed=self.form.seed,
+            seconds=round(monotonic_s() - self._began_s, 1),
+            calls=Counter(op.what for op in ops),
+            told=Counter(op.told for op in ops),
+            faults=self.faults,
+            broken=Counter(one.rule for one in broken),
+            history=str(path),
+            examples=tuple(map(str, _shortest(broken))),
+            reason=reason,
+        )
+
+    def _written(self, broken: Sequence[Broken]) -> Path:
+        self.history.write()
+        (self.folder / "broken.txt").write_text("\n\n".join(map(str, broken)))
+        return self.history.path
+
+    async def _is_empty(self) -> bool:
+        """Take and finish what is there; true once nothing is handed in, waits, or is held."""
+        await self._callers[-1].take_all()
+        stream = self._connection.namespace.stream("SUBMIT")
+        if (await self._connection.api(f"STREAM.INFO.{stream}", timeout_s=10))["state"]["messages"]:
+            return False
+        return not await self._left()
+
+    async def _left(self) -> int:
+        stream, namespace = self._connection.namespace.stream("JOBS"), self._connection.namespace
+        count = 0
+        for topic in (HELD, HANDLED):
+            for state in ("delayed", "delayed-2", "ready", "ready-high", "ready-low", "reserved", "reserved-2"):
+                pattern = namespace.pattern("jobs", state, topic, "*")
+                info = await self._connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s=10)
+                count += len(info["state"].get("subjects") or {})
+        return count
+
+
+def _shortest(broken: Sequence[Broken]) -> list[Broken]:
+    """Return the shortest of each rule."""
+    first: dict[str, Broken] = {}
+    for one in sorted(broken, key=lambda one: len(one.shown)):
+        first.setdefault(one.rule, one)
+    return list(first.values())
+
+
+@asynccontextmanager
+async def open_history(folder: Path, form: Form, *, servers: int = 1, mutant: str = "") -> AsyncIterator[HistoryWorld]:
+    """Open an installation on one server of its own, or on three."""
+    async with AsyncExitStack() as stack:
+        if servers == 1:
+            made = _alone(await stack.enter_async_context(embedded_server(folder / "server", port=free_ports(1)[0])))
+        else:
+            made = _together(await stack.enter_async_context(cluster(folder)))
+        world = HistoryWorld(folder, form, made, stack)
+        await world.open(mutant)
+        yield world
+
+
+def _alone(server: EmbeddedServer) -> Servers:
+    async def hurt(how: str, seconds: float, _at: int) -> None:
+        if how == "killed":
+            await server.kill()
+            await anyio.sleep(seconds)
+            await server.start()
+        else:
+            server.send_signal(signal.SIGSTOP)
+            await anyio.sleep(seconds)
+            server.send_signal(signal.SIGCONT)
+
+    return Servers([server.port], _whole(hurt))
+
+
+def _together(servers: list[ServerProcess]) -> Servers:
+    async def hurt(how: str, seconds: float, at: int) -> None:
+        if how == "killed":
+            servers[at].kill()
+            await anyio.sleep(seconds)
+            servers[at].start()
+        else:
+            servers[at].send_signal(signal.SIGSTOP)
+            await anyio.sleep(seconds)
+            servers[at].send_signal(signal.SIGCONT)
+
+    return Servers([server.port for server in servers], _whole(hurt))
+
+
+def _whole(hurt: Callable[[str, float, int], Awaitable[None]]) -> Callable[[str, float, int], Awaitable[None]]:
+    """Return what is done to its end, even if nobody waits for it any more."""
+
+    async def done(how: str, seconds: float, at: int) -> None:
+        with anyio.CancelScope(shield=True):
+            await hurt(how, seconds, at)
+
+    return done
