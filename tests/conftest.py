@@ -36,6 +36,9 @@ Servers = Callable[[str], EmbeddedServer | Cluster]
 def pytest_addoption(parser: pytest.Parser) -> None:
     chaos = parser.getgroup("chaos", "attacks on a whole installation")
     chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, which takes some 20 minutes")
+    chaos.addoption(
+        "--seconds", type=float, help="how long the history check of jobs goes on, in place of its own time"
+    )
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
 
 

@@ -19,7 +19,8 @@ __all__ = ["HANDLED", "HELD", "Caller", "History"]
 HANDLED, HELD = "handled", "held"
 IDS = [f"k{number}" for number in range(6)]
 """Few, so that callers meet. Each topic has its own, for `/queue` finishes by the id alone."""
-PAUSE_S = 0.03
+PAUSE_S, REFUSED_S = 0.03, 0.3
+"""Between calls; longer where nobody is there to be asked."""
 REPEATS = 3
 """How often an add of unknown outcome is repeated."""
 
@@ -67,21 +68,19 @@ class Caller:
         self._door = door
         self._history = history
         self._chance = chance
-        self._late: list[Held] = []
-        """What we let lapse, and settle when it is not ours any more."""
+        self._was_refused = False
 
     async def run(self, until: anyio.Event) -> None:
         while not until.is_set():
+            self._was_refused = False
             await self._step()
-            await anyio.sleep(self._chance.uniform(0, 2 * PAUSE_S))
+            await anyio.sleep(self._chance.uniform(0, 2 * (REFUSED_S if self._was_refused else PAUSE_S)))
 
     async def _step(self) -> None:
         topic = self._chance.choice((HELD, HELD, HANDLED))
         job_id = f"{topic}-{self._chance.choice(IDS)}"
         dice = self._chance.random()
-        if self._late and now_ms() > self._late[0].until_ms + self._chance.randint(380, 480):
-            await self._settle("finish", self._late.pop(0))
-        elif dice < 0.4:
+        if dice < 0.4:
             await self._add(topic, job_id)
         elif dice < 0.8:
             await self._take()
@@ -135,13 +134,16 @@ class Caller:
                 self._take_down("finish by id", HELD, held.id, began_ms, told)
             return
         dice = chance.random()
-        if dice < 0.2:
-            self._late.append(held)
+        if dice < 0.15:  # let it lapse, and settle it when it is not ours any more, and has just not been put back
+            await anyio.sleep(max(0, held.until_ms + chance.randint(360, 460) - now_ms()) / 1000)
+            await self._settle("finish", held)
             return
         if dice < 0.5:
             how: Any = chance.choice(hows)
+            if how == "bury" and held.id != held.token:  # the id of a buried job stays taken for an hour
+                how = "finish"
             await self._settle(how, held)
-            if how in ("release", "bury") and chance.random() < 0.8:
+            if how != "touch" and chance.random() < 0.8:
                 return
         for _ in range(chance.choice((1, 1, 1, 2))):
             await self._settle("finish", held)
@@ -185,6 +187,7 @@ class Caller:
             **facts,  # type: ignore[arg-type]
         )
         self._history.take(op)
+        self._was_refused = self._was_refused or told == "not done"
 
     # ---- the end
 

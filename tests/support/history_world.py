@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Literal, get_args
 
 import anyio
 import msgspec
@@ -36,6 +37,7 @@ __all__ = ["HistoryVerdict", "HistoryWorld", "open_history"]
 APP = "tests.support.history_handlers"
 ROLES = "timer,desk,gateway,worker"
 SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}
+Hurt = Literal["nodes", "wires", "servers"]
 CALL_S = 12.0
 """After this a caller over HTTP gives up: unknown."""
 
@@ -145,8 +147,9 @@ class HistoryWorld:
 
     # ---- what is done to it
 
-    async def run(self, seconds: float) -> HistoryVerdict:
+    async def run(self, seconds: float, hurt: Sequence[Hurt] = get_args(Hurt)) -> HistoryVerdict:
         """Let callers and faults at it for so long, let it come to rest, and judge."""
+        ways = {"nodes": self._hurt_nodes, "wires": self._hurt_wires, "servers": self._hurt_servers}
         are_over = anyio.Event()
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as callers:
@@ -154,8 +157,9 @@ class HistoryWorld:
                     callers.start_soon(caller.run, are_over)
                 with anyio.move_on_after(seconds):
                     async with anyio.create_task_group() as faults:
-                        for way in (self._hurt_nodes, self._hurt_wires, self._hurt_servers):
-                            faults.start_soon(way)
+                        faults.start_soon(anyio.sleep_forever)
+                        for what in hurt:
+                            faults.start_soon(ways[what])
                 scope.shield = True
                 await self._heal()
                 are_over.set()
