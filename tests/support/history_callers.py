@@ -138,13 +138,16 @@ class Caller:
             await anyio.sleep(max(0, held.until_ms + chance.randint(360, 460) - now_ms()) / 1000)
             await self._settle("finish", held)
             return
-        if dice < 0.5:
+        if dice < 0.3:
+            await self._call("delete", HELD, held.id)
+        elif dice < 0.6:
             how: Any = chance.choice(hows)
             if how == "bury" and held.id != held.token:  # the id of a buried job stays taken for an hour
                 how = "finish"
             await self._settle(how, held)
             if how != "touch" and chance.random() < 0.8:
                 return
+        await anyio.sleep(chance.choice((0, 0, chance.uniform(0, 0.3))))
         for _ in range(chance.choice((1, 1, 1, 2))):
             await self._settle("finish", held)
 

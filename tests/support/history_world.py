@@ -175,7 +175,7 @@ class HistoryWorld:
                 await node.kill()
                 await anyio.sleep(chance.uniform(0, 1))
                 await node.start(mutant=self.mutant)
-                await node.logged("gateway.listens", times=node.lives)
+                await anyio.sleep(chance.uniform(0, self.form.pick(3, 6)))  # some are killed again while they start
             else:
                 self.faults["node stopped"] += 1
                 node.signal(signal.SIGSTOP)
