@@ -3,7 +3,7 @@
 import json
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,16 +11,18 @@ import anyio
 import msgspec
 
 from streams.clock import now_ms
-from tests.support.history_doors import Door, Held, Wish
+from tests.support.history_doors import TTR_MS, ClientDoor, Door, Held, Wish
 from tests.support.job_history import Op, Told, What
 
-__all__ = ["HANDLED", "HELD", "Caller", "History"]
+__all__ = ["CROWD", "HANDLED", "HELD", "Caller", "Crowd", "History"]
 
-HANDLED, HELD = "handled", "held"
+HANDLED, HELD, CROWD = "handled", "held", "crowd"
 IDS = [f"k{number}" for number in range(6)]
 """Few, so that callers meet. Each topic has its own, for `/queue` finishes by the id alone."""
 PAUSE_S, REFUSED_S = 0.03, 0.3
 """Between calls; longer where nobody is there to be asked."""
+CROWD_SIZE, BEFORE_MS, PUT_BACK_MS = 200, 150, 800
+"""So many at once, settled so long before their TTR's end; and when after it the server wants to put them back."""
 REPEATS = 3
 """How often an add of unknown outcome is repeated."""
 
@@ -112,17 +114,7 @@ class Caller:
     async def _take(self) -> None:
         chance, began_ms = self._chance, now_ms()
         for held in await self._door.take(HELD, chance.randint(1, 3), chance.choice((0, 0, 500))):
-            self._take_down(
-                "run",
-                HELD,
-                held.id,
-                began_ms,
-                "ok",
-                token=held.token,
-                attempt=held.attempt,
-                until_ms=held.until_ms,
-                receipt=held.receipt,
-            )
+            self._history.take(run_of(HELD, held, began_ms, self._door.name))
             await self._end(held)
 
     async def _end(self, held: Held) -> None:
@@ -151,14 +143,14 @@ class Caller:
         for _ in range(chance.choice((1, 1, 1, 2))):
             await self._settle("finish", held)
 
-    async def _settle(self, how: What, held: Held) -> None:
+    async def _settle(self, how: What, held: Held, topic: str = HELD) -> None:
         delay_ms = self._chance.choice((0, 800)) if how == "release" else 0
         began_ms = now_ms()
         asked = {"delay_ms": delay_ms} if how == "release" else {}
         told, until_ms = await self._door.settle(how, held, **asked)
         self._take_down(
             how,
-            HELD,
+            topic,
             held.id,
             began_ms,
             told,
@@ -196,17 +188,62 @@ class Caller:
 
     async def take_all(self) -> None:
         """Take what is there, and finish it."""
+        for topic in (HELD, CROWD):
+            began_ms = now_ms()
+            for held in await self._door.take(topic, 50, 500):
+                self._history.take(run_of(topic, held, began_ms, self._door.name))
+                await self._settle("finish", held, topic)
+
+
+def run_of(topic: str, held: Held, began_ms: int, caller: str) -> Op:
+    """Return what is written down of a job that was handed out."""
+    return Op(
+        what="run",
+        topic=topic,
+        id=held.id,
+        began_ms=began_ms,
+        ended_ms=now_ms(),
+        token=held.token,
+        attempt=held.attempt,
+        until_ms=held.until_ms,
+        receipt=held.receipt,
+        caller=caller,
+    )
+
+
+class Crowd:
+    """Many jobs that are held at the same time, and finished at the end of their TTR, while the server stands still."""
+
+    def __init__(self, door: ClientDoor, history: History) -> None:
+        self._door = door
+        self._history = history
+
+    async def meet(self, stop: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        """Add, hold and finish them; `stop` makes the server stand still for so many seconds."""
+        tokens = [secrets.token_hex(8) for _ in range(CROWD_SIZE)]
         began_ms = now_ms()
-        for held in await self._door.take(HELD, 50, 500):
-            self._take_down(
-                "run",
-                HELD,
-                held.id,
-                began_ms,
-                "ok",
-                token=held.token,
-                attempt=held.attempt,
-                until_ms=held.until_ms,
-                receipt=held.receipt,
-            )
-            await self._settle("finish", held)
+        for token, told in zip(tokens, await self._door.add_all(CROWD, tokens), strict=True):
+            self._take("add", token, began_ms, told, token=token)
+        held: list[Held] = []
+        until_ms = now_ms() + TTR_MS // 2
+        while len(held) < CROWD_SIZE and now_ms() < until_ms:
+            began_ms = now_ms()
+            some = await self._door.take(CROWD, CROWD_SIZE, 100)
+            held += some
+            for each in some:
+                self._history.take(run_of(CROWD, each, began_ms, self._door.name))
+        if not held:
+            return
+        await anyio.sleep(max(0, held[0].until_ms - BEFORE_MS - now_ms()) / 1000)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop, (BEFORE_MS + PUT_BACK_MS) / 1000)
+            await anyio.sleep(0.02)
+            began_ms = now_ms()
+            for each, told in zip(held, await self._door.finish_all(held), strict=True):
+                self._take(
+                    "finish", each.id, began_ms, told, token=each.token, attempt=each.attempt, receipt=each.receipt
+                )
+
+    def _take(self, what: What, job_id: str, began_ms: int, told: Told, **facts: Any) -> None:
+        op = Op(what=what, topic=CROWD, id=job_id, began_ms=began_ms, ended_ms=now_ms(), told=told, **facts)
+        self._history.take(op)

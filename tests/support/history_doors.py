@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from aiohttp import ClientConnectorError, ClientError, ClientSession
 
+from actors.model.job_answers import Added
 from penstock.client import Client
 from penstock.client_jobs import new_job
 from penstock.errors import NotAccepted, PenstockError, Stale, Unavailable
@@ -21,7 +22,7 @@ from streams.job_messages import NewJob
 from streams.publisher import Publisher
 from tests.support.job_history import Told
 
-__all__ = ["ClientDoor", "Door", "Held", "PublishDoor", "QueueDoor", "RestDoor", "ServiceDoor", "Wish"]
+__all__ = ["TTR_MS", "ClientDoor", "Door", "Held", "PublishDoor", "QueueDoor", "RestDoor", "ServiceDoor", "Wish"]
 
 TTR_MS = 1_000
 NONCES = "nonce" in NewJob.__struct_fields__
@@ -275,13 +276,33 @@ class ClientDoor:
             attempts=ATTEMPTS,
             on_same=wish.on_same,
         )
+        return (await self._add([job]))[0]
+
+    async def _add(self, jobs: Sequence[NewJob]) -> list[Told]:
         try:
-            [answer] = await self._jobs.add_many([job])
+            answers = await self._jobs.add_many(jobs)
         except PenstockError as error:
-            return _told_by_error(error)
-        if answer.code == "ok" and not getattr(answer, "is_new", True):
-            return "ok" if answer.is_same_body else "kept"
-        return told_by_code(answer.code)
+            return [_told_by_error(error) for _ in jobs]
+        return [
+            "kept"
+            if isinstance(answer, Added) and not answer.is_new and not answer.is_same_body
+            else told_by_code(answer.code)
+            for answer in answers
+        ]
+
+    async def add_all(self, topic: str, tokens: Sequence[str]) -> list[Told]:
+        """Add jobs of ids of their own, which are their tokens."""
+        return await self._add(
+            [new_job(topic, {"token": token}, id=token, ttr=TTR_MS / 1000, attempts=ATTEMPTS) for token in tokens]
+        )
+
+    async def finish_all(self, held: Sequence[Held]) -> list[Told]:
+        """Finish a list by one call."""
+        try:
+            answers = await self._jobs.finish_many([one.receipt for one in held])
+        except PenstockError as error:
+            return [_told_by_error(error) for _ in held]
+        return [told_by_code(answer.code) for answer in answers]
 
     async def take(self, topic: str, most: int, wait_ms: int) -> list[Held]:
         try:

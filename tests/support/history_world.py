@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import anyio
 import msgspec
@@ -26,7 +27,7 @@ from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
-from tests.support.history_callers import HANDLED, HELD, Caller, History, runs_of
+from tests.support.history_callers import CROWD, HANDLED, HELD, Caller, Crowd, History, runs_of
 from tests.support.history_doors import ClientDoor, Door, PublishDoor, QueueDoor, RestDoor, ServiceDoor
 from tests.support.job_history import Broken, judge
 from tests.support.processes import ServerProcess, cluster, free_ports
@@ -65,10 +66,14 @@ class HistoryVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode({name: value for name, value in told.items() if value not in ((), "", {})}).decode()
 
 
+class Hurting(Protocol):
+    async def __call__(self, how: str, seconds: float, at: int) -> None: ...
+
+
 class Servers:
     """One server, or three; `hurt` does something to one of them."""
 
-    def __init__(self, ports: Sequence[int], hurt: Callable[[str, float, int], Awaitable[None]]) -> None:
+    def __init__(self, ports: Sequence[int], hurt: Hurting) -> None:
         self.ports = ports
         self.hurt = hurt
 
@@ -122,6 +127,8 @@ class HistoryWorld:
             await node.logged("gateway.listens")
         doors = await self._doors([f"http://127.0.0.1:{port}" for port in ports])
         self._callers = [Caller(door, self.history, self.form.chance(f"caller {at}")) for at, door in enumerate(doors)]
+
+        self._crowd = Crowd(ClientDoor("crowd", self._client), self.history)
 
     async def _doors(self, http: list[str]) -> list[Door]:
         session = await self._stack.enter_async_context(ClientSession(timeout=ClientTimeout(total=CALL_S)))
@@ -203,6 +210,9 @@ class HistoryWorld:
             await anyio.sleep(chance.uniform(2, self.form.pick(6, 15)))
             how, at = chance.choice(("killed", "stopped", "stopped")), chance.randrange(len(self.servers.ports))
             self.faults[f"server {how}"] += 1
+            if how == "stopped" and chance.random() < 0.5:
+                await self._crowd.meet(partial(self.servers.hurt, "stopped", at=at))
+                continue
             await self.servers.hurt(how, chance.uniform(0.2, self.form.pick(2, 8)), at)
 
     async def _heal(self) -> None:
@@ -258,7 +268,7 @@ class HistoryWorld:
     async def _left(self) -> int:
         stream, namespace = self._connection.namespace.stream("JOBS"), self._connection.namespace
         count = 0
-        for topic in (HELD, HANDLED):
+        for topic in (HELD, HANDLED, CROWD):
             for state in ("delayed", "delayed-2", "ready", "ready-high", "ready-low", "reserved", "reserved-2"):
                 pattern = namespace.pattern("jobs", state, topic, "*")
                 info = await self._connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s=10)
@@ -288,7 +298,7 @@ async def open_history(folder: Path, form: Form, *, servers: int = 1, mutant: st
 
 
 def _alone(server: EmbeddedServer) -> Servers:
-    async def hurt(how: str, seconds: float, _at: int) -> None:
+    async def hurt(how: str, seconds: float, at: int) -> None:
         if how == "killed":
             await server.kill()
             await anyio.sleep(seconds)
@@ -315,7 +325,7 @@ def _together(servers: list[ServerProcess]) -> Servers:
     return Servers([server.port for server in servers], _whole(hurt))
 
 
-def _whole(hurt: Callable[[str, float, int], Awaitable[None]]) -> Callable[[str, float, int], Awaitable[None]]:
+def _whole(hurt: Hurting) -> Hurting:
     """Return what is done to its end, even if nobody waits for it any more."""
 
     async def done(how: str, seconds: float, at: int) -> None:
