@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from streams.specs import WHY, ConsumerSpec, StreamSpec, Topology
+from streams.specs import VERSION, VERSION_KEY, WHY, ConsumerSpec, StreamSpec, Topology
 
 OLDEST_SERVER = (2, 15, 1)
 ABILITIES = ("allow_direct", "allow_atomic", "allow_msg_ttl", "allow_msg_schedules", "allow_rollup_hdrs")
@@ -53,13 +53,15 @@ def compare_stream(spec: StreamSpec, have: dict[str, Any] | None) -> list[Differ
     wants = spec.config() | {"sealed": False, "mirror": None, "subject_transform": None}
     if spec.allow_msg_ttl:
         wants["subject_delete_marker_ttl"] = 0
-    found = (_setting(spec, setting, want, have.get(setting)) for setting, want in wants.items())
-    return [difference for difference in found if difference]
+    del wants["metadata"]
+    found = [_setting(spec, setting, want, have.get(setting)) for setting, want in wants.items()]
+    return [difference for difference in (_version(where, have), *found) if difference]
 
 
 def merged(spec: StreamSpec, have: dict[str, Any]) -> dict[str, object]:
     """Return the wanted settings over what there is. What was granted beyond them (replicas, abilities) stays."""
     more: dict[str, object] = {ability: True for ability in ABILITIES if have.get(ability)}
+    more["metadata"] = (have.get("metadata") or {}) | {VERSION_KEY: str(VERSION)}
     more["num_replicas"] = max(spec.replicas, have.get("num_replicas", 1))
     if spec.allow_msg_ttl:
         more["subject_delete_marker_ttl"] = 0
@@ -183,6 +185,25 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
         do=f"it cannot be changed in place: back up, delete and make `{spec.name}` again" if is_stuck else _INIT,
         is_blocking=is_forgotten or setting not in _TUNABLE,
         is_fixable=not is_stuck,
+    )
+
+
+def _version(where: str, have: dict[str, Any]) -> Difference | None:
+    """Return the difference of a stream that another version made: a newer one's is not touched."""
+    told = (have.get("metadata") or {}).get(VERSION_KEY, "")
+    version = int(told) if told.isdecimal() else 0
+    if version == VERSION:
+        return None
+    is_newer = version > VERSION
+    return Difference(
+        where=where,
+        setting="topology",
+        want=VERSION,
+        have=version or "unknown",
+        why="a newer version of Penstock made it" if is_newer else WHY["metadata"],
+        do="use that version here, too" if is_newer else _INIT,
+        is_blocking=is_newer,
+        is_fixable=not is_newer,
     )
 
 

@@ -13,6 +13,9 @@ from streams.subjects import Namespace, check_token, kv_stream
 Profile = Literal["safe", "fast"]
 _S = 1_000_000_000  # nanoseconds, in which the server's settings count time
 _DAY_S = 86_400
+VERSION = 1
+"""Of the topology, in each stream's metadata: raised when a node of before could not work with what is made now."""
+VERSION_KEY = "penstock_topology"
 
 
 class StreamSpec(Struct, frozen=True, kw_only=True):
@@ -64,6 +67,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
             "allow_rollup_hdrs": self.allow_rollup_hdrs or self.allow_msg_schedules,
             "deny_delete": self.deny_delete,
             "deny_purge": False,
+            "metadata": {VERSION_KEY: str(VERSION)},
         }
 
 
@@ -405,6 +409,7 @@ def _joined(*tokens: str) -> str:
 
 
 WHY = {
+    "metadata": "it does not say which version of Penstock made it",
     "subjects": "messages to the missing subjects would be refused",
     "retention": "work that is done would stay, or orders would be gone once read",
     "discard": "when full it would drop the oldest instead of refusing",

@@ -17,6 +17,8 @@ from streams.differences import (
 )
 from streams.errors import MalformedSubject, Refused
 from streams.specs import (
+    VERSION,
+    VERSION_KEY,
     WHY,
     Profile,
     Sizes,
@@ -38,7 +40,9 @@ STREAMS = {spec.name.removeprefix("PENSTOCK_"): spec for spec in SAFE.all_stream
 def as_server_tells(config: dict[str, object]) -> dict[str, Any]:
     """Leave out what is false or empty, and add what the server adds."""
     told = {name: value for name, value in config.items() if value or name in ("max_age", "max_msgs")}
-    return told | {"metadata": {"_nats.ver": "2.15.1"}, "compression": "none", "max_consumers": -1}
+    own = config.get("metadata")
+    metadata = {"_nats.ver": "2.15.1", **(own if isinstance(own, dict) else {})}
+    return told | {"metadata": metadata, "compression": "none", "max_consumers": -1}
 
 
 def settings_of(found: list[Difference]) -> list[str]:
@@ -208,6 +212,19 @@ def test_sizes_and_ages_are_told_and_do_not_block(stream: str, change: dict[str,
 def test_what_is_no_harm_is_no_difference(change: dict[str, object]) -> None:
     spec = STREAMS["ORDERS"]
     assert compare_stream(spec, as_server_tells(spec.config()) | change) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "blocks"),
+    [({}, False), ({VERSION_KEY: "0"}, False), ({VERSION_KEY: "?"}, False), ({VERSION_KEY: str(VERSION + 1)}, True)],
+)
+def test_a_stream_of_another_version_is_told_and_a_newer_ones_is_left_alone(
+    metadata: dict[str, str], blocks: bool
+) -> None:
+    spec = STREAMS["JOBS"]
+    [found] = compare_stream(spec, as_server_tells(spec.config()) | {"metadata": {"_nats.ver": "2.15.1"} | metadata})
+    assert (found.setting, found.is_blocking, found.is_fixable) == ("topology", blocks, not blocks)
+    assert merged(spec, {"metadata": {"mine": "1"}})["metadata"] == {"mine": "1", VERSION_KEY: str(VERSION)}
 
 
 def test_a_change_keeps_what_was_granted_beyond_it() -> None:
