@@ -1,7 +1,5 @@
 """A server whose disk is full: it takes nothing, and once there is room again nothing that was taken is missing."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,37 +8,17 @@ import pytest
 
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, eventually, open_world
+from tests.support.disks import fill, small_disk
 
 SIZE = "64m"
 FULL_S = 2.0
 AWAKE_S = 2.5
-CHUNK = bytes(64 * 1024)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a few megabytes, mounted for the test."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "penstock-chaos", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no right to mount a small disk")
-    try:
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", SIZE) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Take all the room that is left."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while file.write(CHUNK):
-                pass
-        except OSError:
-            return ballast
-    raise AssertionError("the disk has no end")
 
 
 async def goes_on(world: World) -> bool:
