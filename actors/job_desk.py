@@ -67,7 +67,8 @@ def anywhere(_topic: str) -> bool:
 
 
 class JobDesk:
-    """One node's desk; safe for many callers at once. `chance` gives numbers in [0, 1)."""
+    """One node's desk; safe for many callers at once. `chance` gives numbers in [0, 1); `admit` raises what keeps
+    anything from being added."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class JobDesk:
         clock: Clock,
         chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
+        admit: Callable[[str], None] = lambda _subject: None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -89,6 +91,7 @@ class JobDesk:
         self._clock = clock
         self._chance = chance
         self._fresh_id = fresh_id
+        self._admit = admit
         self._quota = Quota(self.waiting)
 
     # ---- adding
@@ -100,6 +103,7 @@ class JobDesk:
         caller's own a repeat is harmless. Raises BadJob for more than 1,000 of them."""
         if len(jobs) > MOST_JOBS:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
+        self._admit("jobs")
         now_ms = self._clock.now_ms()
         made = [self._made(job, now_ms) for job in jobs]
         for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, Job)}:

@@ -238,6 +238,8 @@ class Handout:
             raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
         for error in handed.failures:
             log.warning("jobs.not_reserved", extra=fields(error=str(error)))
+        if handed.failures and not handed.reservations:
+            raise handed.failures[0]  # an empty answer would say that nothing is ready
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:

@@ -36,6 +36,7 @@ from penstock.wiring import open_engines
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.server import EmbeddedServer, embedded_server
+from streams.store_health import has_room
 from streams.subjects import Namespace
 from streams.topology import apply, require
 
@@ -52,6 +53,8 @@ any. With what is there at the start left out of it for good, a fifth of a busy 
 Engines = Callable[[Node], AbstractAsyncContextManager[tuple[ActorSpec, ...]]]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.5
+REST_S = 10.0
+"""Between restarts of a server whose store has failed: a disk that is broken fails again at once."""
 SILENT_S = 2.0
 """How long the embedded server may be away before it is started again."""
 MEANING = {
@@ -150,18 +153,20 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
 
 
 def _keeper(server: EmbeddedServer | None, connection: Connection) -> tuple[ActorSpec, ...]:
-    """Return the actor that starts the embedded server again when it was killed or hangs."""
+    """Return the actor that starts the embedded server again when it was killed or hangs, or its store has failed and
+    there is room."""
 
     async def keep(server: EmbeddedServer, *, task_status: TaskStatus[None]) -> None:
         task_status.started()
-        silent = 0
+        silent, rested_s = 0, REST_S
         while True:
             await anyio.sleep(LOOK_S)
-            silent = 0 if connection.is_connected else silent + 1
-            if silent * LOOK_S >= SILENT_S:
-                log.warning("server.restarts", extra=fields(url=server.url))
+            silent, rested_s = 0 if connection.is_connected else silent + 1, rested_s + LOOK_S
+            has_failed = connection.store.failed and rested_s >= REST_S and has_room(server.store)
+            if silent * LOOK_S >= SILENT_S or has_failed:
+                log.warning("server.restarts", extra=fields(url=server.url, why=connection.store.failed or "silent"))
                 await server.restart()
-                silent = 0
+                silent, rested_s = 0, 0.0
 
     if server is None:
         return ()

@@ -74,6 +74,7 @@ class BatchDesk:
         clock: Clock,
         waits_for: Callable[[Instance], str] = lambda _record: "",
         callbacks: Allowed | None = None,
+        admit: Callable[[str], None] = lambda _subject: None,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -83,6 +84,7 @@ class BatchDesk:
         self._clock = clock
         self._waits_for = waits_for
         self._callbacks = callbacks or Allowed()
+        self._admit = admit
 
     async def submit(
         self,
@@ -105,6 +107,7 @@ class BatchDesk:
         calls it; `sheet`, `encoding`: as `read_sheet` takes them. `callback`: the URL that is told of its first failure
         and its end, `none` for nobody, else the task's. The same again under an id of the caller's own is one instance,
         which stays as it was made first."""
+        self._admit("batches")
         callback = self._checked_callback(callback or self._tasks.current(task).callback)
         chosen = check_token("instance", instance_id or secrets.token_hex(8))
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:

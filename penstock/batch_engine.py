@@ -122,6 +122,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         clock=node.clock,
         waits_for=partial(waits_for, node.members),
         callbacks=parse_allowed(node.config.callback_hosts),
+        admit=node.connection.store.admit,
     )
     yield BatchEngine(
         tasks=tasks,

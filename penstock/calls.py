@@ -19,6 +19,7 @@ from streams.errors import (
     NoStream,
     OutcomeUnknown,
     PermissionDenied,
+    StoreFailed,
     StoreFull,
     StreamError,
 )
@@ -128,6 +129,8 @@ def told(error: StreamError) -> PenstockError:
             return Unavailable("no node answers; start one with the role `desk` (penstock up), in this namespace")
         case Disconnected() | ConnectionLost():
             return Unavailable(str(error))
+        case StoreFailed():
+            return Unavailable(f"{error.description}; nothing was done")
         case StoreFull():
             return Unavailable("the server's store is full, and nothing was stored: make room, or raise its limits")
         case PermissionDenied():

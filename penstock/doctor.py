@@ -19,12 +19,14 @@ from urllib.request import urlopen
 import anyio
 from msgspec import Struct
 
+from actors.store_watch import MAKE_ROOM, RESTART, why_full
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.session import Session, open_session, server_folder, topology_of
+from penstock.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
 from streams.errors import ServerNotStarted, StreamError
 from streams.server import find_binary
+from streams.store_health import room_at
 from streams.topology import diff
 
 __all__ = ["Check", "examine"]
@@ -173,6 +175,21 @@ def _varz(monitor: str) -> dict[str, object] | None:
     return told if isinstance(told, dict) else None
 
 
+async def _store(config: Config, session: Session) -> Check:
+    health = await health_of(config, session.connection)
+    if health is None:
+        return Check("store", "warn", "the monitoring address gives no answer", "see the server's log")
+    free, kept = room_at(server_folder(config)) if config.is_embedded else (None, 0)
+    if health.failed:
+        return Check("store", "fail", f"the server's store has failed: {health.failed}", RESTART)
+    if full := why_full(health, free, kept, was_full=False):
+        return Check("store", "fail", full, MAKE_ROOM)
+    if not monitor_url(config):
+        do = "give --monitor http://host:8222, to nodes as PENSTOCK_MONITOR: else a failed store is not noticed"
+        return Check("store", "warn", "only the server's monitoring address tells how its store fares", do)
+    return Check("store", "ok", f"{health.used:,} of {health.limit:,} bytes are used")
+
+
 async def _topology(config: Config, session: Session) -> Check:
     found = await diff(session.connection, topology_of(config))
     blocking = [str(each) for each in found if each.is_blocking]
@@ -225,4 +242,4 @@ async def _settings(_config: Config, session: Session) -> Check:
     return Check("settings", "ok", f"{len(stored.levels.names())} level(s), all in force")
 
 
-_LOOKS = (_jetstream, _durability, _topology, _replicas, _clock, _settings)
+_LOOKS = (_jetstream, _durability, _store, _topology, _replicas, _clock, _settings)

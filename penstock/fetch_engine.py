@@ -56,6 +56,7 @@ class FetchEngine:
 
     def __init__(self, shared: _Shared) -> None:
         self.measures = shared.measures
+        self.transport = shared.transport
         self.ledgers = shared.ledgers
         self.sources = shared.sources
         self.fetcher = _fetcher(shared)

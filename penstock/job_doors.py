@@ -70,6 +70,7 @@ async def open_desk(
             copies=Copies(connection, handling),
             replay=JobReplay(connection, store, clock),
             clock=clock,
+            admit=connection.store.admit,
         )
 
 

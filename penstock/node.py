@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 
@@ -13,7 +14,7 @@ from actors.settings_watch import LiveSettings
 from actors.store_watch import StoreWatch
 from actors.supervisor import ActorSpec, Policy
 from penstock.config import Config
-from penstock.session import topology_of
+from penstock.session import health_of, server_folder, topology_of
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.connection import Connection
@@ -38,6 +39,7 @@ class Node:
     settings: LiveSettings
     events: Events
     memory: StoreMemory
+    store: StoreWatch
     stop: anyio.Event
     clock: Clock = SYSTEM
     status: Callable[[], Status] = field(default=Status)
@@ -50,7 +52,7 @@ class Node:
         """Return the actors that every node runs, whatever its roles; the others stand on them."""
         return (
             ActorSpec(name="connection", role="", run=self._watch_connection, policy=AT_ONCE),
-            ActorSpec(name="store", role="", run=StoreWatch(self.connection, self.memory).run),
+            ActorSpec(name="store", role="", run=self.store.run),
             ActorSpec(name="events", role="", run=self.events.run),
             ActorSpec(name="settings", role="", run=self.settings.run, policy=AT_ONCE),
             ActorSpec(name="members", role="", run=self.members.run, policy=AT_ONCE),
@@ -87,7 +89,14 @@ async def open_node(
             status=lambda: node.status(),
             tell=events.tell,
         )
-        node = Node(config, connection, publisher, members, settings, events, _memory(config, connection), stop)
+        memory = _memory(config, connection)
+        store = StoreWatch(
+            connection,
+            memory,
+            health=partial(health_of, config, connection),
+            folder=server_folder(config) if config.is_embedded else None,
+        )
+        node = Node(config, connection, publisher, members, settings, events, memory, store, stop)
         remove = connection.on_reconnect(members.beat_soon)
         try:
             yield node

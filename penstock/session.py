@@ -15,10 +15,20 @@ from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.credentials import Credentials
 from streams.publisher import Publisher
+from streams.store_health import Health, account_health, monitor_health
 from streams.subjects import Namespace
 from streams.topology import Topology, wanted
 
-__all__ = ["Session", "credentials_of", "open_session", "server_folder", "server_url", "topology_of"]
+__all__ = [
+    "Session",
+    "credentials_of",
+    "health_of",
+    "monitor_url",
+    "open_session",
+    "server_folder",
+    "server_url",
+    "topology_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,23 @@ def server_url(config: Config) -> str:
         raise StartFailed(
             f"no server: none runs in {config.data_folder()}; start a node with `penstock up`, or give --nats URL"
         ) from None
+
+
+def monitor_url(config: Config) -> str:
+    """Return the server's monitoring address: the one configured, else the embedded server's; empty if not known."""
+    if config.monitor or not config.is_embedded:
+        return config.monitor
+    try:
+        return str(json.loads((server_folder(config) / "server.json").read_text())["monitor"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+async def health_of(config: Config, connection: Connection) -> Health | None:
+    """Return how the server's store fares, as far as it can be known from here; None if nobody says. Raises as
+    `Connection.api` does."""
+    url = monitor_url(config)
+    return await monitor_health(url) if url else await account_health(connection.api)
 
 
 def credentials_of(config: Config) -> Credentials:

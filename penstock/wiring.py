@@ -2,9 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+
+from anyio.abc import TaskStatus
 
 from actors.membership import Status
+from actors.notify import Notifier
 from actors.supervisor import ActorSpec
+from actors.teller import Teller
 from penstock.node import Node
 
 __all__ = ["open_engines"]
@@ -44,11 +49,19 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             tasks=batches.served,
             versions=batches.versions,
         )
+        teller = Teller(Notifier(fetch.transport))
+        node.store.tell = lambda notice: teller.ask(notice.text, notice, lambda: node.settings.current("", "").webhook)
         with serve_metrics(node.config.metrics, fetch.measures.registry):
             yield (
+                ActorSpec(name="notices of the store", role="monitor", run=partial(_tell, teller)),
                 *await open_sink_actors(node),
                 *fetch.actors(),
                 *jobs.actors(),
                 *batches.actors(),
                 gateway_spec(node, jobs.desk, batches.desk),
             )
+
+
+async def _tell(teller: Teller, *, task_status: TaskStatus[None]) -> None:
+    task_status.started()
+    await teller.run()

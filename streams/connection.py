@@ -32,6 +32,7 @@ from streams.errors import (
     refusal,
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
+from streams.store_health import StoreState
 from streams.subjects import Namespace
 from streams.wire import WireClient
 from streams.wire_parser import Deliver
@@ -77,6 +78,8 @@ class Connection:
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[StreamError], None]] = []
         self._answers = Answers("")
+        self.store = StoreState()
+        """How the server's store fares, as far as this process has been told."""
 
     # ---- what callers use
 

@@ -6,6 +6,7 @@ Refused             the server said no, and means it; its kinds say why.
   RevisionConflict    somebody else wrote first (or our own earlier try did): read, decide again.
   NoStream            no stream takes this subject, or the server has no JetStream (yet).
   TooLarge, StoreFull send less; make room.
+  StoreFailed         the server has to be started again.
 ConnectionLost, PermissionDenied    the process has to end: the link does not come back by itself.
 Malformed…          the message is wrong, now and for ever: set it aside.
 """
@@ -106,6 +107,10 @@ class TooLarge(Refused):
 
 class StoreFull(Refused):
     """The stream or the disk is full."""
+
+
+class StoreFailed(Refused):
+    """The server's store has failed and takes nothing until the server is started again. Nothing was sent."""
 
 
 class TopologyMismatch(StreamError):

@@ -35,6 +35,9 @@ STOP_S = 10.0
 LOCK_WAIT_S = 2.0
 """How long a start waits for a server that is just being stopped by its parent's death."""
 _POLL_S = 0.01
+LEAST_FREE = 64 * 1024
+"""With less the server cannot even write what it begins with."""
+MAKE_ROOM = "remove something else from this disk, or move the data folder to a larger one, and start again"
 
 
 class EmbeddedServer:
@@ -66,9 +69,10 @@ class EmbeddedServer:
 
     async def start(self) -> None:
         """Start the process and return once it answers. Raises ServerNotStarted."""
-        text = settings_text(self.store, self._name, self.port, self._config, sync_always=self._sync_always)
+        if shutil.disk_usage(self.store).free < LEAST_FREE:
+            raise ServerNotStarted(f"the disk under {self.store} is full: {MAKE_ROOM}")
         settings = self.store / "nats.conf"
-        settings.write_text(text)
+        settings.write_text(self._settings())
         for ports in self.store.glob("*.ports"):
             ports.unlink()
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -79,7 +83,14 @@ class EmbeddedServer:
         except TimeoutError:
             await self.kill()
             raise ServerNotStarted(f"nats-server did not answer within {START_S} s; see {self.log_file}") from None
-        (self.store / "server.json").write_text(json.dumps({"pid": self.pid, "url": self.url}))
+        told = {"pid": self.pid, "url": self.url, "monitor": self.monitor_url}
+        with suppress(OSError):  # a full disk: who runs beside has to be given the address
+            (self.store / "server.json").write_text(json.dumps(told))
+
+    @property
+    def monitor_url(self) -> str:
+        """Where it tells how it fares; empty if it has not told where that is. Changes with a restart."""
+        return _told_port(self.store, self.pid, "monitoring")
 
     async def kill(self) -> None:
         """End the process as a crash would (SIGKILL), and wait until it is gone."""
@@ -136,6 +147,14 @@ class EmbeddedServer:
                 child.kill()
             await anyio.sleep(_POLL_S)
 
+    def _settings(self) -> str:
+        """Return the settings of this start. What is stored counts beside what is free: by its own rule the server
+        would take three quarters of what is free as its limit, at each start less, and at last less than it holds."""
+        limit = _size_of(self.store / "jetstream") + shutil.disk_usage(self.store).free
+        return settings_text(
+            self.store, self._name, self.port, self._config, sync_always=self._sync_always, limit=limit
+        )
+
     def _log_text(self) -> str:
         """Return what this start has logged."""
         return self.log_file.read_bytes()[self._logged_before :].decode("utf-8", "replace")
@@ -162,16 +181,18 @@ async def embedded_server(
         os.close(lock)
 
 
-def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool) -> str:
-    """Return the server's settings file."""
+def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool, limit: int = 0) -> str:
+    """Return the server's settings file. `limit`: bytes that it may store; 0: three quarters of what is free now."""
     return "\n".join(
         [
             f"server_name: {_quoted(name)}",
             f'listen: "127.0.0.1:{port or -1}"',
             f"ports_file_dir: {_quoted(store)}",
             'ping_interval: "5s"',
+            'http: "127.0.0.1:-1"',
             "jetstream {",
             f"  store_dir: {_quoted(store / 'jetstream')}",
+            *([f"  max_file_store: {limit}"] if limit else []),
             *(["  sync_interval: always"] if sync_always else []),
             "}",
             config,
@@ -202,6 +223,8 @@ def why_not_started(log_text: str, port: int) -> str:
         return f"port {port} on 127.0.0.1 is in use by another process: choose another port, or 0 for a free one"
     lines = log_text.strip().splitlines() or ["it logged nothing"]
     last = [line for line in lines if "[FTL]" in line or "[ERR]" in line or "error" in line] or lines
+    if "no space left" in log_text:
+        return f"the disk of the store is full: {MAKE_ROOM} ({last[-1]})"
     return f"nats-server ended at its start: {last[-1]}"
 
 
@@ -235,10 +258,24 @@ def _in_use(store: Path) -> str:
 
 def _port_told(store: Path, pid: int) -> int:
     """Return the port that the server wrote into its ports file, 0 as long as it has not."""
+    return int(_told_port(store, pid, "nats").rpartition(":")[2] or 0)
+
+
+def _told_port(store: Path, pid: int, kind: str) -> str:
+    """Return an address that the server wrote into its ports file, empty as long as it has not."""
     for path in store.glob(f"*_{pid}.ports"):
         with suppress(OSError, ValueError, KeyError, IndexError):
-            return int(json.loads(path.read_text())["nats"][0].rpartition(":")[2])
-    return 0
+            return str(json.loads(path.read_text())[kind][0])
+    return ""
+
+
+def _size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder; those that go meanwhile count nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size
+    return total
 
 
 def _spawn(command: list[str], log_file: Path, lock: int) -> subprocess.Popen[bytes]:

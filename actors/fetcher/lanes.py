@@ -239,8 +239,8 @@ class Fetcher:
     # ---- what it looks after
 
     async def _watch_sinks(self) -> None:
-        """Close the gate while orders pile up in front of the slowest sink, and open it when they are fewer. While
-        nobody says, it stays as it is."""
+        """Close the gate while orders pile up in front of the slowest sink or the store is full, and open it when
+        that is over. While nobody says, it stays as it is."""
         orders = self._connection.namespace.stream("ORDERS")
         async for _ in ticks(lambda: GATE_PERIOD_S, self._stop):
             try:
@@ -257,11 +257,12 @@ class Fetcher:
         slowest = max(pending, key=pending.__getitem__, default="")
         backlog = round(pending.get(slowest, 0) * self._reader.orders_a_message)
         most = self._settings.current("", "").sink_backlog
-        if (backlog > most) != self._is_gate_closed:
+        trouble = self._connection.store.trouble
+        if (backlog > most or bool(trouble)) != self._is_gate_closed:
             self._is_gate_closed = not self._is_gate_closed
             log.warning(
                 "fetcher.gate_closed" if self._is_gate_closed else "fetcher.gate_opened",
-                extra=fields(consumer=slowest, backlog=backlog, sink_backlog=most),
+                extra=fields(consumer=slowest, backlog=backlog, sink_backlog=most, store=trouble or "well"),
             )
             self._set_slots()
 

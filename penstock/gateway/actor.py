@@ -50,6 +50,7 @@ def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
         LiveTokens(node.bucket("TOKENS"), now_ms),
         lambda: node.connection.is_connected,
         node.stop,
+        lambda: node.connection.store.trouble,
     )
     return ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True)
 
@@ -65,6 +66,7 @@ class Gateway:
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
         stop: anyio.Event,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.port = 0
         """Where it listens, once it does: the configured port, or the one that was free if that is 0."""
@@ -75,6 +77,7 @@ class Gateway:
         self._batches = batches
         self._tokens = tokens
         self._is_connected = is_connected
+        self._trouble = trouble
         self._stop = stop
         self._is_started = False
 
@@ -99,7 +102,7 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.gateway.server")  # takes half a second
-            self.shared = Shared(self._desk, self._batches, self._is_connected)
+            self.shared = Shared(self._desk, self._batches, self._is_connected, self._trouble)
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

@@ -45,12 +45,20 @@ class Answer(NamedTuple):
 
 
 class Shared:
-    """What one gateway's operations work with. `polls` are the waits that end at once when the node stops."""
+    """What one gateway's operations work with. `trouble`: why nothing can be added, empty if it can.
+    `polls` are the waits that end at once when the node stops."""
 
-    def __init__(self, desk: JobDesk, batches: BatchDesk, is_connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        desk: JobDesk,
+        batches: BatchDesk,
+        is_connected: Callable[[], bool],
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
         self.desk = desk
         self.batches = batches
         self.is_connected = is_connected
+        self.trouble = trouble
         self.load = Load()
         self.quotas = Quotas(desk)
         self.polls: set[CancelScope] = set()

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.gateway.replies import Reply, is_queue, words
-from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFull, StreamError, TooLarge
+from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFailed, StoreFull, StreamError, TooLarge
 
 __all__ = ["Code", "Problem", "RefusedRequest", "refused", "shown", "trouble_of", "written"]
 
@@ -102,7 +102,15 @@ def trouble_of(error: StreamError) -> RefusedRequest:
     """Return what the broker's trouble means to a client: whether it happened, and whether to come again."""
     match error:
         case StoreFull():
-            return refused(507, "unavailable", "the store is full; nothing was stored", retry_after_s=30)
+            return refused(
+                507,
+                "unavailable",
+                "the store is full; nothing was stored",
+                hint="finish or delete jobs, drop dead letters, or have the operator give the server more room",
+                retry_after_s=30,
+            )
+        case StoreFailed():
+            return refused(503, "unavailable", f"{error.description}; nothing was done", retry_after_s=10)
         case TooLarge():
             return refused(413, "too_large", "larger than the server takes; nothing was stored")
         case Disconnected() | NoStream():

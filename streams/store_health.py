@@ -1,0 +1,120 @@
+"""How the server's store fares: whether it is full, or has failed and takes nothing until the server is started again.
+
+A stream of nats-server 2.15 that could not be written once (a full disk, a broken one) takes nothing more until a
+restart, and answers nobody. Only the monitoring address tells it (`/healthz`), and there alone stands how much of its
+limit the server uses (`/jsz`). Of a server elsewhere that gives none, an account's own
+limit is all that is known.
+"""
+
+import json
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import anyio.to_thread
+
+from streams.errors import StoreFailed, StoreFull
+
+__all__ = ["Health", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at"]
+
+ANSWER_S = 5.0
+MOST_BYTES = 1 << 20
+MOST_RESERVE = 1 << 30
+
+
+class Health(NamedTuple):
+    """`used` of `limit` bytes; a `limit` of 0 is none that is known. `failed`: what the server says of itself, empty
+    if all is well."""
+
+    used: int = 0
+    limit: int = 0
+    failed: str = ""
+
+
+class StoreState:
+    """What a node knows of the store by now. Written by the store watch, read by the doors."""
+
+    def __init__(self) -> None:
+        self.full = ""
+        """Why nothing may be added; empty while there is room."""
+        self.failed = ""
+        """Why nothing can be stored; empty while all is well."""
+
+    @property
+    def kind(self) -> str:
+        """`failed`, `full`, or empty."""
+        return "failed" if self.failed else "full" if self.full else ""
+
+    @property
+    def trouble(self) -> str:
+        """One sentence; empty if there is none."""
+        return self.failed or self.full
+
+    def admit(self, subject: str) -> None:
+        """Return if something may be added. Raises StoreFull, StoreFailed: nothing was sent.
+
+        What settles, deletes and moves is not asked: it has the room that is kept for it."""
+        if self.failed:
+            raise StoreFailed(self.failed, subject=subject)
+        if self.full:
+            raise StoreFull(self.full, subject=subject)
+
+
+def reserve_of(total: int) -> int:
+    """Return the bytes to be kept for what settles and deletes, of so many in all."""
+    return min(total // 20, MOST_RESERVE)
+
+
+def room_at(folder: Path) -> tuple[int, int]:
+    """Return the free bytes of the disk under a folder, and how many are to be kept."""
+    disk = shutil.disk_usage(folder)
+    return disk.free, reserve_of(disk.total)
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether the disk under a folder has more room than is to be kept."""
+    free, kept = room_at(folder)
+    return free > kept
+
+
+async def monitor_health(url: str) -> Health | None:
+    """Ask a server's monitoring address; None if it gives no answer that can be read."""
+    return await anyio.to_thread.run_sync(_monitored, url.rstrip("/"), abandon_on_cancel=True)
+
+
+async def account_health(ask: Callable[[str], Awaitable[Mapping[str, Any]]]) -> Health:
+    """Return what the account's own limit says; `ask` asks the JetStream API, and its errors go on up."""
+    told = await ask("INFO")
+    return Health(told.get("storage", 0), max(0, told.get("limits", {}).get("max_storage", 0)))
+
+
+def _monitored(url: str) -> Health | None:
+    store, health = _got(f"{url}/jsz"), _got(f"{url}/healthz?details=true")
+    if store is None or health is None:
+        return None
+    errors = [one.get("error", "") for one in health.get("errors") or ()]
+    limit = store.get("config", {}).get("max_storage", 0)
+    return Health(store.get("storage", 0), limit, "; ".join(errors) if _is_of_the_store(errors) else "")
+
+
+def _is_of_the_store(errors: list[str]) -> bool:
+    """Return whether these are errors of writing, not of a cluster that has yet to catch up."""
+    return any("write error" in error or "could not be recovered" in error for error in errors)
+
+
+def _got(url: str) -> dict[str, Any] | None:
+    try:
+        with urlopen(url, timeout=ANSWER_S) as answer:  # the server's own address, or one that the config has checked
+            body = answer.read(MOST_BYTES)
+    except HTTPError as error:  # an unhealthy server says so with 500 or 503, and why
+        body = error.read(MOST_BYTES)
+    except (URLError, OSError, ValueError):
+        return None
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
