@@ -34,6 +34,8 @@ MAKE_ROOM = (
     " and adds do by themselves"
 )
 RESTART = "make room, or mend the disk, and start the server again; an embedded one is started again by its node"
+WENT_BACK = "store_went_back"
+"""The kind of a notice."""
 Tell = Callable[[Notice], None]
 
 
@@ -143,7 +145,7 @@ def _store_notice(state: StoreState) -> Notice:
 def _went_back(behind: list[WentBack]) -> Notice:
     told = ", ".join(f"{one.stream} from {one.had} to {one.has}" for one in behind)
     return Notice(
-        kind="store_went_back",
+        kind=WENT_BACK,
         source="store",
         text=f"the server's store went back in time: {told}",
         what_to_do="a restored copy, or a power cut: see 'An older copy was restored' in docs/operations.md",

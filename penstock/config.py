@@ -100,7 +100,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     callback_secret: str = ""
     """The secret with which calls are signed, 16 characters or more."""
     monitor: str = ""
-    """The server's monitoring address (http://host:8222), for `penstock doctor`; empty: not asked."""
+    """The server's monitoring address (http://host:8222), where nodes and `penstock doctor` see how its store fares;
+    empty: not asked, but for an embedded server's own."""
     log_level: Level = "info"
     log_form: Form = "auto"
     """`json` for machines, `text` for eyes; `auto`: text on a terminal."""

@@ -110,7 +110,8 @@ def _memory(config: Config, connection: Connection) -> StoreMemory:
     return StoreMemory(
         connection,
         [stream.name for stream in streams if stream.holds_truth or stream.retention == "workqueue"],
-        file=config.memory_file(),
+        # The address of an embedded server changes with each start: who only works for it keeps no file for each.
+        file=config.memory_file() if any(map(config.has_role, ("timer", "monitor", "conductor"))) else None,
         survives_power=config.profile == "safe",
         boot=boot_id(),
     )

@@ -7,7 +7,8 @@ from functools import partial
 from anyio.abc import TaskStatus
 
 from actors.membership import Status
-from actors.notify import Notifier
+from actors.notify import Notice, Notifier
+from actors.store_watch import WENT_BACK
 from actors.supervisor import ActorSpec
 from actors.teller import Teller
 from penstock.node import Node
@@ -50,7 +51,12 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             versions=batches.versions,
         )
         teller = Teller(Notifier(fetch.transport))
-        node.store.tell = lambda notice: teller.ask(notice.text, notice, lambda: node.settings.current("", "").webhook)
+
+        def tell(notice: Notice) -> None:
+            teller.keep_only({WENT_BACK} - {notice.kind})  # how it fares now stands for how it fared before
+            teller.ask(notice.kind, notice, lambda: node.settings.current("", "").webhook)
+
+        node.store.tell = tell
         with serve_metrics(node.config.metrics, fetch.measures.registry):
             yield (
                 ActorSpec(name="notices of the store", role="monitor", run=partial(_tell, teller)),

@@ -18,11 +18,13 @@ import anyio.to_thread
 
 from streams.errors import StoreFailed, StoreFull
 
-__all__ = ["Health", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at"]
+__all__ = ["Health", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at", "why_failed"]
 
 ANSWER_S = 5.0
 MOST_BYTES = 1 << 20
 MOST_RESERVE = 1 << 30
+MOST_TOLD = 3
+_OF_THE_STORE = ("write error", "could not be recovered")
 
 
 class Health(NamedTuple):
@@ -95,14 +97,17 @@ def _monitored(url: str) -> Health | None:
     store, health = _got(f"{url}/jsz"), _got(f"{url}/healthz?details=true")
     if store is None or health is None:
         return None
-    errors = [one.get("error", "") for one in health.get("errors") or ()]
     limit = store.get("config", {}).get("max_storage", 0)
-    return Health(store.get("storage", 0), limit, "; ".join(errors) if _is_of_the_store(errors) else "")
+    return Health(store.get("storage", 0), limit, why_failed(health))
 
 
-def _is_of_the_store(errors: list[str]) -> bool:
-    """Return whether these are errors of writing, not of a cluster that has yet to catch up."""
-    return any("write error" in error or "could not be recovered" in error for error in errors)
+def why_failed(health: Mapping[str, Any]) -> str:
+    """Return the errors of writing in an answer of `/healthz`, shortened, and without the server's paths: whoever asks
+    `/ready` is told them. A cluster that has yet to catch up is not meant."""
+    errors = [one for one in health.get("errors") or () if any(word in one.get("error", "") for word in _OF_THE_STORE)]
+    told = [f"{one.get('stream') or 'server'}: {one['error'].rpartition(': ')[2]}" for one in errors[:MOST_TOLD]]
+    more = len(errors) - len(told)
+    return ", ".join([*told, f"and {more} more"] if more else told)
 
 
 def _got(url: str) -> dict[str, Any] | None:
