@@ -100,6 +100,7 @@ async def test_the_doctor_is_content_with_a_server_as_it_should_be(tmp_path: Pat
         "connection": "ok",
         "jetstream": "ok",
         "durability": "ok",
+        "store": "ok",
         "topology": "ok",
         "replicas": "warn",
         "clock": "ok",
