@@ -79,7 +79,8 @@ def told_by_status(status: int) -> Told:
 
 
 def told_by_code(code: str) -> Told:
-    codes: dict[str, Told] = {"ok": "ok", "exists": "kept", "stale": "stale", "not_found": "not found"}
+    # nothing is remembered here: who is told `over` is told that there is one
+    codes: dict[str, Told] = {"ok": "ok", "exists": "kept", "over": "kept", "stale": "stale", "not_found": "not found"}
     return codes.get(code, "unknown" if code in ("unknown", "500") else "not done")
 
 
@@ -130,7 +131,7 @@ class RestDoor(HttpDoor):
             "on_same": wish.on_same,
         }
         answer = await self._ask("POST", f"/v1/topics/{wish.topic}/jobs", asked, key=wish.token)
-        return "kept" if answer.body and answer.body.get("code") == "exists" else answer.told
+        return "kept" if answer.body and answer.body.get("code") in ("exists", "over") else answer.told
 
     async def take(self, topic: str, most: int, wait_ms: int) -> list[Held]:
         answer = await self._ask("POST", f"/v1/topics/{topic}/reserve", {"most": most, "wait_ms": wait_ms})
