@@ -5,7 +5,8 @@
     await client.batches.result(view.instance_id, "result.xlsx")
 
 A file goes straight into the server's object store, some megabytes at a time whatever its size; so `submit` with a
-file and `result` need a login that may use it. Without one, send the file over HTTP (docs/howto/batch.md).
+file and `result` need a node's login where the server has logins (docs/operations.md). With a program's login files go
+over HTTP (docs/howto/batch.md).
 """
 
 import builtins
@@ -25,7 +26,7 @@ from penstock.calls import Asker, told
 from penstock.client_forms import decode, encode
 from penstock.errors import NotAccepted, Timeout, UsageError
 from streams.connection import Connection
-from streams.errors import StreamError
+from streams.errors import PermissionDenied, StreamError
 from streams.files import Files
 from streams.publisher import Publisher
 from streams.subjects import check_token
@@ -209,6 +210,9 @@ class Batches:
         try:
             async with Publisher(self._connection) as publisher:
                 yield Files(self._connection, publisher, self._connection.namespace.bucket("FILES"))
+        except PermissionDenied as error:
+            reason = "this login may not use the server's files; send and fetch them over HTTP, or log in as a node"
+            raise NotAccepted(reason, code="forbidden") from error
         except StreamError as error:
             raise told(error) from error
 

@@ -19,6 +19,7 @@ can share a server. Subjects, with the namespace left out:
     due.<partition>                                   core     tells the timers of delayed jobs
     gone                                              core     tells handlers' nodes of a deleted job, and is answered
     api.<service>.<endpoint>                          core     questions to a node, and its answers
+    ask.<program>.…                                   core     questions of a node to programs that run items
 """
 
 import base64

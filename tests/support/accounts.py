@@ -1,7 +1,8 @@
-"""A server with the project's accounts.conf, and a seed for each of its users."""
+"""A server with the project's accounts.conf, a seed for each of its users, and what that file says of them."""
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from streams.credentials import Credentials
 from streams.server import EmbeddedServer, embedded_server
-from tests.support.processes import include_line, quoted
+from tests.support.processes import NATS, include_line, quoted
 
-ROLES = ("admin", "node", "fetcher", "console", "app", "sys")
+ROLES = ("admin", "node", "app", "console", "sys")
+SHIPPED = (NATS / "accounts.conf").read_text()
 
 
 class Users:
@@ -31,17 +33,50 @@ class Users:
     def credentials(self, role: str) -> Credentials:
         return Credentials(nkey_seed=self._seeds[role].decode(), inbox_prefix=f"_INBOX_{role}")
 
+    def login(self, role: str) -> dict[str, str]:
+        """Return the environment of a process of this user's."""
+        seed = {"SEED": self._seeds[role].decode(), "PENSTOCK_NKEY_SEED": "env:SEED"}
+        return seed | {"PENSTOCK_INBOX_PREFIX": f"_INBOX_{role}"}
+
 
 @contextmanager
-def secured_server(store: Path, users: Users) -> Iterator[EmbeddedServer]:
-    """Run a server with accounts.conf, outside of any test's loop."""
+def secured_server(store: Path, users: Users, accounts: str = "") -> Iterator[EmbeddedServer]:
+    """Run a server with accounts.conf, or this text in its place, outside of any test's loop."""
+    line = include_line("accounts.conf", store)
+    if accounts:
+        (store / "accounts.conf").write_text(accounts)
+        line = 'include "accounts.conf"'
     with pytest.MonkeyPatch.context() as patch:
         for name, value in users.environment().items():
             patch.setenv(name, value)
-        running = embedded_server(store, config=include_line("accounts.conf", store))
+        running = embedded_server(store, config=line)
         with asyncio.Runner() as runner:
             server = runner.run(running.__aenter__())
             try:
                 yield server
             finally:
                 runner.run(running.__aexit__(None, None, None))
+
+
+def block_of(account: str) -> str:
+    """Return an account's block of the shipped file."""
+    return SHIPPED[SHIPPED.index(f"\n  {account} {{") : SHIPPED.index("\n  }\n", SHIPPED.index(f"\n  {account} {{"))]
+
+
+def reachable(block: str) -> list[str]:
+    """Return the subjects on which the account of a block may ask PENSTOCK."""
+    return re.findall(r'service: \{ account: PENSTOCK, subject: "([^"]+)"', block)
+
+
+def with_spies(text: str = SHIPPED) -> str:
+    """Return the file with one more user in each account, for `spy`."""
+    for account in re.findall(r"(?m)^  (\w+) \{", text):
+        before, name, rest = text.partition(f"\n  {account} {{")
+        rest = rest.replace("users: [", f'users: [ {{ user: "spy_{account}", password: "spy" }},', 1)
+        text = before + name + rest
+    return text
+
+
+def spy(account: str) -> Credentials:
+    """Return the login of a user of `with_spies`, who may do all that the account can."""
+    return Credentials(user=f"spy_{account}", password="spy")  # of a server on loopback, for one test

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 
 from streams.connection import connect
+from streams.credentials import Credentials
 from streams.errors import StreamError
 from streams.server import find_binary
 
@@ -94,9 +95,9 @@ class ServerProcess:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, *, config: Path = NATS / "cluster" / "server.conf"
+    folder: Path, *, config: Path = NATS / "cluster" / "server.conf", credentials: Credentials | None = None
 ) -> AsyncIterator[list[ServerProcess]]:
-    """Run three servers as one cluster, and yield them once it answers."""
+    """Run three servers as one cluster, and yield them once it answers whoever has these credentials."""
     ports = free_ports(6)
     clients, routes = ports[:3], ports[3:]
     servers = []
@@ -114,7 +115,7 @@ async def cluster(
     try:
         for server in servers:
             server.start()
-        await wait_until_ready(urls_of(servers))
+        await wait_until_ready(urls_of(servers), credentials)
         yield servers
     finally:
         for server in servers:
@@ -145,10 +146,10 @@ def urls_of(servers: list[ServerProcess]) -> str:
     return ",".join(server.url for server in servers)
 
 
-async def wait_until_ready(urls: str) -> None:
+async def wait_until_ready(urls: str, credentials: Credentials | None = None) -> None:
     """Return once JetStream answers, which in a cluster means that it has a leader."""
     with anyio.fail_after(30):
-        async with connect(urls, name="test", connect_timeout_s=30) as connection:
+        async with connect(urls, name="test", credentials=credentials, connect_timeout_s=30) as connection:
             while True:
                 try:
                     await connection.api("INFO", timeout_s=1.0)
