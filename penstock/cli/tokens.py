@@ -1,6 +1,6 @@
 """`penstock tokens`: who may use the HTTP gateway, and for what."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 BUCKET = "TOKENS"
+REOPEN = (
+    "no token is valid any more, so the gateway answers nobody: make one with `penstock tokens add NAME`, or have it "
+    "answer on loopback without tokens by `penstock tokens forget NAME`, for each of {names}"
+)
 NOTE = "this is shown once, and stored nowhere"
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for.", show_default=False)]
 Topics = Annotated[
@@ -41,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     command(group, "rotate")(_rotate)
     command(group, "list")(_list)
     command(group, "revoke")(_revoke)
+    command(group, "forget")(_forget)
 
 
 async def _add(
@@ -131,6 +136,7 @@ async def _list(call: Call) -> None:
     ]
     columns = ["name", "id", "state", "topics", "may", "tenant", "rate", "expires"]
     call.out.table(columns, rows, empty="no tokens: the gateway answers on loopback alone")
+    _warn_if_closed(found, at_ms)
     call.out.result([{**_document(one), "is_live": one.is_live(at_ms)} for one in found])
 
 
@@ -147,15 +153,41 @@ async def _revoke(
     yes: Yes = False,
 ) -> None:
     """Make a name's tokens, or one of them, invalid everywhere within a second."""
-    from penstock.gateway.tokens import revoke_token
+    from penstock.gateway.tokens import list_tokens, revoke_token
 
     confirm(f"Revoke {f'token {id_}' if id_ else 'all tokens'} of {name}?", is_sure=yes)
     async with call.session() as session:
         with _told():
             revoked = await revoke_token(session.bucket(BUCKET), name, id_, now_ms=now_ms())
+            left = await list_tokens(session.bucket(BUCKET))
     for one in revoked:
         call.out.say(f"{one.name}, {one.id}: revoked")
+    _warn_if_closed(left, now_ms())
     call.out.result({"revoked": [_document(one) for one in revoked]})
+
+
+async def _forget(call: Call, name: Name, yes: Yes = False) -> None:
+    """Remove what is known of a name's revoked and expired tokens. Without any token left, the gateway asks for none on
+    loopback."""
+    from penstock.gateway.tokens import forget_tokens, list_tokens
+
+    confirm(f"Forget the tokens of {name} that are not valid any more?", is_sure=yes)
+    async with call.session() as session:
+        with _told():
+            forgotten = await forget_tokens(session.bucket(BUCKET), name, now_ms=now_ms())
+            left = await list_tokens(session.bucket(BUCKET))
+    for one in forgotten:
+        call.out.say(f"{one.name}, {one.id}: forgotten")
+    if not left:
+        call.out.say("no tokens: the gateway answers on loopback alone, and asks for none")
+    call.out.result({"forgotten": [_document(one) for one in forgotten]})
+
+
+def _warn_if_closed(tokens: "Sequence[TokenRecord]", at_ms: int) -> None:
+    """Say how the gateway opens again, if there were tokens and none is valid any more."""
+    if tokens and not any(one.is_live(at_ms) for one in tokens):
+        names = " ".join(sorted({one.name for one in tokens}))
+        typer.echo(REOPEN.format(names=names), err=True)
 
 
 def _document(record: "TokenRecord") -> dict[str, object]:

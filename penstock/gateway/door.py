@@ -128,6 +128,8 @@ class Door:
             wait_s = self._failures.bucket(key, FAILED_RATE, FAILED_BURST, now_s).take(1, now_s)
             if wait_s:
                 raise _too_many("too many tries", wait_s)
+        if not self._tokens.is_any_live:
+            raise refused(401, "unauthorized", "no token is valid; make one: penstock tokens add NAME")
         raise refused(401, "unauthorized", "a valid token is needed", hint="Authorization: Bearer TOKEN")
 
     def _token_rate(self, caller: Caller, now_s: float) -> RateBucket | None:

@@ -37,6 +37,12 @@ class LiveTokens:
         """True once any token was made, whether or not it is still valid."""
         return bool(self._records)
 
+    @property
+    def is_any_live(self) -> bool:
+        """True while somebody could be let in."""
+        at_ms = self._now_ms()
+        return any(record.is_live(at_ms) for record, _ in self._by_id.values())
+
     def find(self, text: str) -> Caller | None:
         """Return whose token this is, None if it is nobody's (any more)."""
         own_id = token_id(text)

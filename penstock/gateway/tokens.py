@@ -3,7 +3,8 @@
 A token is `pst_<id>_<secret>`, 256 bits of chance behind ten digits by which its record is found. Only its SHA-256 is
 stored (no salt: there is nothing to guess), in TOKENS under `<name>.<id>`; the text is shown once, when it is made.
 To rotate, make a second one of the same name, and revoke the first when nobody uses it any more. A revoked token's
-record stays: once there has been a token, the gateway asks for one, also when none is valid any more.
+record stays: once there has been a token, the gateway asks for one, also when none is valid any more. Who wants it open
+on loopback again has the records forgotten.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ __all__ = [
     "Verb",
     "create_token",
     "decode_token",
+    "forget_tokens",
     "hash_of",
     "list_tokens",
     "revoke_token",
@@ -168,6 +170,20 @@ async def revoke_token(bucket: Bucket[bytes], name: str, own_id: str = "", *, no
     if not revoked:
         raise BadToken(f"name {name!r}: has no token {own_id or 'that is not revoked'}")
     return revoked
+
+
+async def forget_tokens(bucket: Bucket[bytes], name: str, *, now_ms: int) -> list[TokenRecord]:
+    """Remove the records of a name's tokens that are not valid any more, and return them; without any record the
+    gateway asks for no token, on loopback. Raises BadToken if there is none."""
+    check_token("name", name)
+    over = [
+        (entry, record) for entry in await bucket.entries(f"{name}.*") if not (record := _read(entry)).is_live(now_ms)
+    ]
+    if not over:
+        raise BadToken(f"name {name!r}: has no token that is revoked or expired; revoke it first")
+    for entry, _ in over:
+        await bucket.delete(entry.key, revision=entry.revision)
+    return [record for _, record in over]
 
 
 def check_wish(wish: TokenWish, *, now_ms: int) -> None:

@@ -9,7 +9,16 @@ from aiohttp import ClientSession
 
 from actors.logs import FACTS
 from penstock.gateway import door
-from penstock.gateway.tokens import VERBS, BadToken, TokenWish, create_token, list_tokens, revoke_token, rotate_token
+from penstock.gateway.tokens import (
+    VERBS,
+    BadToken,
+    TokenWish,
+    create_token,
+    forget_tokens,
+    list_tokens,
+    revoke_token,
+    rotate_token,
+)
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -204,6 +213,29 @@ async def test_tokens_are_made_rotated_and_revoked_live(connection: Connection, 
         assert await status(gateway, "", "GET", "/v1/topics") == 401, "once there were tokens, one is needed"
         with pytest.raises(BadToken, match="has no token that is not revoked"):
             await revoke_token(gateway.tokens, "app", now_ms=now_ms())
+
+
+async def test_after_the_last_token_the_way_to_open_it_is_named_and_works(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with running_gateway(connection, publisher) as gateway:
+        text = await gateway.token("only")
+        assert "tokens add" not in (await call(gateway, "wrong", "GET", "/v1/topics"))[1]["detail"]
+        with pytest.raises(BadToken, match="revoke it first"):
+            await forget_tokens(gateway.tokens, "only", now_ms=now_ms())
+        await revoke_token(gateway.tokens, "only", now_ms=now_ms())
+        await _until(gateway, text, 401)
+        for token in ("", text):
+            code, problem = await call(gateway, token, "GET", "/v1/topics")
+            assert (code, "penstock tokens add NAME" in problem["detail"]) == (401, True)
+        again = await gateway.token("other")
+        assert await status(gateway, again, "GET", "/v1/topics") == 200
+        await revoke_token(gateway.tokens, "other", now_ms=now_ms())
+        await forget_tokens(gateway.tokens, "only", now_ms=now_ms())
+        await _until(gateway, again, 401)
+        await forget_tokens(gateway.tokens, "other", now_ms=now_ms())
+        await _until(gateway, "", 200)
+        assert await list_tokens(gateway.tokens) == []
 
 
 async def test_a_token_expires(connection: Connection, publisher: Publisher) -> None:

@@ -38,6 +38,23 @@ async def test_a_token_is_changed_over_and_the_first_revoked(cli: CommandLine) -
     assert (none.code, "has no token" in none.err) == (2, True)
 
 
+async def test_when_none_is_valid_any_more_the_commands_name_the_way_to_open_the_gateway(cli: CommandLine) -> None:
+    (await cli("tokens", "add", "first", "--json")).ok()
+    (await cli("tokens", "add", "second", "--json")).ok()
+    one_left = (await cli("tokens", "revoke", "first", "--yes")).ok()
+    assert "tokens add" not in one_left.err
+    none_left = (await cli("tokens", "revoke", "second", "--yes")).ok()
+    listed = (await cli("tokens", "list", "--json")).ok()
+    for told in (none_left.err, listed.err):
+        assert "penstock tokens add NAME" in told
+        assert "penstock tokens forget NAME`, for each of first second" in told
+    unsure = await cli("tokens", "forget", "first")
+    assert (unsure.code, "--yes" in unsure.err) == (2, True)
+    (await cli("tokens", "forget", "first", "--yes")).ok()
+    assert "asks for none" in (await cli("tokens", "forget", "second", "--yes")).ok().out
+    assert (await cli("tokens", "list", "--json")).ok().json() == []
+
+
 async def test_what_makes_no_token_is_refused(cli: CommandLine) -> None:
     for arguments, said in (
         (["add", "a b"], "use 1 to 64"),
