@@ -3,7 +3,8 @@
 A write has three ends here too: a revision, RevisionConflict (somebody was first: read, decide again), or unknown. How
 a write whose answer was lost is told from somebody else's is in `marked.py`.
 
-Reads by key may be answered by any replica and be a moment old; compare-and-set makes that harmless.
+A read by key is the leader's answer: what was told to be stored is there. Reads of many keys may be answered by any
+replica and be a moment old; compare-and-set makes that harmless.
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,11 @@ from typing import Generic
 
 import anyio
 
-from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.entries import Change, Codec, Entry, Synced, T
-from streams.errors import Disconnected, OutcomeUnknown, Refused, RevisionConflict, StreamError
+from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
+from streams.leader_get import get_of_leader
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
 from streams.snapshot import last_of_each
@@ -25,7 +26,6 @@ from streams.watch import Watch
 __all__ = ["Bucket", "Change", "Entry", "Synced"]
 
 READ_S = 2.0
-"""One try of a read; tried again until `timeout_s`, since reading twice is harmless."""
 
 
 class Bucket(Generic[T]):
@@ -44,13 +44,14 @@ class Bucket(Generic[T]):
 
     async def get(self, key: str, *, timeout_s: float = 10.0) -> Entry[T] | None:
         """Return the key's entry, None if there is none. Raises Disconnected, NoStream (no such bucket)."""
-        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{check_key(key)}"
-        answer = await self._ask(subject, b"", timeout_s)
-        if answer.status == 404:
+        subject = self._prefix + check_key(key)
+        try:
+            found = await get_of_leader(self._connection, self._stream, {"last_by_subj": subject}, timeout_s=timeout_s)
+        except OutcomeUnknown as unknown:
+            raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
+        if found is None or _is_deleted(found.headers):
             return None
-        if answer.status:
-            raise Refused(answer.status_text, subject=subject, code=answer.status)
-        return self._entry(answer)
+        return Entry(key, found.payload, found.seq, self._codec.decode)
 
     async def entries(self, pattern: str = ">", *, timeout_s: float = 30.0) -> list[Entry[T]]:
         """Return all entries whose keys match, in the order of their keys.
@@ -142,16 +143,6 @@ class Bucket(Generic[T]):
         return revision if _is_deleted(headers) else None
 
     # ---- one read
-
-    async def _ask(self, subject: str, payload: bytes, timeout_s: float) -> Message:
-        deadline_s = monotonic_s() + timeout_s
-        while True:
-            left_s = deadline_s - monotonic_s()
-            try:
-                return await self._connection.request(subject, payload, timeout_s=min(READ_S, left_s))
-            except OutcomeUnknown as unknown:
-                if monotonic_s() >= deadline_s:
-                    raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
 
     async def _read_all(self, pattern: str, timeout_s: float) -> list[Entry[T]]:
         answers = await last_of_each(self._connection, self._stream, self._prefix + pattern, timeout_s=timeout_s)

@@ -19,7 +19,7 @@ import msgspec
 from streams.connection import Connection
 from streams.direct_get import get_batch
 from streams.errors import Refused, StreamError
-from streams.log import last_entry, purge_subject, read_log
+from streams.log import entry_of, last_entry, next_entry, purge_subject, read_log
 from streams.publisher import Outgoing, Publisher
 
 __all__ = ["DamagedFile", "FileInfo", "FileTooLarge", "Files", "files_stream"]
@@ -106,11 +106,10 @@ class Files:
 
     async def info(self, name: str) -> FileInfo | None:
         """Return the file's record, None if there is no such file."""
-        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._record_subject(name)}"
-        answer = await self._connection.request(subject)
-        if answer.status:
+        entry = await last_entry(self._connection, self._stream, self._record_subject(name))
+        if entry is None:
             return None
-        info = msgspec.json.decode(answer.payload, type=FileInfo)
+        info = msgspec.json.decode(entry.payload, type=FileInfo)
         return None if info.deleted else info
 
     async def read(self, info: FileInfo) -> AsyncIterator[bytes]:
@@ -119,13 +118,17 @@ class Files:
         while size < info.size:
             request = {"seq": seq, "next_by_subj": self._chunk_subject(info.nuid), "batch": AT_ONCE}
             messages, _ = await get_batch(self._connection, self._stream, request, timeout_s=15.0)
-            if not messages:
-                break
-            for message in messages:
-                digest.update(message.payload)
-                size += len(message.payload)
-                yield message.payload
-            seq = int(messages[-1].headers["Nats-Sequence"]) + 1
+            chunks = [entry_of(message) for message in messages]
+            if not chunks:  # that replica may be behind
+                late = await next_entry(self._connection, self._stream, self._chunk_subject(info.nuid), start_seq=seq)
+                if late is None:
+                    break
+                chunks = [late]
+            for chunk in chunks:
+                digest.update(chunk.payload)
+                size += len(chunk.payload)
+                yield chunk.payload
+            seq = chunks[-1].seq + 1
         if size != info.size or _shown(digest.digest()).rstrip("=") != info.digest.rstrip("="):
             raise DamagedFile(f"file {info.name!a}: {size} bytes of {info.size} are there, or others; read it again")
 

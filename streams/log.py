@@ -4,7 +4,6 @@ Direct gets ask for the next messages from a sequence on, so nothing is left beh
 anywhere, and its memory is one page. What is stored while one reads is read too; what is deleted is left out.
 """
 
-import base64
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from streams.connection import Connection
 from streams.direct_get import NONE, TOO_MANY, get_batch
 from streams.errors import Refused
 from streams.frames import Message
+from streams.leader_get import get_of_leader
 
 __all__ = [
     "Extent",
@@ -130,15 +130,8 @@ async def next_entry(connection: Connection, stream: str, subject: str, *, start
 async def _asked_of_leader(
     connection: Connection, stream: str, asked: dict[str, object], timeout_s: float
 ) -> LogEntry | None:
-    try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", asked, timeout_s=timeout_s)
-    except Refused as refused:
-        if refused.err_code not in _GONE:
-            raise
-        return None
-    message = answer["message"]
-    payload = base64.b64decode(message.get("data") or "")
-    return LogEntry(message["seq"], message["subject"], _milliseconds(message["time"]), payload)
+    found = await get_of_leader(connection, stream, asked, timeout_s=timeout_s)
+    return found and LogEntry(found.seq, found.subject, _milliseconds(found.time), found.payload)
 
 
 async def delete_entry(connection: Connection, stream: str, seq: int) -> bool:

@@ -8,21 +8,18 @@ a third writer has already built upon ours, a conflict is told; whoever decides 
 made.
 """
 
-import base64
 import secrets
 from collections.abc import Mapping
 from itertools import count
 
-from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, Refused, RevisionConflict, StreamError
-from streams.frames import parse_headers
+from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.leader_get import get_of_leader
 from streams.publisher import Publisher
 
 MARK = "Penstock-Write"
 READ_S = 4.0
-"""To read back what was stored, in tries of a quarter: the link may just be coming back."""
-_NO_MESSAGE = 10037
+"""To read back what was stored: the link may just be coming back."""
 
 
 class MarkedWriter:
@@ -75,24 +72,8 @@ class MarkedWriter:
 
     async def last(self, subject: str) -> tuple[int, Mapping[str, str]] | None:
         """Return sequence and headers of the last message on a subject as the leader has it, None if there is none."""
-        give_up_s = monotonic_s() + READ_S
-        while True:
-            try:
-                return await self._last_once(subject, min(READ_S / 4, give_up_s - monotonic_s()))
-            except OutcomeUnknown:
-                if monotonic_s() >= give_up_s:
-                    raise
-
-    async def _last_once(self, subject: str, timeout_s: float) -> tuple[int, Mapping[str, str]] | None:
-        asked = f"STREAM.MSG.GET.{self._stream}"
-        try:
-            answer = await self._connection.api(asked, {"last_by_subj": subject}, timeout_s=timeout_s)
-        except Refused as refused:
-            if refused.err_code != _NO_MESSAGE:
-                raise
-            return None
-        message = answer["message"]
-        return message["seq"], parse_headers(base64.b64decode(message.get("hdrs", "")))
+        found = await get_of_leader(self._connection, self._stream, {"last_by_subj": subject}, timeout_s=READ_S)
+        return (found.seq, found.headers) if found else None
 
     async def _resolved(
         self, subject: str, mark: str, expected: int | None, end: RevisionConflict | OutcomeUnknown

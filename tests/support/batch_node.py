@@ -16,13 +16,11 @@ from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.command import plain_environment
 from tests.support.processes import free_ports
-from tests.support.server import fresh_namespace
+from tests.support.server import Reachable, fresh_namespace, topology_for
 
 WITHIN_S = 60.0
 UNSERVED = "unserved"
@@ -41,7 +39,7 @@ WISHES = {
 class BatchNode(NamedTuple):
     """Where the node is, and the tokens that its gateway takes, by name."""
 
-    server: EmbeddedServer
+    server: Reachable
     namespace: Namespace
     url: str
     tokens: dict[str, str]
@@ -54,7 +52,7 @@ class BatchNode(NamedTuple):
 
 
 @contextmanager
-def batch_node(server: EmbeddedServer) -> Iterator[BatchNode]:
+def batch_node(server: Reachable) -> Iterator[BatchNode]:
     """Run a node with tests/support/batch_app.py until the block ends."""
     namespace, [port] = fresh_namespace(), free_ports(1)
     tokens = asyncio.run(_prepared(server, namespace))
@@ -91,10 +89,10 @@ def batch_node(server: EmbeddedServer) -> Iterator[BatchNode]:
     assert (code, told) == (0, "")
 
 
-async def _prepared(server: EmbeddedServer, namespace: Namespace) -> dict[str, str]:
+async def _prepared(server: Reachable, namespace: Namespace) -> dict[str, str]:
     """Make the topology, and tokens before the gateway looks."""
     async with connect(server.url, name="test", namespace=namespace) as connection, Publisher(connection) as publisher:
-        await apply(connection, wanted(namespace, profile="fast"))
+        await apply(connection, topology_for(connection))
         bucket = Bucket(connection, publisher, namespace.bucket("TOKENS"), bytes)
         await Tasks(Bucket(connection, publisher, namespace.bucket("TASKS"), bytes)).declare(TaskRecord(task=UNSERVED))
         made = {name: await create_token(bucket, wish, now_ms=now_ms()) for name, wish in WISHES.items()}

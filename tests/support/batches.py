@@ -27,8 +27,8 @@ from penstock.jobs_engine import open_jobs_engine
 from penstock.node import Node, open_node
 from streams.batch_messages import ChunkResult
 from streams.connection import Connection
-from streams.specs import wanted
 from streams.topology import apply
+from tests.support.server import topology_for
 
 LONG_S = 60.0
 
@@ -86,7 +86,7 @@ async def plant(
 ) -> AsyncIterator[Plant]:
     """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then. With `calls`,
     the configuration of callbacks, it runs jobs too, which carry them."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await apply(connection, topology_for(connection))
     config = Config(nats="nats://given", roles=roles, namespace=connection.namespace.name, **(calls or {}))
     stop = anyio.Event()
     record = NodeRecord(node=name, run=name, roles=roles)

@@ -6,16 +6,16 @@ from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import BucketSpec
+from tests.support.server import copies
 
 T = TypeVar("T")
 
 
-async def add_bucket(
-    connection: Connection, short: str, *, has_ttl: bool = False, history: int = 1, replicas: int = 1
-) -> str:
+async def add_bucket(connection: Connection, short: str, *, has_ttl: bool = False, history: int = 1) -> str:
     """Create a bucket of the connection's namespace and return its full name."""
     name = connection.namespace.bucket(short)
-    spec = BucketSpec(name=name, about="for a test", has_ttl=has_ttl, history=history, replicas=replicas).stream()
+    about, replicas = "for a test", copies(connection)
+    spec = BucketSpec(name=name, about=about, has_ttl=has_ttl, history=history, replicas=replicas).stream()
     await connection.api(f"STREAM.CREATE.{spec.name}", spec.config())
     return name
 

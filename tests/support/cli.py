@@ -16,9 +16,8 @@ from penstock.records import Records
 from penstock.session import Session
 from streams.connection import Connection
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
 from streams.topology import apply
+from tests.support.server import Reachable, topology_for
 
 
 class Answer:
@@ -42,7 +41,7 @@ class Answer:
 class CommandLine:
     """Runs commands on one installation; `records` is a second way to look at it."""
 
-    def __init__(self, server: EmbeddedServer, records: Records) -> None:
+    def __init__(self, server: Reachable, records: Records) -> None:
         self.records = records
         self._common = ["--nats", server.url, "--namespace", records.namespace.name]
 
@@ -58,11 +57,9 @@ class CommandLine:
 
 
 @asynccontextmanager
-async def command_line(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher
-) -> AsyncIterator[CommandLine]:
+async def command_line(server: Reachable, connection: Connection, publisher: Publisher) -> AsyncIterator[CommandLine]:
     """Make the topology and open the command line on it; what commands do to logging is undone."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await apply(connection, topology_for(connection))
     root, raises = logging.getLogger(), logging.raiseExceptions
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in ("asyncio", "aiohttp", "nats", "sqlalchemy")}

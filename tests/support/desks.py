@@ -21,9 +21,8 @@ from streams.connection import Connection
 from streams.job_messages import NewJob, body_of
 from streams.log import read_log
 from streams.publisher import Publisher
-from streams.specs import wanted
-from streams.subjects import Namespace
 from streams.topology import Topology, apply
+from tests.support.server import topology_for
 
 TOPIC = "mail"
 
@@ -94,9 +93,9 @@ class Office:
         return [msgspec.json.decode(entry.payload) async for entry in read_log(self.connection, stream, pattern)]
 
 
-def topology_of_desk(namespace: Namespace, *more: str) -> Topology:
+def topology_of_desk(connection: Connection, *more: str) -> Topology:
     """Return what a desk needs, alone: making all of it takes a test longer than its own work."""
-    full = wanted(namespace, profile="fast")
+    full, namespace = topology_for(connection), connection.namespace
     streams = {namespace.stream(short) for short in ("JOBS", "DEAD", *more)}
     return Topology(
         streams=tuple(spec for spec in full.streams if spec.name in streams),
@@ -108,7 +107,7 @@ def topology_of_desk(namespace: Namespace, *more: str) -> Topology:
 @asynccontextmanager
 async def open_office(connection: Connection, *more: str) -> AsyncIterator[Office]:
     """Make the streams, and `more` of them, and open a desk on them."""
-    await apply(connection, topology_of_desk(connection.namespace, *more))
+    await apply(connection, topology_of_desk(connection, *more))
     async with open_second_office(connection) as office:
         yield office
 

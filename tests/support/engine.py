@@ -32,9 +32,9 @@ from streams.connection import Connection
 from streams.log import read_log
 from streams.messages import FetchEvent, Order, decode_event, decode_orders
 from streams.publisher import Publisher
-from streams.specs import wanted
 from streams.store_memory import StoreMemory
 from streams.topology import apply
+from tests.support.server import topology_for
 
 QUICK: Mapping[str, object] = {
     "slice": "2s",
@@ -86,7 +86,7 @@ async def running_node(
 ) -> AsyncIterator[Node]:
     """Run a node's actors, supervised as in production, until the block ends; the topology is made first. No actor may
     have failed by then."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await apply(connection, topology_for(connection))
     events = Events(publisher, connection.namespace)
     buckets = {short: connection.namespace.bucket(short) for short in ("SETTINGS", "NODES")}
     settings = LiveSettings(

@@ -28,11 +28,9 @@ from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.files import Files
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
-from streams.specs import wanted
 from streams.topology import apply
-from tests.support.server import connected
+from tests.support.server import Reachable, connected, topology_for
 
 
 class RunningGateway:
@@ -74,7 +72,7 @@ async def running_gateway(
     """Run a gateway and all that it stands on, supervised as in production, until the block ends. The topology is
     made first, and no actor may have failed by the end."""
     namespace = connection.namespace
-    await apply(connection, wanted(namespace, profile="fast"))
+    await apply(connection, topology_for(connection))
 
     def bucket(short: str) -> Bucket[bytes]:
         return Bucket(connection, publisher, namespace.bucket(short), bytes)
@@ -144,7 +142,7 @@ class SharedGateway:
 
 
 @contextmanager
-def gateway_thread(server: EmbeddedServer, config: Config | None = None) -> Iterator[SharedGateway]:
+def gateway_thread(server: Reachable, config: Config | None = None) -> Iterator[SharedGateway]:
     """Run a gateway outside of any test's loop, so that tests share it; each uses topics of its own."""
 
     @asynccontextmanager

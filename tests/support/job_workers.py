@@ -15,10 +15,9 @@ from actors.release import ReleaseRates
 from actors.topics import Topics
 from streams.bucket import Bucket
 from streams.connection import Connection
-from streams.specs import wanted
-from streams.subjects import Namespace
 from streams.topology import Topology, apply
 from tests.support.jobs import TOPIC, Jobs
+from tests.support.server import topology_for
 
 WITHIN_S = 40.0
 
@@ -54,9 +53,9 @@ def handler(take: Callable[[Any], Any], *, is_async: bool = True, **more: Any) -
     return Handler(**{"topic": TOPIC, "name": "test", "take": take, "is_async": is_async, **more})
 
 
-def topics_bucket(namespace: Namespace) -> Topology:
+def topics_bucket(connection: Connection) -> Topology:
     """Return the bucket of topics alone."""
-    full = wanted(namespace, profile="fast")
+    full, namespace = topology_for(connection), connection.namespace
     return Topology(
         buckets=tuple(spec for spec in full.buckets if spec.name == namespace.bucket("TOPICS")), profile="fast"
     )
@@ -116,7 +115,7 @@ async def working(
 @asynccontextmanager
 async def opened_topics(connection: Connection, jobs: Jobs, settings: Mapping[str, object]) -> AsyncIterator[Topics]:
     namespace = connection.namespace
-    await apply(connection, topics_bucket(namespace))
+    await apply(connection, topics_bucket(connection))
     bucket = Bucket(connection, jobs.publisher, namespace.bucket("TOPICS"), bytes)
     if settings:
         await bucket.put(TOPIC, msgspec.json.encode(settings))

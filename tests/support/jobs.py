@@ -19,6 +19,7 @@ from streams.pull_once import PullOnce
 from streams.specs import ConsumerSpec, job_consumer, wanted
 from streams.subjects import Namespace
 from streams.topology import Topology, apply, ensure_consumer
+from tests.support.server import copies
 
 TOPIC = "mail"
 
@@ -92,10 +93,10 @@ def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:
 
 
 @asynccontextmanager
-async def open_jobs(connection: Connection, *, replicas: int = 1, ack_wait_s: float = 3.0) -> AsyncIterator[Jobs]:
-    """Make the streams and a topic's consumers."""
+async def open_jobs(connection: Connection, *, ack_wait_s: float = 3.0) -> AsyncIterator[Jobs]:
+    """Make the streams, with a copy on each server, and a topic's consumers."""
     namespace = connection.namespace
-    await apply(connection, topology_of_jobs(namespace, replicas=replicas))
+    await apply(connection, topology_of_jobs(namespace, replicas=copies(connection)))
     for priority in ("normal", "high", "low"):
         spec: ConsumerSpec = job_consumer(namespace, TOPIC, priority)
         await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s))

@@ -18,9 +18,9 @@ from streams.log import read_log
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.server_clock import ServerClock
-from streams.specs import wanted
 from streams.subjects import token_of
 from streams.topology import Topology, apply
+from tests.support.server import topology_for
 
 
 class Heard:
@@ -57,7 +57,7 @@ class Ready(NamedTuple):
 
 def topology_of_timers(connection: Connection) -> Topology:
     """Return the streams and buckets that timers need."""
-    full, namespace = wanted(connection.namespace, profile="fast"), connection.namespace
+    full, namespace = topology_for(connection), connection.namespace
     buckets = (namespace.bucket("LEASES"), namespace.bucket("NODES"))
     return Topology(
         streams=tuple(spec for spec in full.streams if spec.name == namespace.stream("JOBS")),

@@ -68,6 +68,7 @@ def of(function: Any) -> Watched:
     return Watched(FunctionStore(function))
 
 
+@pytest.mark.three_servers
 @pytest.mark.usefixtures("streams")
 async def test_orders_reach_the_store_and_are_acknowledged(
     connection: Connection, publisher: Publisher, store: Watched, path: Path
@@ -105,6 +106,7 @@ async def test_versions_in_any_order_and_repeats_end_in_the_highest_each_applied
     assert await unsettled(connection) == (0, 0)
 
 
+@pytest.mark.three_servers
 @pytest.mark.usefixtures("streams")
 async def test_order_that_the_store_refuses_is_set_aside_and_the_others_go_on(
     connection: Connection, publisher: Publisher, store: Watched, path: Path
@@ -393,6 +395,7 @@ async def test_store_that_cannot_be_opened_is_told_before_the_first_order(
     assert stored(path) == {"a": 1}
 
 
+@pytest.mark.three_servers
 @pytest.mark.usefixtures("streams")
 async def test_two_sinks_share_a_consumer_and_a_file(connection: Connection, publisher: Publisher, path: Path) -> None:
     taken: Seen[Order] = Seen()

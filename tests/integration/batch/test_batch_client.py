@@ -15,6 +15,8 @@ from streams.files import Files
 from streams.publisher import Publisher
 from tests.support.batch_node import UNSERVED
 
+pytestmark = pytest.mark.three_servers
+
 ROWS = 40
 
 

@@ -17,6 +17,8 @@ from streams.files import files_stream
 from tests.support.batch_app import ODD_NAME
 from tests.support.batch_node import UNSERVED, BatchNode
 
+pytestmark = pytest.mark.three_servers
+
 CSV, JSON = {"Content-Type": "text/csv"}, {"Content-Type": "application/json"}
 SHEET = b"sku,price\nA1,10\nA2,-1\n"
 COUNT = {"n": 3}

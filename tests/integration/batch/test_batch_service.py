@@ -17,6 +17,8 @@ from streams.publisher import Publisher
 from tests.support.batch_node import BatchNode
 from tests.support.natscli import NatsCli
 
+pytestmark = pytest.mark.three_servers
+
 SHEET = "sku,price\nA1,10\nA2,-1\n"
 COUNT = {"task": "count", "input": {"n": 3}}
 

@@ -220,6 +220,13 @@ async def test_every_item_ends_as_its_code_says(node: Plant) -> None:
     assert sorted(view.reasons) == ['item 2: "no such shop"', 'item 4: "OSError: busy"']
 
 
+@pytest.mark.three_servers
+async def test_hundreds_of_items_are_each_run_once(node: Plant) -> None:
+    view = await node.run("plain", ["ok"] * 600)
+    assert (view.state, view.counts) == ("done", Counts(succeeded=600))
+    assert log.ran == Counter(range(600))
+
+
 async def test_an_instance_without_items_is_done(node: Plant) -> None:
     view = await node.run("plain", [])
     assert (view.state, view.items, view.result) == ("done", 0, {})

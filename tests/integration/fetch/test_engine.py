@@ -1,5 +1,7 @@
 """Orders from a mall into the stream, through allocator, queue and fetcher."""
 
+import pytest
+
 from actors.sources import SourceKey
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -8,6 +10,7 @@ from tests.support.engine import a_mall, add_source, ledger_when, running_engine
 SHOP = SourceKey("mall", "s1")
 
 
+@pytest.mark.three_servers
 async def test_every_order_of_a_closed_window_reaches_the_stream(connection: Connection, publisher: Publisher) -> None:
     async with a_mall(ago_ms=10_000) as mall, running_engine(connection, publisher) as engine:
         start_ms = int(str(mall.state()["history_start_ms"]))

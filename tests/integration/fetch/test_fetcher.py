@@ -507,6 +507,7 @@ async def test_a_broken_ledger_stops_its_source_alone_and_heals_when_mended(
     assert await all_is_stored(connection, mall, other)
 
 
+@pytest.mark.three_servers
 async def test_each_order_is_stored_once_when_all_goes_well(connection: Connection, publisher: Publisher) -> None:
     async with a_mall(ago_ms=PAST_MS) as mall, running_node(connection, publisher) as node:
         own: Mapping[str, Any] = {"overlap_before": "0s", "overlap_after": "0s"}

@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 from aiohttp import ClientResponse, ClientSession
 
 from tests.integration.gateway.test_rest import add, call, settle
+
+pytestmark = pytest.mark.three_servers
 
 
 class Events:

@@ -45,6 +45,17 @@ async def test_a_job_that_is_not_finished_comes_again(client: ClientSession, top
     assert first == second == {"success": True, "id": f"{topic}-1", "value": "1"}
 
 
+@pytest.mark.three_servers
+async def test_each_pop_brings_a_job_while_there_is_one(client: ClientSession, topic: str) -> None:
+    """On three servers one of eight did."""
+    ids = {f"{topic}-{number}" for number in range(20)}
+    for one in ids:
+        assert (await ask(client, "add", topic=topic, id=one, ttr=60, body="1"))["success"] is True
+    popped = [await ask(client, "pop", topic=topic) for _ in range(10)]
+    popped += [await ask(client, "pop", topic=topic, timeout=10) for _ in range(10)]
+    assert {one.get("id") for one in popped} == ids
+
+
 async def test_a_deleted_job_does_not_come(client: ClientSession, topic: str) -> None:
     await ask(client, "add", topic=topic, id=f"{topic}-1", body="1")
     assert (await ask(client, "delete", id=f"{topic}-1"))["success"] is True

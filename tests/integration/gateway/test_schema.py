@@ -3,6 +3,7 @@ the document says, and none is answered by a fault."""
 
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
@@ -15,6 +16,8 @@ from schemathesis.specs.openapi.checks import (
 from penstock.gateway.openapi import document
 from penstock.gateway.uploads import SHEETS
 from tests.support.gateway import SharedGateway
+
+pytestmark = pytest.mark.three_servers
 
 
 @schemathesis.serializer(*SHEETS)

@@ -24,6 +24,8 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.gateway import RunningGateway, SharedGateway, running_gateway
 
+pytestmark = pytest.mark.three_servers
+
 
 async def call(
     gateway: SharedGateway | RunningGateway, token: str, method: str, path: str, body: object = None

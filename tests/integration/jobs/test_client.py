@@ -22,6 +22,8 @@ from streams.job_messages import LARGEST_BODY
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_service
 
+pytestmark = pytest.mark.three_servers
+
 HOUR = timedelta(hours=1)
 
 
@@ -52,6 +54,17 @@ async def test_a_job_added_here_is_held_and_finished_there(client: Client, offic
         assert (job.id, job.body, job.body_as(Letter), job.attempt) == ("order-7", {"to": 7}, Letter(7), 1)
         assert await office.state("order-7") == "reserved"
     assert await office.state("order-7") == "done"
+
+
+async def test_each_reserve_holds_a_job_while_there_is_one(client: Client) -> None:
+    """On three servers none of six did."""
+    await client.jobs.add_many([penstock.new_job(TOPIC, id=str(number)) for number in range(20)])
+    held = set()
+    for number in range(20):
+        async with client.jobs.reserve(TOPIC, wait=number % 2 * 10) as job:
+            assert job is not None
+            held.add(job.id)
+    assert held == {str(number) for number in range(20)}
 
 
 async def test_times_are_seconds_timedeltas_and_moments(client: Client, office: Office) -> None:

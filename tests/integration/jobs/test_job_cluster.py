@@ -23,7 +23,7 @@ async def test_one_id_is_one_job_on_three_servers(tmp_path: Path) -> None:
     """One cluster for all that is asked of it, because it takes seconds to start."""
     with fail_after(55):
         async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as connection:
-            async with open_jobs(connection, replicas=3) as jobs:
+            async with open_jobs(connection) as jobs:
                 others = [server.url for server in servers]
                 await _two_who_add_an_id_at_once_make_one_job(jobs, others)
                 await _who_finishes_and_who_releases_exclude_each_other(jobs)

@@ -11,12 +11,14 @@ from actors.job_copies import GoneAnswer, GoneAsk
 from actors.model.job_answers import Added, NotAdded, Reserved
 from actors.model.job_rules import BadJob
 from streams.connection import Connection
-from streams.errors import NoStream, Refused
+from streams.errors import NoStream, OutcomeUnknown, Refused
 from streams.frames import Message
 from streams.job_messages import NewJob, body_of
 from streams.specs import job_consumer
 from streams.subjects import token_of
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
+
+pytestmark = pytest.mark.three_servers
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ async def until_waiting(office: Office, count: int = 1) -> None:
     """Return once so many pull requests of the topic stand at the server."""
     spec = job_consumer(office.namespace, TOPIC)
     while True:
-        with suppress(Refused):  # it is made by the first who waits
-            info = await office.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}")
+        with suppress(Refused, OutcomeUnknown):  # it is made by the first who waits; three servers may elect its leader
+            info = await office.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}", timeout_s=1.0)
             if info["num_waiting"] >= count:
                 return
 

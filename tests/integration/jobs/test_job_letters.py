@@ -19,6 +19,9 @@ from streams.messages import decode_dead_letter, encode
 from streams.publisher import Publisher
 from streams.specs import Sizes, wanted
 from streams.topology import apply
+from tests.support.server import copies
+
+pytestmark = pytest.mark.three_servers
 
 
 class Ground(NamedTuple):
@@ -46,7 +49,8 @@ class Ground(NamedTuple):
 
 @pytest.fixture
 async def ground(connection: Connection, publisher: Publisher) -> Ground:
-    await apply(connection, wanted(connection.namespace, profile="fast", sizes=Sizes(dead_messages=600)))
+    sizes = Sizes(dead_messages=600)
+    await apply(connection, wanted(connection.namespace, profile="fast", replicas=copies(connection), sizes=sizes))
     store = JobStore(connection, publisher, connection.namespace, SYSTEM)
     return Ground(connection, publisher, store, JobReplay(connection, store, SYSTEM))
 

@@ -14,6 +14,8 @@ from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_service
 from tests.support.natscli import NatsCli
 
+pytestmark = pytest.mark.three_servers
+
 
 class Answer(NamedTuple):
     """What the service says. `number` is 0 where it is no error."""
@@ -60,6 +62,18 @@ async def test_several_at_once_are_answered_one_by_one(office: Office) -> None:
     assert [answer["code"] for answer in released.told["answers"]] == ["ok"]
     finished = await ask(office, "finish", {"receipts": receipts})
     assert [answer["code"] for answer in finished.told["answers"]] == ["stale", "ok", "ok"]
+
+
+async def test_hundreds_are_reserved_and_finished(office: Office) -> None:
+    jobs = [{"topic": TOPIC, "id": str(number)} for number in range(300)]
+    assert {answer["code"] for answer in (await ask(office, "add", jobs)).told["answers"]} == {"ok"}
+    receipts = []
+    for _ in range(3):
+        held = (await ask(office, "reserve", {"topic": TOPIC, "most": 100})).told["jobs"]
+        assert len(held) == 100
+        receipts += [job["receipt"] for job in held]
+    finished = (await ask(office, "finish", {"receipts": receipts})).told["answers"]
+    assert [answer["code"] for answer in finished] == ["ok"] * 300
 
 
 async def test_one_alone_that_is_refused_is_an_error(office: Office) -> None:

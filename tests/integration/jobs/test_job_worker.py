@@ -41,6 +41,7 @@ async def until_none_is_ready(jobs: Jobs) -> None:
             await jobs.connection.flush()
 
 
+@pytest.mark.three_servers
 async def test_many_jobs_are_each_run_once(jobs: Jobs, log: Log) -> None:
     async def handle(job: Job) -> None:
         await asyncio.sleep(0)
@@ -54,6 +55,7 @@ async def test_many_jobs_are_each_run_once(jobs: Jobs, log: Log) -> None:
     await until_none_is_ready(jobs)
 
 
+@pytest.mark.three_servers
 async def test_lists_hold_what_is_there_up_to_their_limit(jobs: Jobs, log: Log) -> None:
     release = anyio.Event()
 

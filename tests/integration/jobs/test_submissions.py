@@ -20,6 +20,8 @@ from tests.support.desks import TOPIC, Office, Started, open_office
 from tests.support.natscli import NatsCli
 from tests.support.server import stream_state
 
+pytestmark = pytest.mark.three_servers
+
 HOUR_MS = 3_600_000
 
 

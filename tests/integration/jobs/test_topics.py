@@ -19,6 +19,8 @@ from streams.topology import apply
 from tests.support.buckets import add_bucket
 from tests.support.jobs import topology_of_jobs
 
+pytestmark = pytest.mark.three_servers
+
 
 @asynccontextmanager
 async def followed(connection: Connection, bucket: Bucket[bytes]) -> AsyncIterator[Topics]:

@@ -71,6 +71,14 @@ async def test_jobs_are_chosen_by_topic_and_reason_and_go_round_again(cli: Comma
     assert await left(cli) == 1
 
 
+@pytest.mark.three_servers
+async def test_hundreds_go_round_again(cli: CommandLine) -> None:
+    await bury(cli, *(("mail", str(number), "HTTP 500") for number in range(300)))
+    told = (await cli("dead", "replay", "--all", "--name", "mail", "--json")).ok().json()
+    assert (told, await left(cli)) == ({"replayed": 300, "kept": []}, 0)
+    assert await ready(cli) == 300
+
+
 async def test_letters_are_chosen_by_age(cli: CommandLine) -> None:
     await bury(cli, ("mail", "a", "x"))
     assert (await cli("dead", "list", "--older-than", "1h", "--json")).ok().json()["letters"] == []

@@ -12,6 +12,7 @@ from streams.log import extent_of, purge_subject
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.natscli import NatsCli
+from tests.support.server import copies
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ async def files(connection: Connection) -> AsyncIterator[Files]:
         "allow_direct": True,
         "allow_rollup_hdrs": True,
         "allow_msg_ttl": True,
-        "num_replicas": 1,
+        "num_replicas": copies(connection),
     }
     await connection.api(f"STREAM.CREATE.{files_stream(bucket)}", config)
     async with Publisher(connection) as publisher:
