@@ -12,12 +12,17 @@ import secrets
 from collections.abc import Mapping
 from itertools import count
 
+import anyio
+
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.leader_get import get_of_leader
 from streams.publisher import Publisher
 
 MARK = "Penstock-Write"
+PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""In a cluster a write is refused while another to its subject is under way; which of them won is known in a moment."""
+_UNDER_WAY = 10164
 READ_S = 4.0
 """To read back what was stored: the link may just be coming back."""
 
@@ -58,17 +63,23 @@ class MarkedWriter:
         headers = {**(headers or {}), MARK: mark}
         if expected_of is not None:
             headers["Nats-Expected-Last-Subject-Sequence-Subject"] = expected_of
-        try:
-            receipt = await self._publisher.publish(
-                subject, payload, headers=headers, expected_seq=expected, ttl_s=ttl_s, timeout_s=timeout_s
-            )
-        except RevisionConflict as conflict:
-            if not (conflict.is_after_retry or again):
-                raise
-            return await self._resolved(subject, mark, None if expected_of else expected, conflict)
-        except OutcomeUnknown as unknown:
-            return await self._resolved(subject, mark, None if expected_of else expected, unknown)
-        return receipt.seq
+        is_doubtful, under_way = bool(again), [*PAUSES_S]
+        while True:
+            try:
+                receipt = await self._publisher.publish(
+                    subject, payload, headers=headers, expected_seq=expected, ttl_s=ttl_s, timeout_s=timeout_s
+                )
+            except RevisionConflict as conflict:
+                is_doubtful = is_doubtful or conflict.is_after_retry
+                if conflict.err_code == _UNDER_WAY and under_way:
+                    await anyio.sleep(under_way.pop(0))
+                    continue
+                if not is_doubtful:
+                    raise
+                return await self._resolved(subject, mark, None if expected_of else expected, conflict)
+            except OutcomeUnknown as unknown:
+                return await self._resolved(subject, mark, None if expected_of else expected, unknown)
+            return receipt.seq
 
     async def last(self, subject: str) -> tuple[int, Mapping[str, str]] | None:
         """Return sequence and headers of the last message on a subject as the leader has it, None if there is none."""
