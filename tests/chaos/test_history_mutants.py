@@ -27,7 +27,7 @@ CAUGHT_BY = {
 }
 HURT: dict[str, tuple[Hurt, ...]] = {"adds_without_nonce": ("wires",), "settled_without_second_look": ("servers",)}
 """The faults without which a mutant does no harm."""
-SECONDS = {"adds_without_nonce": 60.0, "settled_without_second_look": 200.0}
+SECONDS = {"adds_without_nonce": 60.0, "settled_without_second_look": 90.0}
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from streams.clock import now_ms
-from tests.support.history_doors import TTR_MS, ClientDoor, Door, Held, Wish
+from tests.support.history_doors import TTR_MS, ClientDoor, Door, Held, RestDoor, Wish
 from tests.support.job_history import Op, Told, What
 
 __all__ = ["CROWD", "HANDLED", "HELD", "Caller", "Crowd", "History"]
@@ -130,7 +130,12 @@ class Caller:
             await anyio.sleep(max(0, held.until_ms + chance.randint(360, 460) - now_ms()) / 1000)
             await self._settle("finish", held)
             return
-        if dice < 0.3:
+        if dice < 0.25 and "release" in hows:  # at the same time: only one of them may hold
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._settle, "release", held)
+                tasks.start_soon(self._settle, "finish", held)
+            return
+        if dice < 0.35:
             await self._call("delete", HELD, held.id)
         elif dice < 0.6:
             how: Any = chance.choice(hows)
@@ -214,8 +219,9 @@ def run_of(topic: str, held: Held, began_ms: int, caller: str) -> Op:
 class Crowd:
     """Many jobs that are held at the same time, and finished at the end of their TTR, while the server stands still."""
 
-    def __init__(self, door: ClientDoor, history: History) -> None:
+    def __init__(self, door: ClientDoor, http: RestDoor, history: History) -> None:
         self._door = door
+        self._http = http  # not over the server that stands still
         self._history = history
 
     async def meet(self, stop: Callable[[float], Coroutine[Any, Any, None]]) -> None:
@@ -239,7 +245,7 @@ class Crowd:
             tasks.start_soon(stop, (BEFORE_MS + PUT_BACK_MS) / 1000)
             await anyio.sleep(0.02)
             began_ms = now_ms()
-            for each, told in zip(held, await self._door.finish_all(held), strict=True):
+            for each, told in zip(held, await self._http.finish_all(held), strict=True):
                 self._take(
                     "finish", each.id, began_ms, told, token=each.token, attempt=each.attempt, receipt=each.receipt
                 )

@@ -128,7 +128,7 @@ class HistoryWorld:
         doors = await self._doors([f"http://127.0.0.1:{port}" for port in ports])
         self._callers = [Caller(door, self.history, self.form.chance(f"caller {at}")) for at, door in enumerate(doors)]
 
-        self._crowd = Crowd(ClientDoor("crowd", self._client), self.history)
+        self._crowd = Crowd(ClientDoor("crowd", self._client), self._rest, self.history)
 
     async def _doors(self, http: list[str]) -> list[Door]:
         session = await self._stack.enter_async_context(ClientSession(timeout=ClientTimeout(total=CALL_S)))
@@ -140,8 +140,9 @@ class HistoryWorld:
             await self._stack.enter_async_context(connect_client(url, timeout_s=3)),
         ]
         chance = self.form.chance("doors")
+        self._rest = RestDoor("rest", session, http, chance)
         return [
-            RestDoor("rest", session, http, chance),
+            self._rest,
             RestDoor("rest", session, http, chance),
             RestDoor("rest", session, http, chance),
             QueueDoor("queue", session, http, chance),
