@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.model.ledger import Hole, OpenSlice
+from actors.model.ledger import Hole, OpenSlice, Outage
 from actors.progress import Stuck
 from actors.sources import SourceKey
 from platforms.reading import ReadingResult
@@ -14,8 +14,10 @@ from streams.messages import (
     SliceCompleted,
     SliceFailed,
     SliceSplit,
+    SourceDown,
     SourceParked,
     SourceThrottled,
+    SourceUp,
     WatermarkLag,
 )
 
@@ -27,8 +29,10 @@ __all__ = [
     "slice_completed",
     "slice_failed",
     "slice_split",
+    "source_down",
     "source_parked",
     "source_throttled",
+    "source_up",
     "watermark_lag",
 ]
 
@@ -96,6 +100,14 @@ def source_throttled(source: SourceKey, hold_until_ms: int, reason: str, now_ms:
 
 def source_parked(source: SourceKey, reason: str, now_ms: int) -> SourceParked:
     return SourceParked(platform=source.platform, source=source.source, at_ms=now_ms, reason=reason)
+
+
+def source_down(source: SourceKey, outage: Outage) -> SourceDown:
+    return SourceDown(platform=source.platform, source=source.source, at_ms=outage.since_ms, reason=outage.reason)
+
+
+def source_up(source: SourceKey, outage: Outage) -> SourceUp:
+    return SourceUp(platform=source.platform, source=source.source, at_ms=outage.over_ms, down_ms=outage.since_ms)
 
 
 def hole_made(source: SourceKey, hole: Hole, now_ms: int) -> HoleMade:

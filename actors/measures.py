@@ -34,6 +34,12 @@ class Measures:
         self._open = Gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE, registry=self.registry)
         self._holes = Gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE, registry=self.registry)
         self._known: set[SourceKey] = set()
+        self._down = Gauge(
+            "penstock_source_down_seconds",
+            "For how long it cannot be reached; 0: it can.",
+            BY_SOURCE,
+            registry=self.registry,
+        )
         self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
 
         self._lateness = Histogram(
@@ -72,11 +78,12 @@ class Measures:
     def orders_published(self, platform: str, count: int) -> None:
         self._orders.labels(platform).inc(count)
 
-    def source(self, source: SourceKey, ledger: Ledger, lag_ms: int) -> None:
+    def source(self, source: SourceKey, ledger: Ledger, *, lag_ms: int, down_ms: int) -> None:
         """Take one source's figures, as the leading monitor sees them."""
         self._known.add(source)
         names = (source.platform, source.source)
         self._lag.labels(*names).set(lag_ms / 1000)
+        self._down.labels(*names).set(down_ms / 1000)
         self._open.labels(*names).set(len(ledger.open))
         self._holes.labels(*names).set(sum(not hole.accepted_by for hole in ledger.holes))
         self._parked.labels(*names).set(ledger.state == "parked")
@@ -85,5 +92,5 @@ class Measures:
         """Drop the figures of all other sources: they were removed, or another node leads by now."""
         for source in self._known.difference(sources):
             self._known.discard(source)
-            for gauge in (self._lag, self._open, self._holes, self._parked):
+            for gauge in (self._lag, self._down, self._open, self._holes, self._parked):
                 gauge.remove(source.platform, source.source)

@@ -1,9 +1,10 @@
 """Monitor: the one node that holds its lease looks at every ledger, and acts on what nobody else would see.
 
 In: a scan every `scan_every`. Out: overdue slices to their next attempt or given up; a dead letter and a notice for
-each new hole; a notice for each parked source and for each ledger that is missing or broken; events for those, for a
-watermark that lags, and for consumers that are stuck. State: that a hole was told lies in the ledger (`is_told`); what
-else was told is remembered while this node leads, so that a new leader tells it once more. Its writes are
+each new hole; a notice for each parked source and for each ledger that is missing or broken, and for the sources of a
+platform that went down, or came back, together; events for those, for a watermark that lags, and for consumers that
+are stuck. State: that a hole or an outage was told lies in the ledger (`is_told`); what else was told is remembered
+while this node leads, so that a new leader tells it once more. Its writes are
 compare-and-set moves that change nothing when repeated, so a leader that was deposed in the middle does no harm.
 When it cannot go on: a source that fails is skipped until the next scan; notices wait in the background, never a scan.
 """
@@ -27,8 +28,10 @@ from actors.logs import fields
 from actors.measures import Measures
 from actors.model import holding, steering
 from actors.model.ledger import Hole, Ledger
+from actors.model.outages import is_down
 from actors.model.settings import FetchSettings
 from actors.notify import Notice, Notifier
+from actors.outage_notices import OutageNotices
 from actors.progress import Progress
 from actors.settings_watch import LiveSettings
 from actors.sources import SourceKey, Sources
@@ -146,6 +149,7 @@ class Monitor:
         self._clock = clock
         self._stop = stop
         self._teller = Teller(notifier)
+        self._outages = OutageNotices(ledgers, self._teller, settings, self._publish, clock)
         self.progress = Progress(STUCK_S)
         self.elected = anyio.Event()
         """Set while this node leads."""
@@ -195,6 +199,7 @@ class Monitor:
         for memory in (self._buried, self._lagging, self._suspects, self._unusable, self._failures):
             memory.clear()
         self.progress.forget()
+        self._outages.forget()
         self._looked_s = 0.0
 
     def _settings_changed(self, source: SourceKey) -> None:
@@ -213,6 +218,7 @@ class Monitor:
             await self._look(source)
             if number % SOURCES_A_TURN == 0:
                 await checkpoint()
+        self._worth.update(await self._outages.tell())
         self._forget_all_but(set(sources))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
@@ -244,7 +250,9 @@ class Monitor:
 
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()
-        self._measures.source(source, ledger, lag_ms(ledger, settings, now_ms))
+        down_ms = now_ms - ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else 0
+        self._measures.source(source, ledger, lag_ms=lag_ms(ledger, settings, now_ms), down_ms=max(0, down_ms))
+        self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
             self._tell((source, "parked", ledger.reason), parked_notice(source, ledger))
         for hole in untold(ledger):

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.model.ledger import Ledger
+from actors.model.outages import is_down
 from actors.model.placement import owner
 from actors.secrets import HIDDEN, looks_secret
 from actors.sources import SourceKey, SourceRecord
@@ -16,8 +17,8 @@ __all__ = ["Overview", "account_shown", "ledger_document", "overview"]
 
 
 class Overview(Struct, frozen=True):
-    """A line of `sources list`. `state`: running, throttled, paused, parked; or what is wrong: `no ledger`, `removed`
-    (its ledger is kept), `broken`. `node` tends it: it cuts its slices; any node may fetch them."""
+    """A line of `sources list`. `state`: running, down, throttled, paused, parked; or what is wrong: `no ledger`,
+    `removed` (its ledger is kept), `broken`. `node` tends it: it cuts its slices; any node may fetch them."""
 
     source: str
     adapter: str = ""
@@ -26,6 +27,7 @@ class Overview(Struct, frozen=True):
     watermark_ms: int | None = None
     frontier_ms: int | None = None
     lag_ms: int | None = None
+    down_since_ms: int | None = None
     open: int = 0
     taken: int = 0
     holes: int = 0
@@ -55,6 +57,7 @@ def overview(
         watermark_ms=ledger.watermark_ms,
         frontier_ms=ledger.frontier_ms,
         lag_ms=max(0, now_ms - settle_ms - ledger.watermark_ms),
+        down_since_ms=ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else None,
         open=len(ledger.open),
         taken=sum(held.is_taken for held in ledger.open),
         holes=sum(not hole.accepted_by for hole in ledger.holes),
@@ -71,6 +74,8 @@ def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None,
         return "removed", "its ledger is kept"
     if not isinstance(ledger, Ledger):
         return "no ledger", "say where to begin: penstock sources rewind SOURCE TIME"
+    if ledger.state == "running" and ledger.outage is not None and is_down(ledger):
+        return "down", f"since {time_text(ledger.outage.since_ms)}: {ledger.outage.reason}"
     if ledger.state == "running" and ledger.hold_until_ms > now_ms:
         return "throttled", f"until {time_text(ledger.hold_until_ms)}"
     return ledger.state, ledger.reason
@@ -89,5 +94,6 @@ def ledger_document(ledger: Ledger) -> dict[str, object]:
         "watermark": time_text(ledger.watermark_ms),
         "open": [{"slice_id": held.slice_id, **msgspec.structs.asdict(held)} for held in ledger.open],
         "holes": [{"slice_id": hole.slice_id, **msgspec.structs.asdict(hole)} for hole in ledger.holes],
+        "outage": None if ledger.outage is None else msgspec.structs.asdict(ledger.outage),
         "passes": [msgspec.structs.asdict(each) for each in ledger.passes],
     }

@@ -27,9 +27,11 @@ from streams.messages import (
     SliceCompleted,
     SliceFailed,
     SliceSplit,
+    SourceDown,
     SourceParked,
     SourceResumed,
     SourceThrottled,
+    SourceUp,
     WatermarkLag,
 )
 from streams.subjects import token_of
@@ -90,6 +92,8 @@ def _event_facts(event: FetchEvent) -> tuple[str, ...]:
             SourceThrottled()
             | SourceParked()
             | SourceResumed()
+            | SourceDown()
+            | SourceUp()
             | WatermarkLag()
             | LedgerUnusable()
             | ConsumerStuck()

@@ -197,6 +197,24 @@ class SourceResumed(Struct, frozen=True, kw_only=True, tag="source_resumed"):
     by: str = ""
 
 
+class SourceDown(Struct, frozen=True, kw_only=True, tag="source_down"):
+    """A source cannot be reached at all since `at_ms`, and somebody was told. It is read on by itself."""
+
+    platform: str
+    source: str
+    at_ms: int
+    reason: str
+
+
+class SourceUp(Struct, frozen=True, kw_only=True, tag="source_up"):
+    """A source that was told to be down since `down_ms` answers again, and somebody was told."""
+
+    platform: str
+    source: str
+    at_ms: int
+    down_ms: int
+
+
 class SettingsRefused(Struct, frozen=True, kw_only=True, tag="settings_refused"):
     """A change of settings did not validate; the last good ones stay in force."""
 
@@ -306,6 +324,8 @@ FetchEvent = (
     | HoleClosed
     | SourceParked
     | SourceResumed
+    | SourceDown
+    | SourceUp
     | SettingsRefused
     | LateOrders
     | WatermarkLag

@@ -16,6 +16,7 @@ from actors.actor import Ack, Forget, GiveBack, Work
 from actors.fetch_events import hole_made, slice_failed, slice_split, source_parked, source_throttled
 from actors.model import holding
 from actors.model.ledger import Ledger, OpenSlice, Shortfall, find_open
+from actors.model.outages import answered, earliest_ms, may_take
 from actors.model.settings import FetchSettings
 from actors.sources import SourceKey
 from streams.messages import FetchEvent
@@ -26,6 +27,7 @@ __all__ = [
     "Hopeless",
     "Message",
     "Misread",
+    "Missed",
     "NotNow",
     "Offered",
     "Outcome",
@@ -80,10 +82,19 @@ class Failed(msgspec.Struct, frozen=True):
     least_wait_ms: int = 0
 
 
-class TimedOut(msgspec.Struct, frozen=True):
-    """The slice's own timeout ran out: half of it may fit."""
+class Missed(msgspec.Struct, frozen=True):
+    """The platform gave no answer that could be used, to no request of this attempt: it may be away, and then no window
+    is to blame. It asks for `least_wait_ms` before the next try."""
 
     reason: str
+    least_wait_ms: int = 0
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The slice's own timeout ran out: half of it may fit. `is_missed`: with no answer; the platform may be away."""
+
+    reason: str
+    is_missed: bool = False
 
 
 class Throttled(msgspec.Struct, frozen=True):
@@ -118,7 +129,7 @@ class Hopeless(msgspec.Struct, frozen=True):
     reason: str
 
 
-Outcome = Stored | Short | Misread | Failed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
+Outcome = Stored | Short | Misread | Failed | Missed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
 
 Standing = Literal["ours", "unknown", "elsewhere"]
 """What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
@@ -201,13 +212,17 @@ def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
     if isinstance(result, holding.TooNarrow):
         reason = f"{_reason(ended.outcome)}; a window of one step of the platform's clock cannot be split"
         after, result = _failure(ended, reason)(ledger, now_ms)
+    if _is_answer(ended.outcome) and not isinstance(result, holding.Stale):
+        after = answered(after, now_ms)
     match result:
         case holding.Stale():
             return after, Next(_farewell(after, ended))
         case holding.Completed():
             return after, Next(Ack())
-        case holding.Retried(slice=again) | holding.Released(slice=again) if after.state == "running":
-            then = _until(max(again.not_before_ms, after.hold_until_ms), now_ms)
+        case holding.Retried(slice=again) | holding.Released(slice=again) | holding.Missed(slice=again) if (
+            after.state == "running"
+        ):
+            then = _until(earliest_ms(after, again), now_ms) if may_take(after, again) else Ack()
             return after, Next(then, _events(ended, result, ledger, after, now_ms))
         case _:
             return after, Next(Ack(), _events(ended, result, ledger, after, now_ms))
@@ -225,10 +240,22 @@ def _farewell(ledger: Ledger, ended: Ended) -> Ack | Forget:
     return Ack() if find_open(ledger, ended.slice) is None else Forget()
 
 
+def _is_answer(outcome: Outcome) -> bool:
+    """True if the platform was reached in an attempt that ended so."""
+    match outcome:
+        case Missed() | NotNow() | TooWide():
+            return False
+        case TimedOut(is_missed=is_missed):
+            return not is_missed
+        case _:
+            return True
+
+
 Result = (
     holding.Completed
     | holding.Retried
     | holding.Released
+    | holding.Missed
     | holding.Halved
     | holding.TooNarrow
     | holding.GaveUp
@@ -254,8 +281,10 @@ def _move(ended: Ended) -> Move:
             )
         case Failed(reason=reason, least_wait_ms=wait_ms):
             return _failure(ended, reason, wait_ms)
-        case TimedOut(reason=reason) if not 0 < ended.settings.split_after < ended.slice.attempt:
-            return _failure(ended, reason)
+        case Missed(reason=reason, least_wait_ms=wait_ms):
+            return _failure(ended, reason, wait_ms, is_missed=True)
+        case TimedOut(reason=reason, is_missed=is_missed) if not 0 < ended.settings.split_after < _tries(ended.slice):
+            return _failure(ended, reason, is_missed=is_missed)
         case TimedOut() | TooWide():
             return lambda ledger, now_ms: holding.split(ledger, slice_id, fence, now_ms, step_ms=ended.step_ms)
         case Throttled(reason=reason, wait_ms=wait_ms):
@@ -274,8 +303,13 @@ def _move(ended: Ended) -> Move:
             assert_never(outcome)
 
 
-def _failure(ended: Ended, reason: str, least_wait_ms: int = 0) -> Move:
-    return lambda ledger, now_ms: holding.fail(
+def _tries(held: OpenSlice) -> int:
+    return held.attempt + held.misses
+
+
+def _failure(ended: Ended, reason: str, least_wait_ms: int = 0, *, is_missed: bool = False) -> Move:
+    move = holding.miss if is_missed else holding.fail
+    return lambda ledger, now_ms: move(
         ledger,
         ended.slice.slice_id,
         ended.slice.fence,
@@ -291,7 +325,7 @@ def _events(ended: Ended, result: Result, before: Ledger, after: Ledger, now_ms:
     """Return what people are told of an end that was no completion."""
     reason = _reason(ended.outcome)
     match result:
-        case holding.Retried(slice=again):
+        case holding.Retried(slice=again) | holding.Missed(slice=again):
             return (slice_failed(ended.source, ended.slice, again, now_ms),)
         case holding.Halved(slices=parts):
             return (slice_split(ended.source, ended.slice, parts, reason, now_ms),)

@@ -12,7 +12,7 @@ import anyio
 
 from actors.budget import Budgets, TooSlow
 from actors.fetcher.calling import called
-from actors.fetcher.decisions import Failed, Hopeless, NotNow, Outcome, ReadSlice, Refused, Throttled, TooWide
+from actors.fetcher.decisions import Failed, Hopeless, Missed, NotNow, Outcome, ReadSlice, Refused, Throttled, TooWide
 from actors.fetcher.logins import LoginRefused, Logins
 from actors.model.settings import FetchSettings
 from actors.transport import PlatformDown, TooMuch, Transport
@@ -46,11 +46,13 @@ class Stopped(Exception):
 
 class Patience:
     """One attempt's time: its deadline, and how long it may wait for our own rates beside that. In all it stays below
-    the age at which the monitor takes a held slice away."""
+    the age at which the monitor takes a held slice away. `was_answered`: the platform gave an answer in it that could
+    be used."""
 
     def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
         self._scope = scope
         self.left_ms = patience_ms(settings)
+        self.was_answered = False
 
     async def wait(self, wait_ms: float) -> None:
         """Wait, and move the deadline by it."""
@@ -101,7 +103,7 @@ class Session:
                 return answer
             wait_ms = wait_of(answer, self._work.settings, tried)
             if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
-                raise Stopped(ending(answer, self._work.settings, self._status))
+                raise Stopped(self._ending(answer))
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
@@ -129,8 +131,10 @@ class Session:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
                 budgets.went_well(work.source.platform)
                 self._renewals = 0
+                self._patience.was_answered = True
                 return reading.feed(page)
             case Split():
+                self._patience.was_answered = True
                 reading.split()
                 return []
             case Login():
@@ -177,9 +181,12 @@ class Session:
         except LoginRefused as error:
             raise Stopped(Refused(str(error))) from error
         except PlatformDown as error:
-            raise Stopped(Failed(str(error))) from error
+            raise Stopped(self._ending(error)) from error
         self._has_others = self._account.values != refused.values
         return Later(FIRST_WAIT_MS)
+
+    def _ending(self, trouble: Trouble) -> Outcome:
+        return ending(trouble, self._work.settings, self._status, was_answered=self._patience.was_answered)
 
     def _refusal(self) -> Outcome:
         reason = "the platform refuses the credentials, also after they were renewed"
@@ -198,8 +205,10 @@ def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
             return FIRST_WAIT_MS << tried
 
 
-def ending(trouble: Trouble, settings: FetchSettings, status: int) -> Outcome:
-    """Return the outcome of a trouble that did not pass in place; `status` is the last answer's."""
+def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:
+    """Return the outcome of a trouble that did not pass in place; `status` is the last answer's. A platform that
+    answered before in this attempt (`was_answered`) is there: what fails is this window."""
+    bad = Failed if was_answered else Missed
     match trouble:
         case SaysThrottled(after_ms=after_ms):
             wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
@@ -208,6 +217,6 @@ def ending(trouble: Trouble, settings: FetchSettings, status: int) -> Outcome:
             return Throttled(f"the platform asks us to slow down (HTTP {status})", wait_ms)
         case Later(after_ms=after_ms):
             reason = f"the platform could not answer and may later (HTTP {status})"
-            return Failed(reason, min(after_ms or 0, settings.throttle_cap_ms))
+            return bad(reason, min(after_ms or 0, settings.throttle_cap_ms))
         case PlatformDown():
-            return Failed(str(trouble))
+            return bad(str(trouble))

@@ -106,10 +106,12 @@ class WindowReader:
 
     async def _outcome(self, work: ReadSlice) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000
+        scope = anyio.CancelScope(deadline=anyio.current_time() + timeout_s)
+        patience = Patience(work.settings, scope)
         try:
-            with anyio.move_on_after(timeout_s) as scope:
-                return await self._read(work, Patience(work.settings, scope))
-            return TimedOut(f"not read within {timeout_s:g} s")
+            with scope:
+                return await self._read(work, patience)
+            return TimedOut(f"not read within {timeout_s:g} s", is_missed=not patience.was_answered)
         except Stopped as stopped:
             return stopped.outcome
         except (UnusableSource, BadDeclaration, BadUrl) as error:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from actors.model.ledger import Hole, Ledger, OpenSlice, Pass, find_open, in_order, revised, same_slice
+from actors.model.outages import earliest_ms, offerable
 from actors.model.settings import FetchSettings
 from actors.model.slices import Kind, Slice, next_end_ms
 
@@ -27,7 +28,7 @@ def offer_key(ledger: Ledger, held: OpenSlice) -> OfferKey:
 
     It names the wait that was over by then: one that begins later makes the offer void, since its message was settled
     when the slice was given back. The wait comes from another node's clock, so it is not compared with our own."""
-    return (held.kind, held.epoch, held.start_ms, held.end_ms, held.attempt, _earliest_ms(ledger, held))
+    return (held.kind, held.epoch, held.start_ms, held.end_ms, held.attempt, earliest_ms(ledger, held))
 
 
 def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
@@ -54,16 +55,14 @@ def offers_due(
     ledger: Ledger, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED, reoffer_ms: int = 0
 ) -> list[OpenSlice]:
     """Return the open slices to offer now, in the order of handing out: nobody holds them, the source runs, and neither
-    their own wait nor the source's hold is in the future.
+    their own wait nor the source's hold is in the future. Of a source that is down it is its probe alone.
 
     `offered` is what the caller remembers of its own offers (`offer_key` to the moment, ms): a slice offered less than
     `reoffer_ms` ago is left out, unless it was to wait or was held back since. It is a memory only: offering twice is
     harmless, and forgetting it all costs one more offer each."""
     if ledger.state != "running":
         return []
-    return [
-        held for held in ledger.open if held.fence == 0 and _offer_at_ms(ledger, held, offered, reoffer_ms) <= now_ms
-    ]
+    return [held for held in offerable(ledger) if _offer_at_ms(ledger, held, offered, reoffer_ms) <= now_ms]
 
 
 def next_due_ms(
@@ -74,17 +73,13 @@ def next_due_ms(
     if ledger.state != "running":
         return None
     moments = _cut_moments(ledger, settings)
-    moments += [_offer_at_ms(ledger, held, offered, settings.reoffer_ms) for held in ledger.open if held.fence == 0]
+    moments += [_offer_at_ms(ledger, held, offered, settings.reoffer_ms) for held in offerable(ledger)]
     return max(now_ms, min(moments)) if moments else None
 
 
 def _offer_at_ms(ledger: Ledger, held: OpenSlice, offered: Mapping[OfferKey, int], reoffer_ms: int) -> int:
     last = offered.get(offer_key(ledger, held)) if offered else None
-    return _earliest_ms(ledger, held) if last is None else last + reoffer_ms
-
-
-def _earliest_ms(ledger: Ledger, held: OpenSlice) -> int:
-    return max(held.not_before_ms, ledger.hold_until_ms)
+    return earliest_ms(ledger, held) if last is None else last + reoffer_ms
 
 
 def _cut_tail(ledger: Ledger, settings: FetchSettings, now_ms: int) -> list[OpenSlice]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from actors.model.backoff import Backoff, next_delay_ms
 from actors.model.ledger import Hole, Ledger, OpenSlice, Shortfall, find_open, revised
+from actors.model.outages import answered, earliest_ms, lengthened, may_take, others_read
 from actors.model.settings import FetchSettings
 from actors.model.slices import MalformedSliceId, middle_ms, parse_slice_id
 
@@ -61,6 +62,12 @@ class Released(msgspec.Struct, frozen=True):
     slice: OpenSlice
 
 
+class Missed(msgspec.Struct, frozen=True):
+    """The slice is open again with the same attempt, and its source is down."""
+
+    slice: OpenSlice
+
+
 class Halved(msgspec.Struct, frozen=True):
     """Two slices stand in place of the one, with its attempt, to be offered at once."""
 
@@ -86,15 +93,18 @@ def take(
     A slice that somebody holds is given all the same: its message comes again only when the ack wait ran out, so the
     holder is dead or cut off, and its fence is void from here on. That is a loss, not a failed attempt; a slice that
     was lost more than `most_losses` times takes its holders down, and is given up.
-    `Wait` while the slice's own wait or the source's hold lasts; `Stale` if it is not open, or the source stopped."""
+    `Wait` while the slice's own wait or the source's hold lasts; `Stale` if it is not open, the source stopped, or it
+    is down and another slice is its probe."""
     held = _find(ledger, slice_id)
     if isinstance(held, Stale):
         return ledger, held
     if ledger.state != "running":
         return ledger, Stale(f"the source is {ledger.state}")
-    earliest_ms = max(held.not_before_ms, ledger.hold_until_ms)
-    if earliest_ms > now_ms:
-        return ledger, Wait(earliest_ms)
+    if not may_take(ledger, held):
+        return ledger, Stale("the source is down, and another slice is its probe")
+    due_ms = earliest_ms(ledger, held)
+    if due_ms > now_ms:
+        return ledger, Wait(due_ms)
     losses = held.losses + held.is_taken
     if losses > most_losses:
         return _give_up(ledger, held, f"{losses} holders vanished, the last one {held.holder}", now_ms)
@@ -106,13 +116,13 @@ def take(
 def complete(
     ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
 ) -> tuple[Ledger, Completed | Stale]:
-    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one.
-    `is_readable`: whether any row of it could be read; None where it had none."""
+    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one, and a
+    source that was down is not any more. `is_readable`: whether any row of it could be read; None where it had none."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, Stale):
         return ledger, held
-    after = _judged(revised(ledger, open=_swapped(ledger, held)), is_readable)
-    return after, Completed(held, _finished(ledger, after, held))
+    after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
+    return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
 
 
 def fail(
@@ -133,6 +143,31 @@ def fail(
     return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
 
 
+def miss(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    least_wait_ms: int = 0,
+) -> tuple[Ledger, Retried | Missed | GaveUp | Stale]:
+    """Give the slice back after an attempt in which the platform gave no answer at all.
+
+    The source is down from here on, and no attempt is spent; but where others of it were read since the slice's last
+    miss, it is this window that the platform cannot answer for: it fails, as by `fail`."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    if held.others_read:
+        return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+    free = replace(_freed(held, now_ms + 1, reason), misses=held.misses + 1, others_read=False)
+    outage = lengthened(ledger, held, free.reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+    return replace(ledger, open=_swapped(ledger, held, free), outage=outage), Missed(free)
+
+
 def fall_short(
     ledger: Ledger,
     slice_id: str,
@@ -150,8 +185,8 @@ def fall_short(
     held = _held(ledger, slice_id, fence)
     if isinstance(held, Stale):
         return ledger, held
-    known = replace(held, short=short)
-    marked = _judged(replace(ledger, open=_swapped(ledger, held, known)), is_readable)
+    known = replace(held, short=short, misses=0)
+    marked = _judged(replace(ledger, open=others_read(_swapped(ledger, held, known))), is_readable)
     if held.short is not None:
         return _give_up(marked, known, reason, now_ms)
     return _failed(marked, known, reason, policy, now_ms, chance=chance)
@@ -234,7 +269,7 @@ def split(
     middle = middle_ms(held.start_ms, held.end_ms, step_ms)
     if middle is None:
         return ledger, TooNarrow()
-    free = _freed(held, now_ms + 1, "split")
+    free = replace(_freed(held, now_ms + 1, "split"), misses=0, others_read=False)
     first, second = replace(free, end_ms=middle), replace(free, start_ms=middle)
     return revised(ledger, open=_swapped(ledger, held, first, second)), Halved((first, second))
 
@@ -308,7 +343,7 @@ def _failed(
         return _give_up(ledger, held, reason, now_ms)
     attempt = held.attempt + 1
     wait_ms = max(least_wait_ms, next_delay_ms(attempt, policy, chance=chance))
-    free = _freed(held, now_ms + wait_ms, reason, attempt)
+    free = replace(_freed(held, now_ms + wait_ms, reason, attempt), others_read=False)
     return replace(ledger, open=_swapped(ledger, held, free)), Retried(free)
 
 

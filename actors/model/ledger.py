@@ -49,6 +49,8 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
     taken_ms: int = 0
     losses: int = 0
     reason: str = ""  # why the attempt before this one ended
+    misses: int = 0  # attempts in which the platform gave no answer, and that were not counted
+    others_read: bool = False  # another slice of the source was read since the last miss: it is this window's own
     pass_name: str = ""  # the backfill or second look that it belongs to
     short: Shortfall | None = None
 
@@ -82,6 +84,19 @@ class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
     delay_ms: int = 0
 
 
+class Outage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A time in which the source cannot be reached at all (`over_ms` 0), or could not, and somebody has yet to be told
+    that it is over. A slice that was taken under a higher fence than `fence` is a probe."""
+
+    since_ms: int
+    fence: int = 0
+    probes: int = 0  # how many of them were not answered
+    probe_ms: int = 0  # no probe before
+    reason: str = ""
+    is_told: bool = False
+    over_ms: int = 0
+
+
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of one source. `open` is in the order of handing out: by start, the tail's first.
 
@@ -101,6 +116,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     holes: tuple[Hole, ...] = ()
     passes: tuple[Pass, ...] = ()
     trust: int = 0
+    outage: Outage | None = None
 
 
 def first_ledger(start_ms: int) -> Ledger:

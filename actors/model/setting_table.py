@@ -174,6 +174,14 @@ SETTINGS: dict[str, Setting] = {
         default=0.2,
         why="slices that failed together should not come back together",
     ),
+    "down_after": Setting(
+        what="how long a source cannot be reached at all before somebody is told",
+        unit="duration",
+        low="0s",
+        high="1d",
+        default="2m",
+        why="shorter breaks need nobody, and by then all shops of a platform that is away have noticed: one notice",
+    ),
     "losses": Setting(
         what="how many holders of a slice may vanish before it is given up",
         unit="count",

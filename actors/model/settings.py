@@ -65,6 +65,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_base_ms: int = 5_000
     retry_cap_ms: int = 600_000
     retry_spread: float = 0.2
+    down_after_ms: int = 120_000
     losses: int = 10
     stale_after_ms: int = 180_000
     scan_every_ms: int = 5_000

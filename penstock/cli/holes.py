@@ -67,14 +67,18 @@ async def _slices(
 
 def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
     """Return the open slices of a ledger; `waiting` are those that nobody may take yet."""
+    from actors.model.outages import earliest_ms, may_take
+
     rows: list[dict[str, object]] = []
     for held in ledger.open:
-        due_ms = max(held.not_before_ms, ledger.hold_until_ms)
+        due_ms = earliest_ms(ledger, held)
         state, about = "open", "offered"
         if held.is_taken:
             state, about = "taken", f"{held.holder}, for {span_text(max(0, now_ms - held.taken_ms))}"
         elif ledger.state != "running":
             state, about = "waiting", f"the source is {ledger.state}"
+        elif not may_take(ledger, held):
+            state, about = "waiting", "the source is down, and another slice is its probe"
         elif due_ms > now_ms:
             state, about = "waiting", f"{span_text(due_ms - now_ms)} more" + (f": {held.reason}" if held.reason else "")
         rows.append(

@@ -20,7 +20,8 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     closed in mid-body. hang: no answer for hang_s, then closed. html: a maintenance page under 200. half: half the JSON
     under 200. object: an error object under 200. drift: a page after the first leaves out a row, as if an order before
     it had gone. expire: the access token becomes void. redirect: to another host. `next` names faults for the coming
-    requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a second."""
+    requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a second.
+    bad_at_ms: 500 for every window that holds this moment, whoever asks and how often."""
 
     late: Chance = 0.0
     late_ms: Annotated[int, Meta(ge=0)] = 200
@@ -38,6 +39,7 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     redirect: Chance = 0.0
     next: tuple[FaultName, ...] = ()
     rate_per_s: Annotated[float, Meta(ge=0)] = 0.0
+    bad_at_ms: Annotated[int, Meta(ge=0)] = 0
 
 
 NO_FAULTS = Faults()

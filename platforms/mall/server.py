@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 
 import anyio
@@ -24,7 +24,7 @@ from aiohttp import web
 
 from platforms.mall.config import MallConfig
 from platforms.mall.faults import PRESETS, Dealer, FaultName, Faults
-from platforms.mall.listing import BadQuery, Shop, list_orders
+from platforms.mall.listing import BadQuery, Shop, bounds, list_orders
 
 _TRUTH_LINES = 2_000
 _MAINTENANCE = "<!doctype html><title>Back soon</title><p>We are improving the shop for you."
@@ -84,7 +84,7 @@ class Mall:
     async def _orders(self, request: web.Request) -> web.StreamResponse:
         self._requests += 1
         now_ms = self.now_ms()
-        fault = self.dealer.deal(now_ms)
+        fault = self.dealer.deal(now_ms) or self._bad(request.query)
         if fault == "expire":
             self._token_no += 1
         if self.config.needs_token and request.headers.get("Authorization") != f"Bearer {self._token()}":
@@ -104,6 +104,15 @@ class Mall:
         if self.config.clock_offset_ms:
             answer.headers["Date"] = formatdate(now_ms / 1000, usegmt=True)
         return answer
+
+    def _bad(self, query: Mapping[str, str]) -> FaultName | None:
+        at_ms = self.dealer.faults.bad_at_ms
+        if not at_ms:
+            return None
+        with suppress(BadQuery):
+            low, high = bounds(query, self.config)
+            return "error" if low <= at_ms < high else None
+        return None
 
     def _list(self, request: web.Request, now_ms: int, *, drift: bool) -> bytes:
         query = request.query

@@ -1,20 +1,16 @@
 """The monitor on a real server: who leads, what is told to whom, and what of it is told once."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
-from aiohttp import web
 
 from actors import notify
 from actors.ledgers import open_ledgers
 from actors.model import steering
 from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger
 from actors.monitor import LEASE_TTL_S
-from actors.notify import Notice
 from actors.sources import SourceKey, SourceRecord
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
@@ -45,6 +41,7 @@ from tests.support.engine import (
     put_setting,
     running_node,
 )
+from tests.support.office import an_office
 from tests.support.proxy import proxy
 from tests.support.server import full
 
@@ -52,56 +49,6 @@ SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
 NOWHERE = "http://127.0.0.1:1"
 WATCHES = ("monitor",)
 OFTEN = {"scan_every": "100ms"}
-
-
-class Office:
-    """A webhook: a real HTTP server that takes notices, after refusing as many as it is told to."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.refuse = 0
-        self.taken: list[Notice] = []
-        self.refused = 0
-        self.hang: anyio.Event | None = None
-        self.asked = anyio.Event()
-        self._news = anyio.Event()
-
-    async def receive(self, request: web.Request) -> web.Response:
-        notice = msgspec.json.decode(await request.read(), type=Notice)
-        if self.hang is not None:
-            self.asked.set()
-            await self.hang.wait()
-        if self.refused < self.refuse:
-            self.refused += 1
-            return web.Response(status=503)
-        self.taken.append(notice)
-        self._wake()
-        return web.Response()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
-
-    async def until(self, count: int, within_s: float = 30) -> list[Notice]:
-        with anyio.fail_after(within_s):
-            while len(self.taken) < count:
-                await self._news.wait()
-        return self.taken
-
-
-@asynccontextmanager
-async def an_office() -> AsyncIterator[Office]:
-    office = Office()
-    app = web.Application()
-    app.router.add_post("/notices", office.receive)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        office.url = f"http://127.0.0.1:{runner.addresses[0][1]}/notices"
-        yield office
-    finally:
-        await runner.cleanup()
 
 
 def with_hole(now: int, **changes: object) -> Ledger:

@@ -13,6 +13,7 @@ from actors.fetcher.decisions import (
     Failed,
     Hopeless,
     Misread,
+    Missed,
     NotNow,
     Offered,
     Outcome,
@@ -37,7 +38,13 @@ from streams.messages import FetchEvent, HoleMade, SliceFailed, SliceSplit, Sour
 SHOP = SourceKey("mall", "s1")
 NOW = 10_000_000
 SETTINGS = FetchSettings(slice_ms=60_000, retries=2, max_open=3)
-NEVER_BLAMES: list[Outcome] = [Throttled("slow down", 700), NotNow("not yet", 700), Refused("no scope")]
+NEVER_BLAMES: list[Outcome] = [
+    Throttled("slow down", 700),
+    NotNow("not yet", 700),
+    Refused("no scope"),
+    Missed("HTTP 503"),
+    TimedOut("60 s", is_missed=True),
+]
 SHORT = Short("short by 12 of 52: a crowd", Shortfall(12, 52))
 ENDS: list[Outcome] = [
     *NEVER_BLAMES,
@@ -339,6 +346,84 @@ def test_a_timeout_splits_only_after_the_first_try() -> None:
     assert isinstance(event, SliceSplit)
     assert event.parts == (ledger.open[0].slice_id, ledger.open[1].slice_id)
     assert [part.attempt for part in ledger.open[:2]] == [2, 2]
+
+
+def test_a_platform_that_answers_nothing_is_asked_for_one_slice_at_a_time_and_by_whom_it_may() -> None:
+    ledger, first = taken(opened())
+    ledger, work = decide(ledger, offer(ledger.open[1].slice_id), NOW)
+    assert isinstance(work.then, Work)
+    ledger, step = decide(ledger, ended(first, Missed("HTTP 503")), NOW)
+    assert ([type(event) for event in step.events], step.then) == ([SliceFailed], Ack())
+    ledger, step = decide(ledger, ended(work.then.request.slice, Missed("HTTP 503")), NOW)
+    assert step.then == Ack()  # its miss leaves the probe as it was
+    assert ledger.outage is not None
+    assert (ledger.outage.since_ms, ledger.outage.probes, ledger.outage.reason) == (NOW, 0, "HTTP 503")
+    later_ms = ledger.outage.probe_ms
+    assert later_ms > NOW
+    assert [decide(ledger, offer(piece.slice_id), later_ms)[1].then == Ack() for piece in ledger.open] == [
+        True,
+        True,
+        False,
+    ]
+    ledger, work = decide(ledger, offer(ledger.open[2].slice_id), later_ms)
+    assert isinstance(work.then, Work)
+    assert decide(ledger, offer(first.slice_id), later_ms)[1].then == Ack()
+    ledger, _ = decide(ledger, ended(work.then.request.slice, Stored()), later_ms)
+    assert ledger.outage is None
+    assert all(isinstance(decide(ledger, offer(one.slice_id), later_ms + 1)[1].then, Work) for one in ledger.open)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_over"),
+    [
+        (SHORT, True),
+        (Misread("9 of 9 rows", "{}"), True),
+        (Throttled("slow down", 700), True),
+        (Failed("no order"), True),
+        (TimedOut("60 s"), True),
+        (Refused("no scope"), True),
+        (Hopeless("404"), True),
+        (Missed("HTTP 503"), False),
+        (TimedOut("60 s", is_missed=True), False),
+        (NotNow("our own server", 700), False),
+        (TooWide("our own rate"), False),
+    ],
+)
+def test_any_answer_ends_an_outage(outcome: Outcome, is_over: bool) -> None:
+    ledger, first = taken(opened())
+    ledger, _ = decide(ledger, ended(first, Missed("HTTP 503")), NOW)
+    assert ledger.outage is not None
+    later_ms = ledger.outage.probe_ms
+    ledger, work = decide(ledger, offer(ledger.open[1].slice_id), later_ms)
+    assert isinstance(work.then, Work)
+    ledger, _ = decide(ledger, ended(work.then.request.slice, outcome), later_ms)
+    assert (ledger.outage is None) == is_over
+
+
+@pytest.mark.parametrize("outcome", [Stored(), SHORT])
+def test_what_missed_fails_by_its_own_fault_once_another_window_was_read(outcome: Outcome) -> None:
+    ledger, first = taken(opened())
+    ledger, _ = decide(ledger, ended(first, Missed("HTTP 503")), NOW)
+    assert ledger.outage is not None
+    ledger, work = decide(ledger, offer(ledger.open[1].slice_id), ledger.outage.probe_ms)
+    assert isinstance(work.then, Work)
+    ledger, _ = decide(ledger, ended(work.then.request.slice, outcome), NOW)
+    ledger, again = decide(ledger, offer(first.slice_id), NOW + 60_000)
+    assert isinstance(again.then, Work)
+    ledger, _ = decide(ledger, ended(again.then.request.slice, Missed("HTTP 503")), NOW + 60_000)
+    assert (ledger.open[0].attempt, ledger.outage) == (2, None)
+
+
+def test_a_window_that_times_out_though_nothing_answers_is_split_in_the_end() -> None:
+    """It may be too much for the platform: where all windows are, nobody else could tell."""
+    ledger, piece = taken(opened())
+    ledger, step = decide(ledger, ended(piece, TimedOut("60 s", is_missed=True)), NOW)
+    assert [type(event) for event in step.events] == [SliceFailed]
+    again = replace(piece, misses=1)
+    ledger = replace(ledger, open=(again, *ledger.open[1:]))
+    ledger, step = decide(ledger, ended(again, TimedOut("60 s", is_missed=True)), NOW)
+    assert [type(event) for event in step.events] == [SliceSplit]
+    assert [(part.attempt, part.misses) for part in ledger.open[:2]] == [(1, 0), (1, 0)]
 
 
 def test_a_timeout_never_splits_where_that_is_switched_off() -> None:

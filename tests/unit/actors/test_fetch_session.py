@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from actors.fetcher.calling import called
 from actors.fetcher.clocks import ODD_MS, PlatformClocks
-from actors.fetcher.decisions import Failed, Throttled
+from actors.fetcher.decisions import Failed, Missed, Throttled
 from actors.fetcher.rows import pages_of
 from actors.fetcher.session import FIRST_WAIT_MS, IN_PLACE_MS, Patience, ending, patience_ms, wait_of
 from actors.model.settings import FetchSettings
@@ -36,15 +36,16 @@ def test_without_a_word_the_wait_doubles() -> None:
 
 def test_a_platform_that_throttles_for_no_time_at_all_is_left_alone_all_the_same() -> None:
     reason = "the platform asks us to slow down (HTTP 429)"
-    assert ending(SaysThrottled(0), SETTINGS, 429) == Throttled(reason, 10_000)
-    assert ending(SaysThrottled(30_000), SETTINGS, 429) == Throttled(reason, 30_000)
-    assert ending(SaysThrottled(10**9), SETTINGS, 429) == Throttled(reason, 60_000)
+    for says_ms, wait_ms in ((0, 10_000), (30_000, 30_000), (10**9, 60_000)):
+        assert ending(SaysThrottled(says_ms), SETTINGS, 429, was_answered=False) == Throttled(reason, wait_ms)
 
 
-def test_coming_back_later_spends_an_attempt_and_respects_the_wait() -> None:
+def test_coming_back_later_respects_the_wait_and_spends_an_attempt_only_of_a_platform_that_is_there() -> None:
     reason = "the platform could not answer and may later (HTTP 503)"
-    assert ending(Later(20_000), SETTINGS, 503) == Failed(reason, 20_000)
-    assert ending(PlatformDown("reset"), SETTINGS, 0) == Failed("reset")
+    assert ending(Later(20_000), SETTINGS, 503, was_answered=True) == Failed(reason, 20_000)
+    assert ending(PlatformDown("reset"), SETTINGS, 0, was_answered=True) == Failed("reset")
+    assert ending(Later(20_000), SETTINGS, 503, was_answered=False) == Missed(reason, 20_000)
+    assert ending(PlatformDown("reset"), SETTINGS, 0, was_answered=False) == Missed("reset")
 
 
 async def test_a_wait_of_our_own_moves_the_deadline() -> None:

@@ -27,8 +27,8 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from actors.model.cutting import cut, offers_due
-from actors.model.holding import Completed, Stale, Taken, complete, expire, fail, take
-from actors.model.ledger import Ledger, OpenSlice, first_ledger
+from actors.model.holding import Completed, Stale, Taken, complete, expire, fail, miss, take
+from actors.model.ledger import Ledger, OpenSlice, Outage, first_ledger
 from actors.model.settings import FetchSettings
 from actors.model.slices import parse_slice_id
 from actors.model.steering import accept_hole, redrive_hole
@@ -98,6 +98,7 @@ class World(NamedTuple):
     settings: FetchSettings = FetchSettings(slice_ms=10, settle_ms=0, max_open=2, again_ms=(), retries=10**6)
     other: FetchSettings | None = None
     may_fail: bool = False
+    may_miss: bool = False
     may_accept: bool = False
     of_each: int = 2  # allocators, and fetchers
 
@@ -221,6 +222,8 @@ def _fetcher_steps(world: World, state: State, i: int) -> Iterator[Step]:
             yield _fetched(world, f"a fetcher stores the orders of {slice_id}", state, i, stored)
             if world.may_fail:
                 yield _fail(world, state, i)
+            if world.may_miss:
+                yield _miss(world, state, i)
         case "stored":
             yield _complete(world, state, i)
         case "ack":
@@ -250,6 +253,14 @@ def _fail(world: World, state: State, i: int) -> Step:
     after, _ = fail(state.ledger, fetcher.slice_id, fetcher.fence, "", policy, LATE, chance=0)
     now = state._replace(fetchers=_put(state.fetchers, i, fetcher._replace(at="ack", fence=0)))
     return _write(world, f"a fetcher fails at {fetcher.slice_id}", now, after)
+
+
+def _miss(world: World, state: State, i: int) -> Step:
+    fetcher = state.fetchers[i]
+    policy = world.settings.retry_policy
+    after, _ = miss(state.ledger, fetcher.slice_id, fetcher.fence, "", policy, 0, chance=0)
+    now = state._replace(fetchers=_put(state.fetchers, i, fetcher._replace(at="ack", fence=0)))
+    return _write(world, f"the platform gives a fetcher no answer for {fetcher.slice_id}", now, after)
 
 
 def _complete(world: World, state: State, i: int) -> Step:
@@ -349,12 +360,24 @@ def canonical(world: World, state: State) -> State:
 def _timeless(ledger: Ledger, rank: dict[int, int]) -> Ledger:
     """The ledger without times and attempts, its fences renamed. One number above those in use stands for all that were
     given before and are void; a take that gives it, or one in use, is a breach."""
+    order = sorted({0, *(each.misses for each in ledger.open)})
     held = tuple(
-        OpenSlice(each.kind, each.epoch, each.start_ms, each.end_ms, fence=rank.get(each.fence, 0))
+        OpenSlice(
+            each.kind,
+            each.epoch,
+            each.start_ms,
+            each.end_ms,
+            fence=rank.get(each.fence, 0),
+            misses=order.index(each.misses),
+            others_read=each.others_read,
+        )
         for each in ledger.open
     )
     holes = sorted((replace(each, since_ms=0, reason="") for each in ledger.holes), key=lambda hole: hole.slice_id)
-    return replace(ledger, fence=len(rank) + 1, open=held, holes=tuple(holes))
+    outage = ledger.outage
+    if outage is not None:  # what was taken since it began is a probe
+        outage = Outage(0, fence=sum(fence <= outage.fence for fence in rank))
+    return replace(ledger, fence=len(rank) + 1, open=held, holes=tuple(holes), outage=outage, hold_until_ms=0)
 
 
 def _canonical_fetcher(world: World, state: State, fetcher: Fetcher, rank: dict[int, int]) -> Fetcher:

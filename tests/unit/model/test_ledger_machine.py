@@ -25,12 +25,14 @@ from actors.model.holding import (
     expire,
     fail,
     give_up,
+    miss,
     park,
     release,
     split,
     take,
 )
 from actors.model.ledger import Hole, Ledger, OpenSlice, faults, first_ledger
+from actors.model.outages import earliest_ms, is_down
 from actors.model.settings import FetchSettings
 from actors.model.steering import (
     accept_hole,
@@ -102,17 +104,20 @@ class LedgerMachine(RuleBasedStateMachine):
     def offer(self, count: int) -> None:
         for held in offers_due(self.ledger, self.now_ms, self.offered, self.settings.reoffer_ms)[:count]:
             assert held.fence == 0
+            assert isinstance(take(self.ledger, held.slice_id, "n", self.now_ms)[1], Taken)
             assert held.not_before_ms <= self.now_ms
             self.offered[offer_key(self.ledger, held)] = self.now_ms
 
     # --- holders
 
     @precondition(lambda self: self.ledger.open)
-    @rule(data=st.data(), chance=CHANCE, end=st.sampled_from(["complete", "complete", "fail", "give up", "split"]))
+    @rule(
+        data=st.data(), chance=CHANCE, end=st.sampled_from(["complete", "complete", "fail", "miss", "give up", "split"])
+    )
     def work(self, data: st.DataObject, chance: float, end: str) -> None:
         """Wait for a slice's time, take it, and end the attempt: most of what ever happens."""
         held = data.draw(st.sampled_from(self.ledger.open))
-        self.now_ms = max(self.now_ms, held.not_before_ms, self.ledger.hold_until_ms)
+        self.now_ms = max(self.now_ms, earliest_ms(self.ledger, held))
         self.take_one(held)
         if held.slice_id in self.fences:
             self.end(held.slice_id, self.fences[held.slice_id], chance, end)
@@ -138,11 +143,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert held.losses == 2
                 self.fences.pop(held.slice_id)
             case Stale():
-                assert before.state != "running"
+                assert before.state != "running" or is_down(before)
 
     @precondition(lambda self: self.given)
     @rule(
-        data=st.data(), chance=CHANCE, end=st.sampled_from(["complete", "fail", "give up", "release", "split", "park"])
+        data=st.data(),
+        chance=CHANCE,
+        end=st.sampled_from(["complete", "fail", "miss", "give up", "release", "split", "park"]),
     )
     def end_any(self, data: st.DataObject, chance: float, end: str) -> None:
         """By anyone who was ever given a fence: only the latest one may have an effect."""
@@ -173,6 +180,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 return complete(self.ledger, slice_id, fence, now_ms)
             case "fail":
                 return fail(self.ledger, slice_id, fence, "failed", POLICY, now_ms, chance=chance)
+            case "miss":
+                return miss(self.ledger, slice_id, fence, "HTTP 503", POLICY, now_ms, chance=chance)
             case "give up":
                 return give_up(self.ledger, slice_id, fence, "no way", now_ms)
             case "release":

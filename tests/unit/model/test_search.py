@@ -37,6 +37,12 @@ def test_holes_hold_the_watermark_back_and_can_be_read_again() -> None:
     assert not finding.broken, told(finding)
 
 
+def test_a_platform_that_answers_nothing_for_a_while_costs_no_slice() -> None:
+    """Whoever dies meanwhile, and whichever window it was asked for."""
+    finding = search(World(settings=replace(NO_RETRY, max_open=3), until_ms=30, may_miss=True, of_each=1))
+    assert not finding.broken, told(finding)
+
+
 def test_accepted_holes_let_the_watermark_pass_and_can_be_read_again_behind_it() -> None:
     finding = search(World(settings=NO_RETRY, until_ms=20, may_fail=True, may_accept=True, of_each=1))
     assert not finding.broken, told(finding)

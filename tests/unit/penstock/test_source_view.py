@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.model.ledger import Hole, Ledger, OpenSlice, Pass, first_ledger
+from actors.model.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
 from actors.sources import SourceKey, SourceRecord
 from penstock.records import Broken
 from penstock.source_view import account_shown, ledger_document, overview
@@ -35,6 +35,9 @@ def test_a_running_source_tells_its_marks_and_counts() -> None:
         (RECORD, Broken("mall.s1", "no object"), "broken", "no object"),
         (RECORD, Ledger(0, 0, 0, hold_until_ms=100_001), "throttled", "1970-01-01T00:01:40"),
         (RECORD, Ledger(0, 0, 0, state="parked", reason="401"), "parked", "401"),
+        (RECORD, Ledger(0, 0, 0, outage=Outage(5_000, reason="503")), "down", "since 1970-01-01T00:00:05Z: 503"),
+        (RECORD, Ledger(0, 0, 0, outage=Outage(5_000, is_told=True, over_ms=9_000)), "running", ""),
+        (RECORD, Ledger(0, 0, 0, state="paused", outage=Outage(5_000)), "paused", ""),
     ],
 )
 def test_what_is_wrong_with_a_source_is_its_state(
