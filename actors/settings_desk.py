@@ -34,12 +34,13 @@ Effects = Mapping[str, Mapping[str, tuple[object, object]]]
 
 class Stored(Struct, frozen=True):
     """What stands in the bucket: the levels in force, the revision of each key, why some stored ones are not in force,
-    and the sources that there are."""
+    the sources that there are or that have a level, and those of them that are there."""
 
     levels: Levels
     revisions: Mapping[str, int]
     broken: Mapping[str, str]
     sources: Sequence[LevelName]
+    added: frozenset[LevelName]
 
 
 class Desk(Struct, frozen=True):
@@ -73,10 +74,10 @@ async def read_stored(desk: Desk) -> Stored:
             await tasks.start(live.run)
             tasks.cancel_scope.cancel()
     records = [entry.key.split(".") for entry in await desk.bucket.entries("source.>")]
-    sources = {LevelName(key[1], key[2]) for key in records if len(key) == 3}
-    sources |= {name for name in live.levels.names() if name.source}
+    added = frozenset(LevelName(key[1], key[2]) for key in records if len(key) == 3)
+    sources = added | {name for name in live.levels.names() if name.source}
     broken = {refusal.key: refusal.reason for refusal in live.refused()}
-    return Stored(live.levels, live.revisions(), broken, sorted(sources))
+    return Stored(live.levels, live.revisions(), broken, sorted(sources), added)
 
 
 async def change_level(
@@ -87,12 +88,16 @@ async def change_level(
     unset: Sequence[str] = (),
     now_ms: int,
     is_replaced: bool = False,
+    is_ahead: bool = False,
     is_trial: bool = False,
 ) -> Changed:
-    """Set `values` and unset names of a level, in place of all that it said if `is_replaced`.
-    Raises BadSetting (nothing is stored then), RevisionConflict after ten lost races, StreamError."""
+    """Set `values` and unset names of a level, in place of all that it said if `is_replaced`. With `is_ahead` the
+    platform or source need not be there yet.
+    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten lost races, StreamError."""
     for _ in range(TRIES):
         stored = await read_stored(desk)
+        if not is_ahead:
+            _check_there(stored, name)
         if name.key in stored.broken and not is_replaced:
             reason = stored.broken[name.key]
             raise BadSetting(
@@ -119,17 +124,39 @@ def _decide(
             raise BadSetting(each, each, "is not a setting", nearest(each, list(SETTINGS)))
     kept = {} if is_replaced else {key: value for key, value in before.items() if key not in unset}
     after = {**kept, **values}
+    if name in stored.added and values.get("start") not in (None, before.get("start")):
+        raise _begun(name, values["start"])
     check_level(after, name.level, now_ms=now_ms if "start" in values else None)
     levels = stored.levels.with_level(name, after)
     below = [name, *(source for source in stored.sources if source != name and name.covers(source))]
-    return Changed(name, before, after, _effects(stored.levels, levels, below))
+    return Changed(name, before, after, _effects(stored, levels, below))
 
 
-def _effects(before: Levels, after: Levels, names: Sequence[LevelName]) -> Effects:
+def _begun(name: LevelName, start: object) -> BadSetting:
+    why = f"is where a first reading begins, and {name} is being read already"
+    do = f"older time is read by `penstock sources backfill {name} FROM TO`"
+    return BadSetting("start", start, why, f"{do}, all of it anew by `penstock sources rewind {name} FROM`")
+
+
+def _check_there(stored: Stored, name: LevelName) -> None:
+    """Raise UnknownLevel for a platform or a source that nobody added and that has no level either: a typing error."""
+    there = {str(source) for source in stored.sources}
+    platforms = {source.platform for source in stored.sources}
+    if name == DEFAULT or name.key in stored.revisions or str(name) in (there if name.source else platforms):
+        return
+    kind, known = ("source", there) if name.source else ("platform", platforms)
+    what = nearest(str(name), sorted(known)) if known else "there are no sources yet"
+    raise UnknownLevel(f"there is no {kind} {name}; {what}; to write settings before it is added: --ahead")
+
+
+def _effects(stored: Stored, after: Levels, names: Sequence[LevelName]) -> Effects:
+    """Return what changes where. Where a source begins changes nothing once it is read."""
     effects: dict[str, dict[str, tuple[object, object]]] = {}
     for name in names:
-        old, new = as_level(before.settings(name)), as_level(after.settings(name))
+        old, new = as_level(stored.levels.settings(name)), as_level(after.settings(name))
         changed = {key: (old[key], new[key]) for key in SETTINGS if old[key] != new[key]}
+        if name in stored.added:
+            changed.pop("start", None)
         if changed:
             effects[str(name)] = changed
     return effects

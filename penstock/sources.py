@@ -203,7 +203,9 @@ async def _other_settings(records: Records, source: SourceKey, values: Mapping[s
     if not values:
         return set()
     level = LevelName(source.platform, source.source)
-    trial = await change_level(records.desk, level, values=values, now_ms=records.now_ms(), is_trial=True)
+    trial = await change_level(
+        records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True, is_trial=True
+    )
     return {name for name in values if trial.before.get(name) != values[name]}
 
 
@@ -211,7 +213,7 @@ async def _store_settings(records: Records, source: SourceKey, values: Mapping[s
     """Store the source's own level, also an empty one, and return its revision: nodes wait for it before they cut."""
     level = LevelName(source.platform, source.source)
     if values:
-        await change_level(records.desk, level, values=values, now_ms=records.now_ms())
+        await change_level(records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True)
     while True:
         entry = await records.settings.get(level.key)
         if entry is not None:

@@ -61,6 +61,9 @@ async def _set(
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave it to the wider level.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Drop all else that the level says.")] = False,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Also for a platform or source that is not there yet.")
+    ] = False,
     trial: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
 ) -> None:
     """Set values of one level; checked with every source below it, and shown as old and new."""
@@ -68,15 +71,19 @@ async def _set(
     if not wanted and not unset and not replace:
         raise UsageError("nothing to set: write NAME=VALUE, or --unset NAME; `penstock settings list` shows the names")
     async with call.session() as session:
-        changed = await change_level(
-            session.settings_desk(),
-            name,
-            values=wanted,
-            unset=unset or (),
-            now_ms=now_ms(),
-            is_replaced=replace,
-            is_trial=trial,
-        )
+        try:
+            changed = await change_level(
+                session.settings_desk(),
+                name,
+                values=wanted,
+                unset=unset or (),
+                now_ms=now_ms(),
+                is_replaced=replace,
+                is_ahead=ahead,
+                is_trial=trial,
+            )
+        except UnknownLevel as error:
+            raise UsageError(str(error)) from error
     _show(call, changed, is_trial=trial)
 
 

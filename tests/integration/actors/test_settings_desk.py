@@ -1,6 +1,6 @@
 """Settings are changed at the door: checked with everything below, shown as old and new, never half."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 
 import anyio
@@ -9,7 +9,7 @@ import pytest
 from actors.model.setting_values import BadSetting
 from actors.settings_desk import Changed, Desk, change_level, read_stored, seed_levels
 from actors.settings_history import earlier_values
-from actors.settings_levels import DEFAULT, LevelName
+from actors.settings_levels import DEFAULT, LevelName, UnknownLevel
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection
@@ -29,7 +29,7 @@ async def desk(connection: Connection) -> AsyncIterator[Desk]:
 
 
 async def put(desk: Desk, name: LevelName, *unset: str, **values: object) -> Changed:
-    return await change_level(desk, name, values=values, unset=unset, now_ms=now_ms())
+    return await change_level(desk, name, values=values, unset=unset, now_ms=now_ms(), is_ahead=True)
 
 
 async def test_a_change_is_stored_and_shows_old_and_new_at_every_source_below(desk: Desk) -> None:
@@ -82,7 +82,7 @@ async def test_what_does_not_hold_is_refused_and_nothing_is_stored(
 
 
 async def test_a_trial_shows_and_stores_nothing(desk: Desk) -> None:
-    changed = await change_level(desk, MALL, values={"retries": 7}, now_ms=now_ms(), is_trial=True)
+    changed = await change_level(desk, MALL, values={"retries": 7}, now_ms=now_ms(), is_ahead=True, is_trial=True)
     assert changed.effects == {"mall": {"retries": (5, 7)}}
     assert await desk.bucket.get("fetch.mall") is None
 
@@ -105,6 +105,36 @@ async def test_a_broken_level_is_only_written_anew_on_purpose(desk: Desk) -> Non
     await change_level(desk, MALL, values={"retries": 7}, now_ms=now_ms(), is_replaced=True)
     stored = await read_stored(desk)
     assert (stored.broken, stored.levels.values(MALL)) == ({}, {"retries": 7})
+
+
+async def test_a_platform_or_source_that_nobody_added_is_refused_unless_on_purpose(desk: Desk) -> None:
+    def typed(name: LevelName, *, is_ahead: bool = False) -> Awaitable[Changed]:
+        return change_level(desk, name, values={"retries": 1}, now_ms=now_ms(), is_ahead=is_ahead)
+
+    with pytest.raises(UnknownLevel, match="there are no sources yet"):
+        await typed(MALL)
+    await desk.bucket.put("source.mall.one", b"{}")
+    await typed(MALL)
+    await typed(ONE)
+    with pytest.raises(UnknownLevel, match="there is no source mall/on; did you mean mall/one"):
+        await typed(LevelName("mall", "on"))
+    with pytest.raises(UnknownLevel, match="there is no platform mal; did you mean mall"):
+        await typed(LevelName("mal"))
+    await typed(LevelName("fair"), is_ahead=True)
+    await typed(LevelName("fair"))  # it has a level by now, which can be changed and taken back
+    assert (await read_stored(desk)).levels.values(LevelName("mal")) == {}
+
+
+async def test_where_a_source_begins_is_refused_once_it_is_read_and_changes_none_that_is(desk: Desk) -> None:
+    await put(desk, ONE, start="-2d", retries=1)
+    await desk.bucket.put("source.mall.one", b"{}")
+    await put(desk, ONE, start="-2d", retries=2)  # no other start
+    with pytest.raises(BadSetting, match=r"sources backfill mall/one FROM TO.*sources rewind mall/one FROM"):
+        await put(desk, ONE, start="-2h")
+    assert (await read_stored(desk)).levels.values(ONE) == {"start": "-2d", "retries": 2}
+    await put(desk, ONE, "start")
+    changed = await put(desk, MALL, start="-9d")
+    assert changed.effects == {"mall": {"start": ("-90d", "-9d")}}  # for sources to come
 
 
 async def test_a_seed_fills_what_is_not_there_yet(desk: Desk) -> None:

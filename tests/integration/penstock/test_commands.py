@@ -30,10 +30,12 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 
 
 async def test_settings_are_set_shown_and_refused(on: tuple[str, ...]) -> None:
-    done = await penstock("settings", "set", "mall", "slice=2m", "retries=3", *on)
+    unknown = await penstock("settings", "set", "mall", "slice=2m", *on)
+    assert (unknown.code, "there is no platform mall" in unknown.err, "--ahead" in unknown.err) == (2, True, True)
+    done = await penstock("settings", "set", "mall", "slice=2m", "retries=3", "--ahead", *on)
     assert (done.code, done.out) == (0, "mall: retries: (not set) -> 3\nmall: slice: (not set) -> 2m\n")
     assert (await penstock("settings", "get", "mall/one", "slice", *on)).out == "2m\n"
-    refused = await penstock("settings", "set", "mall/one", "slice=2", *on)
+    refused = await penstock("settings", "set", "mall/one", "slice=2", "--ahead", *on)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("penstock: setting slice: '2' has no unit")
     done = await penstock("settings", "set", "mall", "--unset", "retries", "--json", *on)
