@@ -5,10 +5,12 @@ NodeJoined and NodeLeft as events; callbacks. State: the live view, in memory.
 
 A node is live while its record keeps changing: each beat is a new revision, and a revision that was not seen to change
 for `TTL_S` of our own monotonic clock is a dead node's. Neither wall clocks nor the server's expiry matter; the
-record's own TTL only keeps the bucket clean. A node that leaves in order says so in its last record, and is gone at
-once. While we are cut off from the server, or our own loop is blocked, nobody can be heard, so nobody is dropped: a
-partition must not make a node believe that it is alone, and take every share for itself, and a server's restart must
-not look like everybody's death.
+record's own TTL only keeps the bucket clean, and not even that: after its server was killed, records that had expired
+can stand there again. So what is there at the start, or after a reconnect, is a beat only if the server had stored it
+within the TTL, by its own clock as the beats tell it; and who reads once, as commands do, compares with the server's
+clock (`living`). A node that leaves in order says so in its last record, and is gone at once. While we are cut off from
+the server, or our own loop is blocked, nobody can be heard, so nobody is dropped: a partition must not make a node
+believe that it is alone, and take every share for itself, and a server's restart must not look like everybody's death.
 
 Repeats and late records do no harm: only a higher revision counts. A record that does not decode is somebody's mistake;
 it is told once and left alone. When two nodes carry one name, the one that started later raises `NameTaken`.
@@ -16,7 +18,8 @@ it is told once and left alone. When two nodes carry one name, the one that star
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import anyio
@@ -27,7 +30,7 @@ from msgspec import Meta
 from actors.actor import FATAL, ticks
 from actors.logs import fields
 from actors.supervisor import ActorState
-from streams.bucket import Bucket, Change, Synced
+from streams.bucket import Bucket, Change, Entry, Synced
 from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, StreamError
 from streams.messages import FetchEvent, NodeJoined, NodeLeft
@@ -35,7 +38,7 @@ from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)
 
-__all__ = ["TTL_S", "Members", "NameTaken", "NodeRecord", "Status", "View", "decode_node"]
+__all__ = ["TTL_S", "Members", "NameTaken", "NodeRecord", "Status", "View", "decode_node", "living"]
 
 TTL_S = 5
 BEATS = 0.3
@@ -158,6 +161,8 @@ class Members:
         self._view = View(ttl_s)
         self._names: tuple[str, ...] = ()
         self._first_beat = 0
+        self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least: from what we heard
+        self._highest = 0
         self._is_synced = False
         self._misfits: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -199,28 +204,42 @@ class Members:
                 await self._leave()
 
     async def _follow(self, task_status: TaskStatus[None]) -> None:
+        """Take what comes; what is there at first only when all of it is known, our own first beat among it."""
+        present: list[Change[bytes]] = []
         async with self._bucket.watch(">") as changes:
             async for change in changes:
                 if not isinstance(change, Synced):
-                    self._take(change)
-                elif not self._is_synced:
+                    present.append(change)
+                if self._is_synced or isinstance(change, Synced):
+                    self._take_all(present)
+                    present.clear()
+                if isinstance(change, Synced) and not self._is_synced:
                     self._is_synced = True
                     task_status.started()
 
-    def _take(self, change: Change[bytes]) -> None:
-        """An expired or deleted record is no news: the beats that stay out are."""
-        if change.entry is None:
-            return
-        record = self._decoded(change.key, change.entry.value)
+    def _take_all(self, changes: Sequence[Change[bytes]]) -> None:
+        """Take changes, but for records of the dead: those that are neither new nor as fresh as a beat has to be. An
+        expired or deleted record is no news: the beats that stay out are."""
+        entries = [change.entry for change in changes if change.entry is not None]
+        known = self._highest if self._is_synced else math.inf
+        self._highest = max([self._highest, *(entry.revision for entry in entries)])
+        at_ms = monotonic_s() * 1000
+        self._ahead_ms = max([self._ahead_ms, *(entry.stored_ms - at_ms for entry in entries)])
+        for entry in entries:
+            if entry.revision > known or is_fresh(entry.stored_ms, at_ms + self._ahead_ms, self._ttl_s):
+                self._take(entry)
+
+    def _take(self, entry: Entry[bytes]) -> None:
+        record = self._decoded(entry.key, entry.value)
         if record is None:
             return
-        self._check_name(record, change.entry.revision)
+        self._check_name(record, entry.revision)
         if record.is_leaving:
             gone = self._view.leave(record.node)
             self._gone([] if gone is None else [gone])
             return
         before = self._view.live().get(record.node)
-        if self._view.hear(record, change.entry.revision, monotonic_s()):
+        if self._view.hear(record, entry.revision, monotonic_s()):
             self._came(record)
         elif before is not None and _place(before) != _place(record):
             self._notify()
@@ -319,6 +338,24 @@ class Members:
             await self._write(is_leaving=True)
         except StreamError as error:
             log.debug("node.left_unsaid", extra=fields(error=str(error)))
+
+
+def is_fresh(stored_ms: int, now_ms: float, ttl_s: float = TTL_S) -> bool:
+    """True if a record that was stored then is a living node's, both by the server's clock."""
+    return now_ms - stored_ms <= ttl_s * 1000
+
+
+async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
+    """Return the records of the nodes that live, for who reads once. What does not decode is nobody's. Raises NoStream,
+    Disconnected."""
+    entries, now_ms = await bucket.entries(), await bucket.server_now_ms()
+    found: list[NodeRecord] = []
+    for entry in entries:
+        with suppress(MalformedMessage):
+            record = decode_node(entry.key, entry.value)
+            if not record.is_leaving and is_fresh(entry.stored_ms, now_ms):
+                found.append(record)
+    return found
 
 
 def decode_node(key: str, value: bytes) -> NodeRecord:

@@ -13,7 +13,7 @@ import msgspec
 
 from actors.events import outgoing_event
 from actors.ledgers import BrokenLedger, Contended, MissingLedger, open_ledgers, read_ledger
-from actors.membership import decode_node
+from actors.membership import living
 from actors.model.ledger import Ledger
 from actors.model.settings import FetchSettings
 from actors.model.steering import NotPossible
@@ -29,7 +29,7 @@ from platforms.registry import make_adapter
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.entries import Entry
-from streams.errors import MalformedMessage, MalformedSubject
+from streams.errors import MalformedSubject
 from streams.messages import FetchEvent
 from streams.publisher import Publisher
 from streams.subjects import check_token
@@ -132,14 +132,8 @@ class Records:
 
     async def node_names(self, role: str) -> list[str]:
         """Return the names of the live nodes with a role, as their own records tell; no roles are all roles."""
-        names = []
-        for entry in await self.session.bucket("NODES").entries():
-            try:
-                node = decode_node(entry.key, entry.value)
-                names += [] if node.is_leaving or (node.roles and role not in node.roles) else [entry.key]
-            except MalformedMessage:
-                continue  # nodes do not take it for one of them either
-        return names
+        nodes = await living(self.session.bucket("NODES"))
+        return [node.node for node in nodes if not node.roles or role in node.roles]
 
     # ---- changing
 

@@ -17,6 +17,7 @@ from streams.entries import Change, Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader
+from streams.log import milliseconds_of
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
 from streams.snapshot import last_of_each
@@ -51,7 +52,8 @@ class Bucket(Generic[T]):
             raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
         if found is None or _is_deleted(found.headers):
             return None
-        return Entry(key, found.payload, found.seq, self._codec.decode)
+        stored_ms = milliseconds_of(found.time)
+        return Entry(key, found.payload, found.seq, self._codec.decode, stored_ms=stored_ms)
 
     async def entries(self, pattern: str = ">", *, timeout_s: float = 30.0) -> list[Entry[T]]:
         """Return all entries whose keys match, in the order of their keys.
@@ -142,6 +144,11 @@ class Bucket(Generic[T]):
         revision, headers = last
         return revision if _is_deleted(headers) else None
 
+    async def server_now_ms(self) -> int:
+        """Return the time by the clock that `stored_ms` comes from, a moment ago. Raises NoStream, Disconnected."""
+        answer = await self._connection.api(f"STREAM.INFO.{self._stream}")
+        return milliseconds_of(answer["ts"])
+
     # ---- one read
 
     async def _read_all(self, pattern: str, timeout_s: float) -> list[Entry[T]]:
@@ -164,7 +171,8 @@ class Bucket(Generic[T]):
         if _is_deleted(headers):
             return None
         key = headers["Nats-Subject"].removeprefix(self._prefix)
-        return Entry(key, answer.payload, int(headers["Nats-Sequence"]), self._codec.decode)
+        stored_ms = milliseconds_of(headers["Nats-Time-Stamp"])
+        return Entry(key, answer.payload, int(headers["Nats-Sequence"]), self._codec.decode, stored_ms=stored_ms)
 
 
 def _is_deleted(headers: Mapping[str, str]) -> bool:

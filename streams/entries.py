@@ -19,14 +19,18 @@ _UNSET: Any = object()
 
 
 class Entry(Generic[T]):
-    """A value as stored. `raw` is its bytes, `revision` its sequence in the bucket (compare-and-set takes it)."""
+    """A value as stored. `raw` is its bytes, `revision` its sequence in the bucket (compare-and-set takes it),
+    `stored_ms` when it was, by the server's clock."""
 
-    __slots__ = ("_decode", "_value", "key", "raw", "revision")
+    __slots__ = ("_decode", "_value", "key", "raw", "revision", "stored_ms")
 
-    def __init__(self, key: str, raw: bytes, revision: int, decode: Callable[[bytes], T]) -> None:
+    def __init__(
+        self, key: str, raw: bytes, revision: int, decode: Callable[[bytes], T], *, stored_ms: int = 0
+    ) -> None:
         self.key = key
         self.raw = raw
         self.revision = revision
+        self.stored_ms = stored_ms
         self._decode = decode
         self._value: T = _UNSET
 

@@ -23,6 +23,7 @@ __all__ = [
     "extent_of",
     "last_entries",
     "last_entry",
+    "milliseconds_of",
     "next_entry",
     "purge_subject",
     "read_log",
@@ -131,7 +132,7 @@ async def _asked_of_leader(
     connection: Connection, stream: str, asked: dict[str, object], timeout_s: float
 ) -> LogEntry | None:
     found = await get_of_leader(connection, stream, asked, timeout_s=timeout_s)
-    return found and LogEntry(found.seq, found.subject, _milliseconds(found.time), found.payload)
+    return found and LogEntry(found.seq, found.subject, milliseconds_of(found.time), found.payload)
 
 
 async def delete_entry(connection: Connection, stream: str, seq: int) -> bool:
@@ -162,18 +163,18 @@ async def count_of(connection: Connection, stream: str, subject: str) -> int:
 async def extent_of(connection: Connection, stream: str) -> Extent:
     """Return what the stream holds now. Raises NoStream."""
     state = (await connection.api(f"STREAM.INFO.{stream}"))["state"]
-    first_ms = _milliseconds(state["first_ts"]) if state["messages"] else 0
+    first_ms = milliseconds_of(state["first_ts"]) if state["messages"] else 0
     return Extent(state["messages"], state["first_seq"], state["last_seq"], first_ms)
 
 
 def entry_of(message: Message) -> LogEntry:
     """Return what a direct get answers with."""
     headers = message.headers
-    stored_ms = _milliseconds(headers["Nats-Time-Stamp"])
+    stored_ms = milliseconds_of(headers["Nats-Time-Stamp"])
     return LogEntry(int(headers["Nats-Sequence"]), headers["Nats-Subject"], stored_ms, message.payload)
 
 
-def _milliseconds(text: str) -> int:
+def milliseconds_of(text: str) -> int:
     """Return a time as the server writes it (RFC 3339, up to nanoseconds) in whole milliseconds."""
     moment = datetime.fromisoformat(text) - datetime(1970, 1, 1, tzinfo=UTC)
     return (moment.days * 86_400 + moment.seconds) * 1000 + moment.microseconds // 1000

@@ -220,7 +220,9 @@ class Watch(Generic[T]):
             self._known[key] = numbers.revision
             if block is not None and b"\nNats-TTL:" in block:
                 self._expect_expiry(key, numbers, ttl_of(parse_headers(block).get("Nats-TTL", "")))
-            self._ready.append(Change(key, Entry(key, payload, numbers.revision, self._decode)))
+            self._ready.append(
+                Change(key, Entry(key, payload, numbers.revision, self._decode, stored_ms=numbers.stored_ms))
+            )
         if not self._is_synced and numbers.pending == 0:
             self._synced()
 

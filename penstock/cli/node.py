@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from actors.membership import NodeRecord, decode_node
+from actors.membership import NodeRecord, living
 from actors.settings_desk import Seeded, seed_levels
 from penstock.cli.call import Call, command
 from penstock.cli.output import moment
@@ -16,7 +16,6 @@ from penstock.cli.settings import seed_of
 from penstock.config import origin_of
 from penstock.logs import set_up_logs
 from streams.clock import now_ms
-from streams.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from streams.connection import Connection
@@ -192,8 +191,7 @@ def _seeded(told: Seeded | None) -> dict[str, list[str]] | None:
 async def _nodes(call: Call) -> None:
     """List the nodes that live, their duties, and how their actors fare."""
     async with call.session() as session:
-        entries = await session.bucket("NODES").entries()
-    records = [record for entry in entries if (record := _living(entry.key, entry.value)) is not None]
+        records = await living(session.bucket("NODES"))
     call.out.table(
         ["node", "zone", "labels", "roles", "platforms", "since", "load", "version", "actors"],
         [_row(record) for record in records],
@@ -204,14 +202,6 @@ async def _nodes(call: Call) -> None:
             if actor.last_error:
                 call.out.say(f"{record.node}: {actor.name} {actor.status}, failed {actor.failures}: {actor.last_error}")
     call.out.result([msgspec.to_builtins(record) for record in records])
-
-
-def _living(key: str, value: bytes) -> NodeRecord | None:
-    try:
-        record = decode_node(key, value)
-    except MalformedMessage:
-        return None
-    return None if record.is_leaving else record
 
 
 def _row(record: NodeRecord) -> list[Any]:

@@ -9,7 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from actors.membership import Members, NameTaken, NodeRecord, Status
+from actors.membership import TTL_S as TTL_S_OF_ALL
+from actors.membership import Members, NameTaken, NodeRecord, Status, living
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
@@ -102,6 +103,60 @@ async def test_a_node_whose_beats_stay_out_is_dropped_after_the_ttl(server: Embe
         await a.sees("a", "dead")
         await a.sees("a")
         assert anyio.current_time() - started_s >= TTL_S
+        tasks.cancel_scope.cancel()
+
+
+async def a_ghost(node: Node, ttl_s: float) -> None:
+    """Put a record that nobody renews and that never expires, as one that had expired can stand there again after its
+    server was killed; return when no node would live by it."""
+    stored = await node.bucket.put("ghost", msgspec.json.encode(NodeRecord(node="ghost", run="x")))
+    entry = await node.bucket.get("ghost")
+    assert entry is not None
+    assert (entry.revision, entry.stored_ms > 0) == (stored, True)
+    with anyio.fail_after(30):
+        while await node.bucket.server_now_ms() <= entry.stored_ms + ttl_s * 1000:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_node_that_starts_takes_no_record_of_the_dead_for_a_node(
+    server: EmbeddedServer, ready: Namespace
+) -> None:
+    async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
+        await a_ghost(a, TTL_S)
+        await tasks.start(a.members.run)
+        assert a.members.names() == ("a",)
+        await tasks.start(b.members.run)
+        assert b.members.names() == ("a", "b")
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_record_of_the_dead_that_is_told_again_after_a_restart_of_the_server_is_no_node(
+    tmp_path: Path, namespace: Namespace
+) -> None:
+    async with embedded_server(tmp_path) as server, node(server, namespace, "a") as a:
+        async with connect(server.url, name="init", namespace=namespace) as connection:
+            await apply(connection, wanted(namespace, profile="fast"))
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(a.members.run)
+            await a_ghost(a, TTL_S)
+            await a.sees("a")
+            told = [event for event in a.events if isinstance(event, NodeJoined)]
+            await server.kill()
+            await server.restart()
+            async with node(server, namespace, "b") as b:
+                await tasks.start(b.members.run)
+                await a.sees("a", "b")  # by now all was read anew
+            assert [event.node for event in told] == ["ghost"]
+            assert [event.node for event in a.events if isinstance(event, NodeJoined)] == ["ghost", "b"]
+            tasks.cancel_scope.cancel()
+
+
+async def test_who_reads_once_is_told_of_the_living_alone(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(server, ready, "a") as a, anyio.create_task_group() as tasks:
+        await a.bucket.put("junk", b"{")
+        await a_ghost(a, TTL_S_OF_ALL)
+        await tasks.start(a.members.run)
+        assert [record.node for record in await living(a.bucket)] == ["a"]
         tasks.cancel_scope.cancel()
 
 

@@ -6,6 +6,7 @@ import anyio
 import msgspec
 import pytest
 
+from actors.membership import NodeRecord
 from actors.model.ledger import Ledger, first_ledger
 from actors.sources import SourceKey, SourceRecord
 from penstock.sources import Added, Wanted, add
@@ -182,6 +183,16 @@ async def test_a_source_is_paused_and_resumed(cli: CommandLine) -> None:
     assert resumed["ledger"]["state"] == "running"
     shown = (await cli("sources", "show", "mall/s1", "--json")).ok().json()
     assert [(each["kind"], each["by"]) for each in shown["events"]] == [("source_resumed", "kim")]
+
+
+async def test_a_node_that_ended_long_ago_tends_no_source(cli: CommandLine) -> None:
+    """Its record stands there: after a kill of the server such records can show again."""
+    (await cli(*ADD)).ok()
+    await cli.records.session.bucket("NODES").put("ghost", msgspec.json.encode(NodeRecord(node="ghost", run="x")))
+    with anyio.fail_after(60):
+        while (await cli("sources", "list", "--json")).ok().json()[0]["node"]:
+            pass
+    assert (await cli("nodes", "--json")).ok().json() == []
 
 
 async def test_rewinds_and_backfills_take_moments_as_people_write_them(cli: CommandLine) -> None:
