@@ -7,7 +7,7 @@ the later one is decided anew on what the first one stored. A repeat stores noth
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 from msgspec import Struct
@@ -16,8 +16,9 @@ from actors.model.setting_table import SETTINGS
 from actors.model.setting_values import BadSetting, nearest
 from actors.model.settings import LevelValues, as_level, check_level
 from actors.secrets import looks_secret
-from actors.settings_history import Earlier
+from actors.settings_history import History
 from actors.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_named
+from actors.settings_replay import Kept, newest_together
 from actors.settings_watch import LiveSettings
 from actors.supervisor import one_error
 from streams.bucket import Bucket
@@ -34,20 +35,21 @@ Effects = Mapping[str, Mapping[str, tuple[object, object]]]
 
 class Stored(Struct, frozen=True):
     """What stands in the bucket: the levels in force, the revision of each key, why some stored ones are not in force,
-    the sources that there are or that have a level, and those of them that are there."""
+    the sources that there are or that have a level, those of them that are there, and each key's newest value."""
 
     levels: Levels
     revisions: Mapping[str, int]
     broken: Mapping[str, str]
     sources: Sequence[LevelName]
     added: frozenset[LevelName]
+    newest: Sequence[Kept]
 
 
 class Desk(Struct, frozen=True):
-    """Where the settings lie: their bucket, and how to read a key's earlier values."""
+    """Where the settings lie: their bucket, and how to read all that it keeps of them."""
 
     bucket: Bucket[bytes]
-    earlier: Callable[[str], Awaitable[list[Earlier]]]
+    history: History
 
 
 class Changed(Struct, frozen=True):
@@ -68,7 +70,7 @@ class Seeded(Struct, frozen=True):
 
 async def read_stored(desk: Desk) -> Stored:
     """Read every level as a node does, and the sources that there are. Raises StreamError."""
-    live = LiveSettings(desk.bucket, clock=SYSTEM, earlier=desk.earlier)
+    live = LiveSettings(desk.bucket, clock=SYSTEM, history=desk.history)
     with one_error():
         async with anyio.create_task_group() as tasks:
             await tasks.start(live.run)
@@ -77,7 +79,7 @@ async def read_stored(desk: Desk) -> Stored:
     added = frozenset(LevelName(key[1], key[2]) for key in records if len(key) == 3)
     sources = added | {name for name in live.levels.names() if name.source}
     broken = {refusal.key: refusal.reason for refusal in live.refused()}
-    return Stored(live.levels, live.revisions(), broken, sorted(sources), added)
+    return Stored(live.levels, live.revisions(), broken, sorted(sources), added, live.newest())
 
 
 async def change_level(
@@ -127,9 +129,22 @@ def _decide(
     if name in stored.added and values.get("start") not in (None, before.get("start")):
         raise _begun(name, values["start"])
     check_level(after, name.level, now_ms=now_ms if "start" in values else None)
-    levels = stored.levels.with_level(name, after)
+    levels = _levels_with(stored, name, after)
     below = [name, *(source for source in stored.sources if source != name and name.covers(source))]
     return Changed(name, before, after, _effects(stored, levels, below))
+
+
+def _levels_with(stored: Stored, name: LevelName, values: LevelValues) -> Levels:
+    """Return the levels in force after the change. It has to fit those in force, or else all that stands there, which
+    is then in force as well: an earlier value of another level that is broken must not keep this one from its mend."""
+    try:
+        return stored.levels.with_level(name, values)
+    except BadSetting:
+        others = (kept for kept in stored.newest if kept.key != name.key)
+        together = newest_together([*others, Kept(0, name.key, _encode(values))])
+        if together is None:
+            raise
+        return together.levels
 
 
 def _begun(name: LevelName, start: object) -> BadSetting:

@@ -5,9 +5,9 @@ In: `fetch.default`, `fetch.<platform>`, `fetch.<platform>.<source>`, written by
 levels in force, in memory; the bucket is the truth.
 
 A level that does not parse, or does not fit together with the others at every source below it, is refused as a whole:
-the last good one stays in force, a log line and an event say what is wrong, and the refused one is tried again when
-another level changes. A node that starts while a bad value stands there looks for the last good one among the key's
-earlier revisions, so that it follows the same settings as the nodes that saw them pass.
+the last good one stays in force, a log line and an event say what is wrong. What is in force is told from what is
+stored alone, never from what this node saw before (`settings_replay`), so that nodes that were there and nodes that
+start later hold the same.
 
 A change is in force within `GAP_S` of its arrival; changes that come faster are taken together, so a flapping key costs
 a few recomputations a second. Slices that are open keep the windows that they were cut with: a window is never computed
@@ -15,17 +15,17 @@ from settings again. Repeats and re-reads after a reconnect bring known revision
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 
 import anyio
 from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from actors.logs import fields
-from actors.model.setting_values import BadSetting
-from actors.model.settings import FetchSettings, LevelValues, parse_level
-from actors.settings_history import Earlier
-from actors.settings_levels import LevelName, Levels, UnknownLevel, level_of_key
+from actors.model.settings import FetchSettings
+from actors.settings_history import History
+from actors.settings_levels import LevelName, Levels
+from actors.settings_replay import InForce, Kept, newest_together, replayed
 from actors.sources import SourceKey
 from streams.bucket import Bucket, Entry, Synced
 from streams.clock import Clock
@@ -66,17 +66,17 @@ class LiveSettings:
         bucket: Bucket[bytes],
         *,
         clock: Clock,
-        earlier: Callable[[str], Awaitable[list[Earlier]]],
+        history: History,
         tell: Callable[[FetchEvent], None] = lambda _event: None,
     ) -> None:
         self._bucket = bucket
         self._clock = clock
-        self._earlier = earlier
+        self._history = history
         self._tell = tell
         self._levels = Levels()
         self._last: dict[str, _Stored] = {}
-        self._judged: dict[str, int] = {}
-        self._waiting: dict[str, _Stored] = {}
+        self._judged: Mapping[str, int] = {}
+        self._waiting: set[str] = set()
         self._refused: dict[str, Refusal] = {}
         self._told: dict[SourceKey, FetchSettings] = {}
         self._listeners: list[Callable[[SourceKey], None]] = []
@@ -95,7 +95,7 @@ class LiveSettings:
         key = LevelName(platform, source).key
         stored = self._last.get(key)
         seen = stored.revision if stored is not None else 0
-        return seen >= revision and (key not in self._waiting or key in self._refused)
+        return seen >= revision and key not in self._waiting
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> None:
         """Call `listener` with each source (or platform, with an empty source) that `current` was asked for and whose
@@ -111,6 +111,10 @@ class LiveSettings:
         """Return the revision of each stored key that `levels` and `refused` speak of; one that arrived since and waits
         for its turn is not among them, or a compare-and-set would overwrite what nobody looked at."""
         return {key: revision for key, revision in self._judged.items() if revision}
+
+    def newest(self) -> list[Kept]:
+        """Return what stands in the bucket now, in force or not."""
+        return [Kept(stored.revision, key, stored.text) for key, stored in self._last.items()]
 
     def refused(self) -> tuple[Refusal, ...]:
         """Return the stored levels that are not in force."""
@@ -146,68 +150,35 @@ class LiveSettings:
         stored = _Stored(entry.revision, entry.value) if entry else _Stored(0, None)
         if self._last.get(key) == stored:
             return
-        self._last[key] = self._waiting[key] = stored
-        if stored.text is None and key in self._refused and not _is_level(key):
-            del self._waiting[key], self._refused[key]
+        self._last[key] = stored
+        self._waiting.add(key)
 
     async def _next_apply(self) -> None:
-        """Wait for news; put in force what fits, in the order of its revisions, and refuse the rest."""
+        """Wait for news, and put in force what is to be."""
         await self._wake.wait()
         self._wake = anyio.Event()
-        for refusal in self._settle():
-            known = self._refused.get(refusal.key)
-            if known is None or known.revision != refusal.revision:
-                await self._refuse(refusal)
+        changed = sorted(self._waiting)
+        found = await self._in_force()
+        self._levels, self._judged = found.levels, found.newest
+        self._waiting.difference_update(changed)
+        accepted = [key for key in changed if key not in found.refused]
+        if accepted:
+            log.info("settings.changed", extra=fields(count=len(accepted), keys=accepted[:MOST_NAMED]))
+        before = self._refused
+        self._refused = {key: Refusal(key, found.newest[key], why) for key, why in found.refused.items()}
+        for key, refusal in self._refused.items():
+            if key not in before or before[key].revision != refusal.revision:
+                self._refuse(refusal)
         self._notify()
 
-    def _settle(self) -> list[Refusal]:
-        """Accept what can be accepted; return why the rest cannot."""
-        accepted: dict[str, int] = {}
-        self._judged.update({key: stored.revision for key, stored in self._waiting.items()})
-        while True:
-            left = len(self._waiting)
-            why: list[Refusal] = []
-            for key, stored in sorted(self._waiting.items(), key=lambda item: item[1].revision):
-                try:
-                    self._accept(key, stored.text)
-                except (BadSetting, UnknownLevel) as error:
-                    why.append(Refusal(key, stored.revision, str(error)))
-                else:
-                    del self._waiting[key]
-                    self._refused.pop(key, None)
-                    accepted[key] = stored.revision
-            if not why or len(self._waiting) == left:
-                if accepted:
-                    log.info("settings.changed", extra=fields(count=len(accepted), keys=sorted(accepted)[:MOST_NAMED]))
-                return why
+    async def _in_force(self) -> InForce:
+        return newest_together(self.newest()) or replayed(await self._history())
 
-    def _accept(self, key: str, text: bytes | None) -> None:
-        name = level_of_key(key)
-        values: LevelValues | None = None if text is None else parse_level(text, name.level)
-        self._levels = self._levels.with_level(name, values)
-
-    async def _refuse(self, refusal: Refusal) -> None:
-        """Tell what is wrong, and keep the last good value, if it was never seen the one in the key's history."""
+    def _refuse(self, refusal: Refusal) -> None:
+        """Tell what is wrong."""
         key, revision, reason = refusal.key, refusal.revision, refusal.reason
-        last_good = await self._look_back(key)
-        self._refused[key] = refusal
-        in_force = "as before" if last_good is None else f"revision {last_good}" if last_good else "nothing"
-        log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason, in_force=in_force))
+        log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason))
         self._tell(SettingsRefused(key=key, revision=revision, at_ms=self._clock.now_ms(), reason=reason))
-
-    async def _look_back(self, key: str) -> int | None:
-        """Return the revision of the key's history that is in force now; None if one is already, 0 if there is none."""
-        if not _is_level(key):
-            return 0
-        if level_of_key(key) in self._levels.names():
-            return None
-        for earlier in await self._earlier(key):
-            try:
-                self._accept(key, earlier.text)
-            except BadSetting:
-                continue
-            return earlier.revision
-        return 0
 
     def _notify(self) -> None:
         for source, before in list(self._told.items()):
@@ -216,11 +187,3 @@ class LiveSettings:
             if after is not before and after != before:
                 for listener in self._listeners:
                     listener(source)
-
-
-def _is_level(key: str) -> bool:
-    try:
-        level_of_key(key)
-    except UnknownLevel:
-        return False
-    return True

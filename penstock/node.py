@@ -9,7 +9,7 @@ import anyio
 
 from actors.events import Events
 from actors.membership import Members, NodeRecord, Status
-from actors.settings_history import earlier_values
+from actors.settings_history import kept_values
 from actors.settings_watch import LiveSettings
 from actors.store_watch import StoreWatch
 from actors.supervisor import ActorSpec, Policy
@@ -78,7 +78,7 @@ async def open_node(
         settings = LiveSettings(
             bucket("SETTINGS"),
             clock=SYSTEM,
-            earlier=earlier_values(connection, namespace.bucket("SETTINGS")),
+            history=kept_values(connection, namespace.bucket("SETTINGS")),
             tell=events.tell,
         )
         members = Members(

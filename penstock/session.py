@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actors.settings_desk import Desk
-from actors.settings_history import earlier_values
+from actors.settings_history import kept_values
 from penstock.config import Config
 from penstock.errors import StartFailed, UsageError
 from streams.bucket import Bucket
@@ -45,7 +45,7 @@ class Session:
     def settings_desk(self) -> Desk:
         """Return where settings are changed."""
         name = self.namespace.bucket("SETTINGS")
-        return Desk(self.bucket("SETTINGS"), earlier_values(self.connection, name))
+        return Desk(self.bucket("SETTINGS"), kept_values(self.connection, name))
 
     def bucket(self, short: str) -> Bucket[bytes]:
         """Return a bucket of the namespace, its values as bytes."""

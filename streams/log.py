@@ -4,8 +4,9 @@ Direct gets ask for the next messages from a sequence on, so nothing is left beh
 anywhere, and its memory is one page. What is stored while one reads is read too; what is deleted is left out.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from streams.connection import Connection
@@ -27,6 +28,7 @@ __all__ = [
     "next_entry",
     "purge_subject",
     "read_log",
+    "read_messages",
 ]
 
 PAGE = 256
@@ -34,6 +36,7 @@ MOST_LAST = 1024
 PAGE_BYTES = 2 * 1024 * 1024
 """Of one answer, and a message more at the most: over a slow link it is there long before TIMEOUT_S."""
 TIMEOUT_S = 15.0
+FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 _GONE = (10037, 10043, 10057)
 """No message found, sequence not found, and what a delete in an emptied stream ends with."""
 
@@ -70,11 +73,25 @@ async def read_log(
 
     `page` messages are in memory at most; `timeout_s` is for one page. Raises NoStream, Disconnected."""
     begin: dict[str, object] = {"seq": start_seq} if start_ms is None else {"start_time": _server_time(start_ms)}
+    async for message in read_messages(connection, stream, subject, begin=begin, page=page, timeout_s=timeout_s):
+        yield entry_of(message)
+
+
+async def read_messages(
+    connection: Connection,
+    stream: str,
+    subject: str,
+    *,
+    begin: Mapping[str, object] = FROM_THE_FIRST,
+    page: int = PAGE,
+    timeout_s: float = TIMEOUT_S,
+) -> AsyncIterator[Message]:
+    """Yield the messages themselves, with their headers; as `read_log`, from the place that `begin` names."""
     while True:
         request = {**begin, "next_by_subj": subject, "batch": page, "max_bytes": PAGE_BYTES}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         for message in messages:
-            yield entry_of(message)
+            yield message
         if end.status == NONE or not messages or end.headers.get("Nats-Num-Pending", "0") == "0":
             return
         begin = {"seq": int(messages[-1].headers["Nats-Sequence"]) + 1}

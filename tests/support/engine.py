@@ -18,7 +18,7 @@ from actors.events import Events
 from actors.ledgers import BrokenLedger, open_ledgers
 from actors.membership import Members, NodeRecord
 from actors.model.ledger import Ledger, first_ledger
-from actors.settings_history import earlier_values
+from actors.settings_history import kept_values
 from actors.settings_watch import LiveSettings
 from actors.sources import SourceKey, SourceRecord
 from actors.supervisor import ActorSpec, Supervisor
@@ -92,7 +92,7 @@ async def running_node(
     settings = LiveSettings(
         Bucket(connection, publisher, buckets["SETTINGS"], bytes),
         clock=SYSTEM,
-        earlier=earlier_values(connection, buckets["SETTINGS"]),
+        history=kept_values(connection, buckets["SETTINGS"]),
         tell=events.tell,
     )
     members = Members(

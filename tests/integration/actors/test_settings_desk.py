@@ -8,7 +8,7 @@ import pytest
 
 from actors.model.setting_values import BadSetting
 from actors.settings_desk import Changed, Desk, change_level, read_stored, seed_levels
-from actors.settings_history import earlier_values
+from actors.settings_history import kept_values
 from actors.settings_levels import DEFAULT, LevelName, UnknownLevel
 from streams.bucket import Bucket
 from streams.clock import now_ms
@@ -25,7 +25,7 @@ async def desk(connection: Connection) -> AsyncIterator[Desk]:
     await apply(connection, wanted(connection.namespace, profile="fast"))
     name = connection.namespace.bucket("SETTINGS")
     async with Publisher(connection) as publisher:
-        yield Desk(Bucket(connection, publisher, name, bytes), earlier_values(connection, name))
+        yield Desk(Bucket(connection, publisher, name, bytes), kept_values(connection, name))
 
 
 async def put(desk: Desk, name: LevelName, *unset: str, **values: object) -> Changed:
@@ -105,6 +105,20 @@ async def test_a_broken_level_is_only_written_anew_on_purpose(desk: Desk) -> Non
     await change_level(desk, MALL, values={"retries": 7}, now_ms=now_ms(), is_replaced=True)
     stored = await read_stored(desk)
     assert (stored.broken, stored.levels.values(MALL)) == ({}, {"retries": 7})
+
+
+async def test_a_level_is_mended_though_another_one_is_broken_as_well(desk: Desk) -> None:
+    """What is in force of the other one is a value that was written over: it must not keep this one from its mend."""
+    await put(desk, DEFAULT, slice="5m")
+    await put(desk, MALL, overlap_before="2m")
+    await desk.bucket.put("fetch.default", b'{"slice":"20s"}')  # does not fit with the platform's overlap
+    assert list((await read_stored(desk)).broken) == ["fetch.default"]
+    await desk.bucket.put("fetch.mall", b"{")
+    assert (await read_stored(desk)).levels.settings(MALL).slice_ms == 300_000
+    for name in (MALL, DEFAULT):
+        await change_level(desk, name, values={"slice": "90s"}, now_ms=now_ms(), is_replaced=True, is_ahead=True)
+    stored = await read_stored(desk)
+    assert (stored.broken, stored.levels.settings(MALL).slice_ms) == ({}, 90_000)
 
 
 async def test_a_platform_or_source_that_nobody_added_is_refused_unless_on_purpose(desk: Desk) -> None:

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actors.settings_history import earlier_values
+from actors.settings_history import kept_values
 from actors.settings_levels import DEFAULT, LevelName
 from actors.settings_watch import LiveSettings
 from actors.sources import SourceKey
@@ -36,7 +36,7 @@ class Follower:
         self.events: list[FetchEvent] = []
         self.changes: list[SourceKey] = []
         self.news = anyio.Event()
-        self.live = LiveSettings(self.bucket, clock=SYSTEM, earlier=earlier_values(connection, name), tell=self._tell)
+        self.live = LiveSettings(self.bucket, clock=SYSTEM, history=kept_values(connection, name), tell=self._tell)
         self.live.on_change(self._changed)
 
     def _tell(self, event: FetchEvent) -> None:
@@ -175,6 +175,51 @@ async def test_a_node_that_starts_later_finds_the_last_good_value_in_the_history
         await tasks.start(a.live.run)
         assert a.retries() == 7
         assert a.refused == ["fetch.mall"]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        [(MALL, '{"slice":"10s"}'), (MALL, None), (MALL, "{")],
+        [(MALL, '{"slice":"10s"}'), (MALL, '{"slice":"45s"}'), (ONE, '{"overlap_before":"40s"}'), (MALL, "{")],
+        [(ONE, '{"slice":"5s"}'), (DEFAULT, '{"overlap_before":"30s"}'), (MALL, "{"), (ONE, None)],
+        [(DEFAULT, '{"slice":"5m"}'), (MALL, '{"overlap_before":"2m"}'), (DEFAULT, None), (DEFAULT, "{")],
+        [(DEFAULT, '{"slice":"5m"}'), (ONE, '{"overlap_before":"2m"}'), (DEFAULT, None)],
+        [(MALL, '{"slice":"45s"}'), *[(MALL, f'{{"slice":{number}}}') for number in range(12)]],
+        [(MALL, '{"slice":"10s","overlap_before":"1s"}'), (ONE, '{"overlap_before":"8s"}'), (MALL, '{"slice":"5s"}')],
+    ],
+)
+async def test_nodes_hold_the_same_whenever_they_started(
+    server: EmbeddedServer, ready: Namespace, writes: list[tuple[LevelName, str | None]]
+) -> None:
+    async with (
+        follower(server, ready) as first,
+        follower(server, ready) as second,
+        follower(server, ready) as last,
+        anyio.create_task_group() as tasks,
+    ):
+        await tasks.start(first.live.run)
+        for number, (name, text) in enumerate(writes, start=1):
+            if text is None:
+                await first.bucket.delete(name.key)
+            else:
+                await first.set(name, text)
+            if number == len(writes) // 2:
+                await tasks.start(second.live.run)
+        mark = await first.set(LevelName("mark"), retries=1)
+        await tasks.start(last.live.run)
+        held = []
+        for node in (first, second, last):
+            with anyio.fail_after(30):
+                while not node.live.has_seen("mark", "", mark) or node.live.revisions().get("fetch.mark") != mark:
+                    await anyio.lowlevel.checkpoint()
+            names = (DEFAULT, MALL, ONE)
+            held.append(
+                ([node.live.levels.settings(name) for name in names], sorted(each.key for each in node.live.refused()))
+            )
+        assert held[0] == held[2]
+        assert held[1] == held[2]
         tasks.cancel_scope.cancel()
 
 
