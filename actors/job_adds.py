@@ -1,9 +1,14 @@
 """Adding jobs: one conditional publish each, sent without waiting for one another.
 
-Adding the same again is harmless by the default policy. What replaces a delayed job keeps away from the server's own
-firing of it: within a moment of that, it waits until it has passed, and decides by what it finds then.
+One add by one caller is one job, whoever repeats it. An add is known by its nonce, in the job, in what is written down
+of its end, and as the message's id in the server's memory (ADR 26). Where none of them can tell, the outcome is
+unknown.
+
+What replaces a delayed job keeps away from the server's own firing of it: within a moment of that, it waits until it
+has passed, and decides by what it finds then.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,9 +18,9 @@ from msgspec.structs import replace
 from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, SOON_MS, JobStream
-from actors.model.job_rules import SamePolicy, on_same_id
-from streams.errors import RevisionConflict, StreamError
-from streams.job_messages import Job, Outcome, State
+from actors.model.job_rules import is_same_add, on_same_id, past_of
+from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.job_messages import Job, OnSame, Outcome, State
 from streams.log import delete_entry
 from streams.moves import Move
 from streams.subjects import token_of
@@ -23,9 +28,15 @@ from streams.subjects import token_of
 __all__ = ["Clash", "JobAdds", "Stored"]
 
 
+LONGEST_AGE_S = 35.0
+"""Adds that were tried first so long ago are known by the server's memory of message ids; older ones by the job
+alone."""
+
+
 class Stored(NamedTuple):
-    """The job is there. `is_new`: we put it there; else the one that was there first stands, in `state`, and `is_same`
-    says whether its body is the same (None: it is over, and its body not known any more)."""
+    """The job is there, or was and is over by now (`state` is done). `is_new`: this add put it there, now or by an
+    earlier try; else the one that was there first stands, and `is_same` says whether its body is the same.
+    `has_replaced`: another one had to go, and a node may hold a copy of it."""
 
     id: str
     key: str
@@ -34,10 +45,11 @@ class Stored(NamedTuple):
     due_ms: int
     is_new: bool = True
     is_same: bool | None = True
+    has_replaced: bool = False
 
 
 class Clash(NamedTuple):
-    """The job was refused, because there is one of its id, in `state`."""
+    """The job was refused, because there is one of its id, in `state`; if that is done, its topic remembers it."""
 
     id: str
     key: str
@@ -53,13 +65,20 @@ class JobAdds:
         self._jobs = jobs
         self._reads = reads
 
-    async def add_many(self, adds: Sequence[tuple[Job, SamePolicy]]) -> list[Stored | Clash | StreamError]:
+    async def add_many(
+        self, adds: Sequence[tuple[Job, OnSame]], *, until_s: float = math.inf, age_s: float = 0.0
+    ) -> list[Stored | Clash | StreamError]:
         """Store jobs, sent without waiting for one another; return for each what became of it, in the same order.
 
-        A StreamError: not stored, except OutcomeUnknown, which may be; adding it again tells."""
+        Nothing is sent after `until_s` of the monotonic clock. `age_s`: how long ago the caller tried this first.
+        A StreamError: not stored, except OutcomeUnknown, which may be; adding it again under its nonce tells."""
+        if age_s > min(
+            LONGEST_AGE_S, self._jobs.connection.memory_age_s
+        ):  # the server may have forgotten the first try
+            return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
         now_ms = self._jobs.clock.now_ms()
-        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms) for job, _ in adds]
-        outcomes = await self._jobs.move_many(moves)
+        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=job.nonce) for job, _ in adds]
+        outcomes = await self._jobs.move_many(moves, until_s=until_s)
         reach("job.add")
         answers: list[Stored | Clash | StreamError] = [
             _stored(job, move, outcome) if isinstance(outcome, int) else outcome
@@ -70,7 +89,7 @@ class JobAdds:
             first = await self._first_ones([adds[at][0] for at in taken])
             for at in taken:
                 job, policy = adds[at]
-                answers[at] = await self._second_one(job, policy, first.get((job.topic, token_of(job.id))))
+                answers[at] = await self._second_one(job, policy, first.get((job.topic, token_of(job.id))), until_s)
         return answers
 
     async def _first_ones(self, jobs: Sequence[Job]) -> dict[tuple[str, str], Found]:
@@ -79,43 +98,66 @@ class JobAdds:
         except StreamError:
             return {}  # then each is asked for alone
 
-    async def _second_one(self, job: Job, policy: SamePolicy, found: Found | None) -> Stored | Clash | StreamError:
-        """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act."""
+    async def _second_one(
+        self, job: Job, policy: OnSame, found: Found | None, until_s: float, *, is_new: bool = True
+    ) -> Stored | Clash | StreamError:
+        """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
+        no earlier try of it can have been stored and forgotten."""
         answer: Stored | StreamError | None = None
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find_key(job.topic, token_of(job.id))
+                known = (found.job or found.done) if found else None
+                if found and known and is_same_add(job, known):
+                    is_same = _is_same(job, found) is not False
+                    return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
+                if not is_new:
+                    return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 match on_same_id(policy, found.state, _outcome(found)) if found else "replace":
                     case "keep" if found:
                         return _kept(job, found)
-                    case "refuse" if found:
+                    case "refuse" | "over" if found:
                         return _clash(job, found)
                 if found is None or not await self._reads.until_fired(found):
-                    answer = await self._take_place(job, found)
+                    answer = await self._take_place(job, found, until_s)
                     if not isinstance(answer, RevisionConflict):
                         return answer
             except StreamError as error:
-                return error
+                return error if answer is None else OutcomeUnknown(str(error), subject=job.id)
             found = None
-        return answer or RevisionConflict("its id keeps changing hands; add it again", subject=job.id)
+        if isinstance(answer, RevisionConflict) and not answer.is_after_retry:
+            return answer
+        return OutcomeUnknown("its id keeps changing hands", subject=job.id)
 
-    async def _take_place(self, job: Job, found: Found | None) -> Stored | StreamError:
+    async def _take_place(self, job: Job, found: Found | None, until_s: float) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found."""
-        expected, leaves = (found.seq, found.subject if found.state == "delayed" else "") if found else (0, "")
-        now_ms = self._jobs.clock.now_ms()
-        if found and found.state == "ready":
+        now_ms, known = self._jobs.clock.now_ms(), (found.job or found.done) if found else None
+        if known is not None:
+            job = replace(job, past=past_of(known, now_ms=now_ms))
+        is_ready = found is not None and found.state == "ready"
+        if is_ready:
             job = replace(job, due_ms=max(job.due_ms, now_ms + SOON_MS))
-        move = self._jobs.placed(job, expected=expected, now_ms=now_ms, leaves=leaves)
-        outcome = await self._jobs.move(move)
-        if isinstance(outcome, StreamError):
-            return outcome
+        move = self._jobs.placed(
+            job,
+            expected=found.seq if found else 0,
+            now_ms=now_ms,
+            leaves=found.schedule if found else "",
+            fires_ms=found.fires_ms if found else 0,
+            message_id=job.nonce,
+        )
+        seq = await self._jobs.move(move, until_s=until_s)
+        if isinstance(seq, StreamError):
+            return seq
         reach("job.replace")
-        if leaves and move.due_ms:
-            return _stored(job, move, await self._where_timers_look(job, move, outcome))
-        if found and not leaves:  # what was ready, or done, does not go by itself
-            await delete_entry(self._jobs.connection, self._jobs.name, found.seq)
-        return _stored(job, move, outcome)
+        if found is not None and found.state == "delayed" and move.due_ms:
+            seq = await self._where_timers_look(job, move, seq)
+        if found is not None and (is_ready or (found.state == "done" and not found.is_free)):
+            try:  # what was ready, or is remembered, does not go by itself
+                await delete_entry(self._jobs.connection, self._jobs.name, found.seq)
+            except StreamError as error:
+                return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
+        return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)
 
     async def _where_timers_look(self, job: Job, move: Move, seq: int) -> int:
         """Have a job that took the place of a delayed one on `delayed` again, where it could not go at once; return its
@@ -123,7 +165,8 @@ class JobAdds:
         now_ms = self._jobs.clock.now_ms()
         if move.subject == self._jobs.subject("delayed", job.topic, token_of(job.id)) or job.due_ms <= now_ms:
             return seq
-        outcome = await self._jobs.move(self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject))
+        again = self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject, fires_ms=move.due_ms)
+        outcome = await self._jobs.move(again)
         return outcome if isinstance(outcome, int) else seq
 
 

@@ -2,8 +2,8 @@
 
 A handler in a node runs a ready job by the delivery that it holds, and fetches a few ahead; one that was deleted
 meanwhile would still be run. So who deletes asks every node that serves the topic to drop its copies, and waits until
-all that live have answered, for a quarter of a second at most: a node that does not answer in that time is dead or cut
-off, and what it would still run is what it is running already.
+all that live have answered, for an ack wait at most: a node that does not answer in that time is dead, cut off, or
+stood still, and when it goes on it knows that it holds nothing any more.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from streams.frames import Message
 
 __all__ = ["Copies", "GoneAnswer", "GoneAsk"]
 
-LONGEST_S = 0.25
+LONGEST_S = 3.0
+"""A node that stood still for so long knows that it holds nothing any more (actors/job_worker/hold.py)."""
 
 
 class GoneAsk(msgspec.Struct, frozen=True):

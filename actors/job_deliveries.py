@@ -20,10 +20,11 @@ from actors.failpoints import reach
 from actors.job_letters import Burial, malformed_letter, write_letters
 from actors.job_stream import SOON_MS, JobStream
 from actors.logs import fields
-from actors.model.job_rules import came_back, noted, noted_once
+from actors.model.job_rules import came_back, kept_s, noted, noted_once, past_of
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import Job, JobDone, Outcome, encode_job
+from streams.job_messages import FREE_TOKEN, Job, JobDone, Outcome, encode_job
+from streams.log import last_entry
 from streams.message_ids import message_id
 from streams.messages import encode
 from streams.moves import Move
@@ -62,6 +63,12 @@ class JobDeliveries:
             moves.append((delivery, self._jobs.placed(later, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
+    async def stands(self, delivery: Delivery) -> bool:
+        """Return whether what was delivered is still the job's last message. Raises as `Connection.api`."""
+        thing = self._jobs.subject("*", *_names(delivery))
+        last = await last_entry(self._jobs.connection, self._jobs.name, thing)
+        return last is not None and last.seq == delivery.seq
+
     async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
         counts as an attempt only where a holder vanished with it: those before this one."""
@@ -72,10 +79,10 @@ class JobDeliveries:
             moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
-    async def finish_deliveries(self, deliveries: Sequence[Delivery], *, remember_s: int) -> list[Answer]:
-        """End jobs; their ids stay known for `remember_s` seconds. Without that an ack alone ends them."""
-        now_ms = self._jobs.clock.now_ms()
-        return await self._settle([(one, self._end(one, "", "finished", remember_s, now_ms)) for one in deliveries])
+    async def finish_deliveries(self, ended: Sequence[tuple[Delivery, Job]], *, remember_s: int) -> list[Answer]:
+        """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds; else the record is
+        there for repeats of the add alone. A job that leaves no trace is ended by an ack alone."""
+        return await self._settle([(one, self._end(one, job, "finished", remember_s)) for one, job in ended])
 
     async def bury_deliveries(
         self,
@@ -99,10 +106,7 @@ class JobDeliveries:
         answers: list[Answer] = [failure or False for failure in failures]
         reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
-        now_ms = self._jobs.clock.now_ms()
-        ends = [
-            (buried[at][0], self._end(buried[at][0], buried[at][1].id, outcome, BURIED_S, now_ms)) for at in written
-        ]
+        ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
         for at, answer in zip(written, await self._settle(ends, is_certain=True), strict=True):
             answers[at] = answer
         for (delivery, _, _), answer in zip(buried, answers, strict=True):
@@ -125,11 +129,14 @@ class JobDeliveries:
         except StreamError:
             delivery.forget()  # it comes again
 
-    def _end(self, delivery: Delivery, job_id: str, outcome: Outcome, remember_s: int, now_ms: int) -> Move:
+    def _end(self, delivery: Delivery, job: Job, outcome: Outcome, remember_s: int) -> Move:
         topic, key = _names(delivery)
-        done = JobDone(topic=topic, id=job_id or key, finished_ms=now_ms, outcome=outcome)
-        subject, thing = self._jobs.subject("done", topic, key), self._jobs.subject("*", topic, key)
-        return Move(subject, encode_job(done), thing, delivery.seq, ttl_s=max(1, remember_s))
+        now_ms = self._jobs.clock.now_ms()
+        past = past_of(job, now_ms=now_ms)
+        done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past)
+        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
+        ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
+        return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)
 
     async def _settle(self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False) -> list[Answer]:
         """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a

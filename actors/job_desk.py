@@ -19,7 +19,7 @@ from actors.job_copies import Copies
 from actors.job_handout import Handout
 from actors.job_quota import Quota
 from actors.job_replay import JobReplay
-from actors.job_store import BadCursor, Found, JobStore
+from actors.job_store import BadCursor, Found, JobStore, Stored
 from actors.job_told import Outcome, added_of, answer_of, listed_of, not_reserved, reserved_of, shown_of
 from actors.model.backoff import next_delay_ms
 from actors.model.job_answers import (
@@ -34,11 +34,11 @@ from actors.model.job_answers import (
 )
 from actors.model.job_checks import check_depth, check_id, check_range, check_topic
 from actors.model.job_receipt import BadReceipt, JobReceipt, read_receipt
-from actors.model.job_rules import BadJob, make_job
+from actors.model.job_rules import KEPT_MS, BadJob, is_same_add, make_job, named_nonce
 from actors.model.setting_values import BadSetting
 from actors.model.topic_settings import DEFAULT, as_document
 from actors.topics import Topics
-from streams.clock import Clock
+from streams.clock import Clock, monotonic_s
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_TTR_MS,
@@ -48,6 +48,7 @@ from streams.job_messages import (
     NewJob,
     State,
 )
+from streams.nonces import fresh_nonce
 from streams.subjects import token_of
 
 __all__ = ["MOST_BYTES", "JobDesk"]
@@ -57,7 +58,10 @@ MOST_BYTES = 4 * 1024 * 1024
 LONGEST_WAIT_MS = 60_000
 """A long poll ends after this; its caller asks again. Links in between give up on silence sooner or later."""
 LONGEST_HOLDER = 128
-REMEMBER_MS = 3_600_000
+ADD_S = 20.0
+"""How long the desk tries to add: with what its caller waits, less than the server remembers message ids."""
+STILL_S = 10.0
+"""Who stood still for longer may hold adds that their callers have made elsewhere since."""
 
 Allowed = Callable[[str], bool]
 
@@ -82,6 +86,8 @@ class JobDesk:
         chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
         admit: Callable[[str], None] = lambda _subject: None,
+        fresh_nonce: Callable[[], str] = fresh_nonce,
+        stood_still_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -92,20 +98,28 @@ class JobDesk:
         self._chance = chance
         self._fresh_id = fresh_id
         self._admit = admit
+        self._fresh_nonce = fresh_nonce
+        self._stood_still_s = stood_still_s
         self._quota = Quota(self.waiting)
 
     # ---- adding
 
-    async def add(self, jobs: Sequence[NewJob]) -> builtins.list[Added | NotAdded]:
+    async def add(
+        self, jobs: Sequence[NewJob], *, age_s: float = 0.0, trace_s: int = KEPT_MS // 1000
+    ) -> builtins.list[Added | NotAdded]:
         """Add jobs; return what became of each, in order. None keeps another back.
 
-        Stored by the time of the answer. An empty id gets a fresh one, so that a repeat adds another; with an id of the
-        caller's own a repeat is harmless. Raises BadJob for more than 1,000 of them."""
+        Stored by the time of the answer. A repeat is known by its nonce; one without a nonce is an add of its own.
+        `age_s`: how long ago the caller asked for this first. `trace_s`: how long after the job's end an add with a
+        nonce of its caller's own is known. Raises BadJob for more than 1,000 of them."""
         if len(jobs) > MOST_JOBS:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
         self._admit("jobs")
+        until_s = monotonic_s() + ADD_S
+        if (still_s := self._stood_still_s()) > STILL_S:
+            return [_too_old(job, still_s) for job in jobs]
         now_ms = self._clock.now_ms()
-        made = [self._made(job, now_ms) for job in jobs]
+        made = [self._made(job, now_ms, trace_s) for job in jobs]
         for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, Job)}:
             await self._topics.use(topic, priority)
         answers = await self._within_quotas(jobs, made)
@@ -113,15 +127,20 @@ class JobDesk:
         for at, job in enumerate(made):
             if isinstance(job, Job) and answers[at] is None:
                 todo.append((at, job))
-        outcomes = await self._store.add_many([(job, jobs[at].on_same) for at, job in todo])
+        adds = [(job, jobs[at].on_same) for at, job in todo]
+        outcomes = await self._store.add_many(adds, until_s=until_s, age_s=age_s)
         for (at, job), outcome in zip(todo, outcomes, strict=True):
+            if isinstance(outcome, Stored) and outcome.has_replaced:
+                await self._copies.drop(job.topic, outcome.key)
             answers[at] = added_of(job, outcome)
         return [answer for answer in answers if answer is not None]
 
-    def _made(self, new: NewJob, now_ms: int) -> Job | NotAdded:
+    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> Job | NotAdded:
         try:
             settings = self._topics.current(str(new.topic))
-            job = make_job(new, settings, now_ms=now_ms, fresh_id="" if new.id else self._fresh_id())
+            fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
+            fresh_nonce = "" if new.nonce else self._fresh_nonce()
+            job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
             check_depth(job.body)
         except BadJob as error:
             return NotAdded(
@@ -149,16 +168,15 @@ class JobDesk:
 
     async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded:
         """Return the answer to one too many: a repeat of what was added before is no new one."""
-        first = await self._store.find(job.topic, job.id) if asked.id and asked.on_same == "keep" else None
-        if first is not None:
-            is_same = first.job is None or bytes(first.job.body) == bytes(job.body)
+        first = await self._store.find(job.topic, job.id) if asked.on_same == "keep" else None
+        if first is not None and first.job is not None:
             return Added(
                 topic=job.topic,
                 id=job.id,
                 state=first.state,
-                due_ms=first.job.due_ms if first.job else 0,
-                is_new=False,
-                is_same_body=is_same,
+                due_ms=first.job.due_ms,
+                is_new=is_same_add(job, first.job),
+                is_same_body=bytes(first.job.body) == bytes(job.body),
             )
         reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
         return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
@@ -197,7 +215,7 @@ class JobDesk:
         return [reserved_of(reservation) for reservation in reservations]
 
     async def finish(self, receipts: Sequence[str]) -> builtins.list[Answer]:
-        """Done; return for each `ok` or `stale`. A finished id stays known for as long as its topic says."""
+        """Done; return for each `ok` or `stale`. Its id is free then, unless its topic remembers it."""
         return await self._settle(receipts, self._finish)
 
     async def touch(self, receipts: Sequence[str], *, ttr_ms: int | None = None) -> builtins.list[Answer]:
@@ -251,7 +269,7 @@ class JobDesk:
                 await self._copies.drop(each.topic, each.key)
                 was = state
         if was is None:
-            is_over = any(each.state == "done" for each in found)
+            is_over = any(each.state == "done" and not each.is_free for each in found)
             return Answer(code="not_found", reason="it is over already" if is_over else "no job of this id", id=job_id)
         return Answer(code="ok", reason=f"it was {was}", id=job_id)
 
@@ -381,11 +399,11 @@ class JobDesk:
         return [answers[text] for text in receipts]
 
     async def _finish(self, receipts: Sequence[JobReceipt]) -> Sequence[Outcome]:
-        """Finish each, remembered for as long as its topic says."""
+        """Finish each. Its id is free then, unless its topic remembers it."""
         places: dict[int, builtins.list[int]] = {}
         for at, receipt in enumerate(receipts):
             remember_ms = self._topics.current(receipt.topic).remember_ms
-            places.setdefault(REMEMBER_MS if remember_ms is None else remember_ms, []).append(at)
+            places.setdefault(0 if remember_ms is None else max(1_000, remember_ms), []).append(at)
         outcomes: dict[int, Outcome] = {}
         for remember_ms, group in places.items():
             some = [receipts[at] for at in group]
@@ -394,12 +412,18 @@ class JobDesk:
         return [outcomes[at] for at in range(len(receipts))]
 
     async def _found(self, topic: str | None, job_id: str) -> Sequence[Found]:
-        """Return the job of this id, or those of every topic that has one."""
+        """Return the job of this id, or those of every topic that has one; also what is known of those that are
+        over."""
         check_id(job_id)
         if topic is None:
             return tuple((await self._store.find_many([("*", token_of(job_id))])).values())
-        found = await self._store.find(check_topic(topic), job_id)
+        found = await self._store.find_key(check_topic(topic), token_of(job_id))
         return () if found is None else (found,)
+
+
+def _too_old(job: NewJob, still_s: float) -> NotAdded:
+    reason = f"this node stood still for {still_s:.0f} s, and the job may have been added elsewhere since"
+    return NotAdded(code="unknown", reason=reason, topic=shown_of(job.topic), id=shown_of(job.id))
 
 
 def write_cursor(cursor: str, about: Sequence[str]) -> str:

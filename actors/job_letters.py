@@ -19,6 +19,7 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.model.job_rules import KEPT_MS, named_nonce
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.job_messages import MOST_HISTORY, Job, decode_job, encode_job
@@ -35,7 +36,6 @@ __all__ = [
     "job_letter",
     "job_of",
     "malformed_letter",
-    "was_sent_again",
     "write_letters",
 ]
 
@@ -90,7 +90,8 @@ def job_of(letter: DeadLetter) -> Job:
 
 
 def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
-    """Return the job as it goes round again: due now, attempts from the start, no longer expiring."""
+    """Return the job as it goes round again: due now, attempts from the start, no longer expiring. It is an add of its
+    own, known by the letter."""
     line = f"{_again(letter_seq)} at {_moment(now_ms)}"
     return replace(
         job,
@@ -102,12 +103,9 @@ def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
         until_ms=0,
         receipt="",
         history=(*job.history, line)[-MOST_HISTORY:],
+        nonce=named_nonce(job.topic, job.id, f"letter {letter_seq} {job.added_ms}"),
+        trace_s=KEPT_MS // 1000,
     )
-
-
-def was_sent_again(job: Job, *, letter_seq: int) -> bool:
-    """Return whether this job is the one that was made of the letter."""
-    return any(line.startswith(f"{_again(letter_seq)} at ") for line in job.history)
 
 
 async def write_letters(

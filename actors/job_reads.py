@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import anyio
 
-from actors.job_stream import JobStream
-from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
+from actors.job_stream import NEAR_MS, JobStream
+from actors.model.job_rules import fires_of
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import (
     DELAYED_TOKENS,
+    FREE_TOKEN,
     READY_TOKENS,
     RESERVED_TOKENS,
     Job,
@@ -34,9 +35,6 @@ READ_S = 10.0
 AT_ONCE = 64
 """Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 MOST_BYTES = 4 * 1024 * 1024
-NEAR_MS = 400
-"""How close to the server's own firing a write by us may be followed by it all the same: it loads what is due, and does
-not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
 MOST_SCANNED = 5_000
 """Jobs that one page looks at; with a filter that few pass, a page is short and its cursor goes on."""
 _CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
@@ -47,7 +45,8 @@ class BadCursor(ValueError):
 
 
 class Found(NamedTuple):
-    """A job as it stands. `job` while it is not over, `done` after; neither if the message is no job of ours."""
+    """A job as it stands. `job` while it is not over, `done` after; neither if the message is no job of ours.
+    `is_free`: it is over and its id is free, so to its users it is no job any more."""
 
     state: State
     topic: str
@@ -57,22 +56,21 @@ class Found(NamedTuple):
     subject: str
     job: Job | None = None
     done: JobDone | None = None
+    is_free: bool = False
 
     @property
     def id(self) -> str:
         return self.job.id if self.job else self.done.id if self.done else self.key
 
     @property
-    def is_deleted(self) -> bool:
-        """Whether this is no more than the record of a delete under way."""
-        return self.done is not None and self.done.outcome == "deleted"
+    def schedule(self) -> str:
+        """The subject of the schedule that this job is; empty if it is none."""
+        return self.subject if self.state in ("delayed", "reserved") else ""
 
     @property
     def fires_ms(self) -> int:
         """When the server fires the schedule that this job is; 0 if it is none."""
-        if self.job is not None and self.state == "delayed":
-            return self.job.due_ms + BACKSTOP_MS
-        return self.job.until_ms + RESERVED_SLACK_MS if self.job is not None and self.state == "reserved" else 0
+        return fires_of(self.job) if self.job is not None and self.schedule else 0
 
 
 class Counts(NamedTuple):
@@ -100,15 +98,16 @@ class JobReads:
     async def find(self, topic: str, job_id: str) -> Found | None:
         """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
         found = await self.find_key(topic, token_of(job_id))
-        return None if found is None or found.is_deleted else found
+        return None if found is None or found.is_free else found
 
     async def find_key(self, topic: str, key: str) -> Found | None:
-        """Return the job by its key, or the record of a delete under way."""
+        """Return the job by its key, or what is known of one that is over."""
         entry = await last_entry(self._jobs.connection, self._jobs.name, self._jobs.subject("*", topic, key))
         return found_of(entry) if entry else None
 
     async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
-        """Return jobs by topic and key; those that are not there are left out. A moment old at worst."""
+        """Return jobs by topic and key, also what is known of those that are over; others are left out. A moment old at
+        worst."""
         found: dict[tuple[str, str], Found] = {}
         for start in range(0, len(keys), AT_ONCE):
             patterns = {self._jobs.subject("*", topic, key) for topic, key in keys[start : start + AT_ONCE]}
@@ -123,7 +122,7 @@ class JobReads:
         pattern = self._jobs.namespace.pattern("jobs", "*", "*", token_of(job_id))
         entries = await last_entries(self._jobs.connection, self._jobs.name, [pattern], timeout_s=READ_S)
         by_topic = {found.topic: found for found in map(found_of, sorted(entries.values()))}
-        return [found for found in by_topic.values() if not found.is_deleted]
+        return [found for found in by_topic.values() if not found.is_free]
 
     def is_firing(self, found: Found) -> bool:
         """Return whether the server is about to fire this job's schedule, or may just have."""
@@ -191,7 +190,7 @@ def found_of(entry: LogEntry) -> Found:
     """Return the job that a message of JOBS is."""
     _, _, token, topic, key = entry.subject.split(".")
     state = _STATES[token]
-    found = Found(state, topic, key, entry.seq, entry.stored_ms, entry.subject)
+    found = Found(state, topic, key, entry.seq, entry.stored_ms, entry.subject, is_free=token == FREE_TOKEN)
     try:
         if state == "done":
             return found._replace(done=decode_done(entry.payload))
@@ -201,6 +200,7 @@ def found_of(entry: LogEntry) -> Found:
 
 
 _STATES: dict[str, State] = {token: state for state, tokens in _TOKENS.items() for token in tokens}
+_STATES[FREE_TOKEN] = "done"
 
 
 def _pending(headers: Mapping[str, str]) -> int:
@@ -210,7 +210,7 @@ def _pending(headers: Mapping[str, str]) -> int:
 
 def _is_due_within(found: Found, from_ms: int, before_ms: int) -> bool:
     if found.job is None:
-        return not from_ms and not before_ms and not found.is_deleted
+        return not from_ms and not before_ms
     return found.job.due_ms >= from_ms and (not before_ms or found.job.due_ms < before_ms)
 
 

@@ -1,8 +1,8 @@
 """Sends dead letters of jobs round again: the same id, a new epoch, due now (actors/job_letters.py).
 
 In: letters, named or of a topic. Out: jobs of JOBS; what stays says why. State: none. Under repeats: a letter is
-removed once its job is stored. After a crash in between, the job under that id names the letter in its history, or is
-finished; in both cases the letter goes without a second job. Another job under that id keeps the letter where it is.
+removed once its job is stored. After a crash in between, the add is known by the letter, and the letter goes without a
+second job. Another job under that id keeps the letter where it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from actors.job_letters import ENGINE, job_again, job_of, was_sent_again
+from actors.job_letters import ENGINE, job_again, job_of
 from actors.job_store import Clash, JobStore, Stored
 from streams.clock import Clock
 from streams.connection import Connection
@@ -77,7 +77,7 @@ class JobReplay:
                 jobs.append((entry.seq, job_again(job, letter_seq=entry.seq, now_ms=now_ms)))
             except MalformedMessage as error:
                 told[entry.seq] = Again(entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}")
-        answers = await self._store.add_many([(job, "again") for _, job in jobs]) if jobs else []
+        answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             told[seq] = await self._judge(seq, job, answer)
         for again in told.values():
@@ -86,17 +86,17 @@ class JobReplay:
         return [told[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: Job, answer: Stored | Clash | StreamError) -> Again:
-        """Say whether the letter may go: its job is stored, now or by an earlier try, or has been finished since."""
+        """Say whether the letter may go: its job is stored, now or by an earlier try."""
         name = f"job {job.id} of {job.topic}"
-        if isinstance(answer, StreamError):
-            return Again(seq, job.id, False, f"{name} is not stored: {answer}")
-        if isinstance(answer, Stored) and answer.is_new:
-            return Again(seq, job.id, True, f"{name} is ready again")
-        found = await self._store.find(job.topic, job.id)
-        if found is not None and found.done is not None and found.done.outcome == "finished":
-            return Again(seq, job.id, True, f"{name} was finished meanwhile")
-        if found is not None and found.job is not None and was_sent_again(found.job, letter_seq=seq):
-            return Again(seq, job.id, True, f"{name} was sent again before, and is {found.state}")
-        if found is None or found.done is not None:
-            return Again(seq, job.id, False, f"{name}: another one of that id has just ended; try again")
-        return Again(seq, job.id, False, f"{name}: another one of that id is {found.state}; finish or delete it first")
+        match answer:
+            case Stored(is_new=True, state="done"):
+                return Again(seq, job.id, True, f"{name} was sent again before, and is over")
+            case Stored(is_new=True):
+                return Again(seq, job.id, True, f"{name} is ready again")
+            case Stored() | Clash(state="delayed" | "ready" | "reserved"):
+                what = f"another one of that id is {answer.state}; finish or delete it first"
+            case Clash():
+                what = "its topic remembers that one of that id is over; delete that first"
+            case _:
+                return Again(seq, job.id, False, f"{name} is not stored: {answer}")
+        return Again(seq, job.id, False, f"{name}: {what}")

@@ -24,17 +24,29 @@ from actors.failpoints import reach
 from actors.job_deliveries import JobDeliveries
 from actors.job_letters import Burial, write_letters
 from actors.job_reads import Found, JobReads
-from actors.job_stream import PAUSES_S, JobStream
+from actors.job_stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful
 from actors.model.job_receipt import JobReceipt
-from actors.model.job_rules import RESERVED_SLACK_MS, STALE_AFTER_MS, came_back, given_back, noted
+from actors.model.job_rules import (
+    RESERVED_SLACK_MS,
+    STALE_AFTER_MS,
+    TRACE_MS,
+    came_back,
+    fires_of,
+    given_back,
+    kept_s,
+    noted,
+    past_of,
+)
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import (
     DELAYED_TOKENS,
+    FREE_TOKEN,
     RESERVED_TOKENS,
     Job,
     JobDone,
     Outcome,
+    Past,
     State,
     decode_job,
     encode_job,
@@ -103,6 +115,8 @@ class Reservations:
         """Reserve what was delivered, for each job's own TTR unless told otherwise; settle every delivery.
 
         One that was deleted, finished or reserved meanwhile is left out."""
+        if any(map(is_doubtful, deliveries)):  # the server may replace it by a copy of its own; then this is refused
+            await anyio.sleep(NEAR_MS / 1000)
         now_ms = self._jobs.clock.now_ms()
         handed = Handed([], [], [], [])
         fit: list[tuple[Delivery, Job, Move]] = []
@@ -140,9 +154,13 @@ class Reservations:
         quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
         for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
             if isinstance(outcome, int):
-                key = move.subject[move.subject.rindex(".") + 1 :]
-                receipt = JobReceipt(job.topic, key, outcome, job.until_ms, job.receipt)
-                handed.reservations.append(Reservation(receipt, job))
+                if self._jobs.clock.now_ms() < job.until_ms:  # else the answer took so long that it comes back
+                    key = move.subject[move.subject.rindex(".") + 1 :]
+                    is_plain = not job.past and not job.trace_s
+                    receipt = JobReceipt(
+                        job.topic, key, outcome, job.until_ms, job.receipt, job.nonce if is_plain else ""
+                    )
+                    handed.reservations.append(Reservation(receipt, job))
             elif not isinstance(outcome, RevisionConflict):
                 handed.failures.append(outcome)
                 delivery.forget()
@@ -162,10 +180,12 @@ class Reservations:
     # ---- settling
 
     async def finish_many(self, receipts: Sequence[JobReceipt], *, remember_s: int) -> list[_Answer]:
-        """End jobs; their ids stay known for `remember_s` seconds, at least one."""
+        """End jobs. With `remember_s` their ids stay taken for so many seconds; else they are free at once."""
         now_ms = self._jobs.clock.now_ms()
         answers: list[_Answer | None] = [None] * len(receipts)
-        fresh = [at for at, receipt in enumerate(receipts) if now_ms <= receipt.until_ms + STALE_AFTER_MS]
+        fresh = [
+            at for at, receipt in enumerate(receipts) if receipt.nonce and now_ms <= receipt.until_ms + STALE_AFTER_MS
+        ]
         moves = [self._finish_untouched(receipts[at], now_ms, remember_s) for at in fresh]
         outcomes = await self._jobs.move_many(moves)
         reach("job.finish")
@@ -176,7 +196,7 @@ class Reservations:
                 answers[at] = outcome
 
         def finish(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
-            return self._end(receipt, found, at_ms, "finished", remember_s)
+            return self._end(receipt, found, at_ms, "finished", past_of(job, now_ms=at_ms), remember_s=remember_s)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
@@ -189,9 +209,17 @@ class Reservations:
         def renew(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
             held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
             thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
-            due_ms = held.until_ms + RESERVED_SLACK_MS
             subject = self._jobs.other(found.subject)
-            return Move(subject, encode_job(held), thing, found.seq, found.subject, due_ms, ready)
+            return Move(
+                subject,
+                encode_job(held),
+                thing,
+                found.seq,
+                found.subject,
+                fires_of(held),
+                ready,
+                fires_ms=found.fires_ms,
+            )
 
         return await self._settle_many(receipts, renew)
 
@@ -209,7 +237,9 @@ class Reservations:
         def give_back(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
             wait_ms = delay_ms if isinstance(delay_ms, int) else delay_ms(job)
             free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + wait_ms)
-            return self._jobs.placed(free, expected=found.seq, now_ms=at_ms, leaves=found.subject)
+            return self._jobs.placed(
+                free, expected=found.seq, now_ms=at_ms, leaves=found.subject, fires_ms=found.fires_ms
+            )
 
         is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
         return await self._settle_many(
@@ -246,12 +276,17 @@ class Reservations:
         answers: dict[int, _Answer] = {}
         outcomes = await self._jobs.move_many([move for _, move in easy])
         reach("job.settle")
+        doubtful: set[int] = set()
         for (at, move), outcome in zip(easy, outcomes, strict=True):
             if not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome if isinstance(outcome, StreamError) else _settled(receipts[at], move)
+            elif outcome.is_after_retry:
+                doubtful.add(at)
         for at, receipt in enumerate(receipts):
             if at not in answers:
-                answers[at] = await self._settle_one(receipt, decide, end=end, bury_if=bury_if, reason=reason)
+                answers[at] = await self._settle_one(
+                    receipt, decide, end=end, bury_if=bury_if, reason=reason, is_doubtful=at in doubtful
+                )
         return [answers[at] for at in range(len(receipts))]
 
     async def _settle_one(
@@ -262,8 +297,10 @@ class Reservations:
         end: Outcome | None = None,
         bury_if: Callable[[Job], bool] | None = None,
         reason: str = "",
+        is_doubtful: bool = False,
     ) -> _Answer:
-        """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between."""
+        """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between.
+        `is_doubtful`: a try before this may have been made, and the job have moved on from there."""
         outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
@@ -274,7 +311,10 @@ class Reservations:
             now_ms = self._jobs.clock.now_ms()
             job = _held_by(found, receipt, now_ms)
             if found is None or job is None:
-                return _answer_without_hold(found, receipt, end)
+                answer = _answer_without_hold(found, receipt, end)
+                if is_doubtful and isinstance(answer, Stale):
+                    return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
+                return answer
             if bury_if is not None and bury_if(job):
                 outcome = await self._bury(found, job, receipt, reason)
                 move = self._end_buried(found, job, receipt, now_ms)
@@ -285,8 +325,9 @@ class Reservations:
                 return _settled(receipt, move)
             if not isinstance(outcome, RevisionConflict):
                 return outcome
+            is_doubtful = is_doubtful or outcome.is_after_retry
         assert isinstance(outcome, StreamError)
-        return outcome
+        return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome
 
     async def _bury(self, found: Found, job: Job, receipt: JobReceipt, reason: str) -> int | StreamError:
         """Write the letter, then end the job: the other way round a crash in between would lose it."""
@@ -303,21 +344,38 @@ class Reservations:
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
 
     def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
-        return self._end(receipt, found, at_ms, "buried", BURIED_S, job_id=job.id)
+        past = past_of(job, now_ms=at_ms)
+        return self._end(receipt, found, at_ms, "buried", past, remember_s=BURIED_S, job_id=job.id)
 
     def _finish_untouched(self, receipt: JobReceipt, at_ms: int, remember_s: int) -> Move:
         """Return the move of a job that stands where it was reserved; of another it is refused."""
         reserved = self._jobs.subject("reserved", receipt.topic, receipt.key)
         found = Found("reserved", receipt.topic, receipt.key, receipt.seq, 0, reserved)
-        return self._end(receipt, found, at_ms, "finished", remember_s)
+        past = ((receipt.nonce, at_ms + TRACE_MS),)
+        end = self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
+        return end._replace(fires_ms=receipt.until_ms + RESERVED_SLACK_MS)
 
     def _end(
-        self, receipt: JobReceipt, found: Found, at_ms: int, outcome: Outcome, remember_s: int, *, job_id: str = ""
+        self,
+        receipt: JobReceipt,
+        found: Found,
+        at_ms: int,
+        outcome: Outcome,
+        past: tuple[Past, ...],
+        *,
+        remember_s: int,
+        job_id: str = "",
     ) -> Move:
         topic, key = receipt.topic, receipt.key
-        done = JobDone(topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark)
-        subject, thing = self._jobs.subject("done", topic, key), self._jobs.subject("*", topic, key)
-        return Move(subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=max(1, remember_s))
+        done = JobDone(
+            topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark, past=past
+        )
+        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
+        ttl_s = kept_s(past, now_ms=at_ms, remember_s=remember_s)
+        thing = self._jobs.subject("*", topic, key)
+        return Move(
+            subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=ttl_s, fires_ms=found.fires_ms
+        )
 
 
 def end_of(outcome: str) -> Literal["buried", "expired"]:
@@ -363,6 +421,5 @@ def _settled(receipt: JobReceipt, move: Move) -> Settled:
     token = move.subject.split(".")[2]
     if token in RESERVED_TOKENS:
         return Settled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
-    return Settled(
-        receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if token == "done" else "ready"
-    )
+    is_over = token in ("done", FREE_TOKEN)
+    return Settled(receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if is_over else "ready")

@@ -15,6 +15,9 @@ Outcome = Settled | Stale | StreamError
 
 def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdded:
     match outcome:
+        case Stored(is_new=True, is_same=False):
+            reason = "an earlier add with this nonce had another body, and stands; give each add a nonce of its own"
+            return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="nonce")
         case Stored():
             return Added(
                 topic=job.topic,
@@ -25,15 +28,21 @@ def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdde
                 is_same_body=outcome.is_same is not False,
             )
         case Clash():
-            reason = f"topic {job.topic} has a job of this id, {outcome.state}; use another id, or replace it"
+            is_over = outcome.state == "done"
+            has = (
+                "remembers that the job of this id is over, and nothing was added"
+                if is_over
+                else "has a job of this id"
+            )
+            there = f"topic {job.topic} {has}{'' if is_over else f', {outcome.state}'}"
             return NotAdded(
-                code="exists",
-                reason=reason,
+                code="over" if is_over else "exists",
+                reason=f"{there}; use another id, or on_same=replace",
                 topic=job.topic,
                 id=job.id,
                 state=outcome.state,
                 due_ms=outcome.due_ms,
-                is_same_body=outcome.is_same is not False,
+                is_same_body=outcome.is_same is True,
             )
         case _:
             return NotAdded(code=code_of(outcome), reason=str(outcome), topic=job.topic, id=job.id)

@@ -4,8 +4,8 @@ In: the records of RECURRING, as people change them, and the time. Out: jobs, ad
 `<name>.<due>`. State: the record itself says what was claimed and what was added; what is in memory is a copy.
 
 Under repeats: the claim is stored by revision first, then the job is added, then the record says so. A crash in between
-leaves the claim, and the next leader adds the job again, which is the same job by its id. Only if it was due, run and
-forgotten before that leader came does it run twice. A leader that was deposed in the middle stores nothing.
+leaves the claim, and the next leader adds the job again, which is the same add by its claim, and makes no second
+job. A leader that was deposed in the middle stores nothing.
 
 Exactness is the delay timer's: most occurrences wait as delayed jobs before they are due (actors/model/recurrence.py).
 When it cannot go on: a record that cannot be followed is told and left alone; a desk that refuses is asked again.
@@ -59,6 +59,8 @@ LEASE_TTL_S = 3
 AT_ONCE = 128
 """Records that are attended to at a time; thousands may be due in the same second."""
 AGAIN_MS = 1_000
+TRACE_S = 600
+"""How long the end of an occurrence is known to a leader that adds it again; the next one leads within seconds."""
 OPEN_STATES = ("delayed", "ready", "reserved")
 FORESEEN = (StreamError, BadRecurrence)
 
@@ -83,7 +85,7 @@ class JobFinder(Protocol):
 class JobDoor(Protocol):
     """The part of the job desk that is needed here."""
 
-    async def add(self, jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]: ...
+    async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> Sequence[Added | NotAdded]: ...
 
 
 class NotTaken(StreamError):
@@ -228,7 +230,7 @@ class RecurringJobs:
                 await self._records.delete(key, revision=held.revision)
                 self._held.pop(key, None)
             elif record.adding:
-                await self._add(topic, name, record)
+                await self._add(topic, name, held)
                 reach("job.recur")
                 await self._set(key, held, added(record, record.adding))
             else:
@@ -256,15 +258,15 @@ class RecurringJobs:
         if self._held.get(key) is held:
             self._held[key] = _Held(revision, record)
 
-    async def _add(self, topic: str, name: str, record: Recurring) -> None:
+    async def _add(self, topic: str, name: str, held: _Held) -> None:
         """Add what is claimed; what has expired by now is left out, as if it had been added in time."""
-        now_ms = self._clock.now_ms()
-        claimed = [occurrence(topic, name, record, due_ms) for due_ms in record.adding]
+        now_ms, record = self._clock.now_ms(), held.record
+        claimed = [occurrence(topic, name, record, due_ms, claim=held.revision) for due_ms in record.adding]
         jobs = [job for job in claimed if job.expires_ms is None or job.expires_ms > now_ms]
-        for job, answer in zip(jobs, await self._desk.add(jobs), strict=True):
-            if isinstance(answer, NotAdded):
+        for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
+            if isinstance(answer, NotAdded) and answer.code != "over":
                 raise NotTaken(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
-            log.debug("recurring.added", extra=fields(topic=topic, id=job.id, is_new=answer.is_new))
+            log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
 
     async def _is_open(self, topic: str, name: str, due_ms: int) -> bool:
         """Return whether the occurrence is not finished: it waits, also for its retry, or somebody works on it."""

@@ -4,9 +4,8 @@ In: JSON of a NewJob on `submit.job.<topic>`, from whoever may publish there, in
 refused becomes a dead letter `dead.submit.<topic>.<sequence>` with the payload as it came and the reason.
 State: none. The topic in the subject counts; one in the payload must be the same. Delays count from the moment at which
 the server stored the message, so they do not grow while no node runs.
-Under redelivery: a job without an id is named after its message, so adding it again adds nothing; and what an earlier
-delivery may have added under its own id counts as added, not as a job of that id that was there before.
-When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
+Under redelivery: the add is known by its message, unless its publisher gave it a nonce, so adding it again adds
+nothing. When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
 """
 
 import logging
@@ -23,7 +22,7 @@ from actors.failpoints import reach
 from actors.handed_in import bury, pages
 from actors.job_desk import JobDesk
 from actors.logs import fields
-from actors.model.job_answers import Added, NotAdded
+from actors.model.job_answers import NotAdded
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import StreamError
@@ -44,6 +43,8 @@ WAIT_S = 0.005
 """How long the first of a page waits for more: a page costs little more than one."""
 KEEP_ALIVE_S = 3.0
 AGAIN_S = 1.0
+TRACE_S = 600
+"""How long the end of a job is known to a desk that adds it again: while any desk lives, that is within seconds."""
 PASSING = ("unavailable", "unknown")
 
 
@@ -76,6 +77,7 @@ def read_submission(topic: str, payload: bytes, *, seq: int, stored_ms: int) -> 
         asked,
         topic=topic,
         id=asked.id or f"submit-{stored_ms}-{seq}",
+        nonce=asked.nonce or f"submit-{stored_ms}-{seq}",
         due_ms=stored_ms + asked.delay_ms if is_delay else due_ms,
         delay_ms=0 if is_delay else asked.delay_ms,
         expires_ms=stored_ms + (asked.expires_in_ms or 0) if is_span else expires_ms,
@@ -120,21 +122,17 @@ class Submissions:
     async def _add(self, page: Sequence[Delivery]) -> list[tuple[Delivery, str]]:
         """Add the jobs and ack what was added; return what is refused, with the reason."""
         read, refused = self._read(page)
-        answers = await self._desk.add([_asked_first(delivery, job) for delivery, job in read])
+        answers = await self._desk.add([job for _, job in read], trace_s=TRACE_S)
         reach("job.submit")
-        again: list[tuple[Delivery, NewJob]] = []
         for (delivery, job), answer in zip(read, answers, strict=True):
-            if isinstance(answer, Added) or _is_ours(delivery, job, answer):
+            if isinstance(answer, NotAdded):
+                if answer.code not in PASSING:
+                    refused.append((delivery, answer.reason))
+            elif answer.is_new or answer.is_same_body:
                 await delivery.ack()
-            elif answer.code == "exists" and job.on_same == "replace":
-                again.append((delivery, job))
-            elif answer.code not in PASSING:
-                refused.append((delivery, answer.reason))
-        for (delivery, _), answer in zip(again, await self._desk.add([job for _, job in again]), strict=True):
-            if isinstance(answer, Added):
-                await delivery.ack()
-            elif answer.code not in PASSING:
-                refused.append((delivery, answer.reason))
+            else:  # its publisher hears no answer, so it must not vanish
+                there = f"topic {job.topic} has another job of this id, {answer.state}"
+                refused.append((delivery, f"{there}; use another id, or on_same=replace"))
         return refused
 
     def _read(self, page: Sequence[Delivery]) -> tuple[list[tuple[Delivery, NewJob]], list[tuple[Delivery, str]]]:
@@ -154,17 +152,6 @@ def topic_of(namespace: Namespace, subject: str) -> str:
     """Return the topic that a subject names, empty for none; what the server stored may hold any signs."""
     topic = subject.removeprefix(f"{namespace.name}.submit.job.")
     return topic if TOKEN.fullmatch(topic) else ""
-
-
-def _asked_first(delivery: Delivery, job: NewJob) -> NewJob:
-    """Return how a job is asked for: what comes again must not replace what it may have added itself."""
-    return replace(job, on_same="error") if delivery.delivered > 1 and job.on_same == "replace" else job
-
-
-def _is_ours(delivery: Delivery, job: NewJob, answer: NotAdded) -> bool:
-    """Whether the job that is there is the one that an earlier delivery of this message added."""
-    is_that = answer.code == "exists" and answer.is_same_body and answer.due_ms == job.due_ms
-    return is_that and delivery.delivered > 1
 
 
 def _decoded(payload: bytes) -> _Submission:

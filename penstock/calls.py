@@ -5,6 +5,7 @@ be done twice is asked here.
 """
 
 import secrets
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import anyio
@@ -24,6 +25,7 @@ from streams.errors import (
     StreamError,
 )
 from streams.frames import Message
+from streams.job_messages import AGE_HEADER
 
 __all__ = ["Answered", "Asker", "told"]
 
@@ -72,13 +74,16 @@ class Asker:
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline_s = monotonic_s() + limit_s + wait_s
+        began_s = monotonic_s()
+        deadline_s = began_s + limit_s + wait_s
         subject = self._connection.namespace.api(self._service, endpoint)
         is_repeated, pause_s = False, PAUSE_S[0]
         while True:
-            left_s = deadline_s - monotonic_s()
+            now_s = monotonic_s()
+            headers = {AGE_HEADER: str(round((now_s - began_s) * 1000))} if is_repeated else None
+            try_s = min(deadline_s - now_s, TRY_S + wait_s)
             try:
-                return Answered(await self._try(subject, payload, min(left_s, TRY_S + wait_s)), is_repeated)
+                return Answered(await self._try(subject, payload, headers, try_s), is_repeated)
             except Timeout as lost:
                 is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:
@@ -93,9 +98,9 @@ class Asker:
             await anyio.sleep(rest_s)
             pause_s = min(PAUSE_S[1], pause_s * 2)
 
-    async def _try(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+    async def _try(self, subject: str, payload: bytes, headers: Mapping[str, str] | None, timeout_s: float) -> bytes:
         try:
-            answer = await self._connection.request(subject, payload, timeout_s=timeout_s)
+            answer = await self._connection.request(subject, payload, headers=headers, timeout_s=timeout_s)
         except StreamError as error:
             raise told(error) from error
         if "Nats-Service-Error-Code" in answer.headers:

@@ -43,10 +43,9 @@ class AddAnswer(Struct):
     reason: str = ""
     field: str = ""
 
-    def said(self, *, is_repeated: bool) -> Added | NotAdded:
-        """Return the answer. What an earlier try of ours may have added counts as added by us."""
-        is_ours = is_repeated and self.is_same_body
-        if self.code != "ok" and not (self.code == "exists" and is_ours):
+    def said(self) -> Added | NotAdded:
+        """Return the answer."""
+        if self.code != "ok":
             return NotAdded(
                 code=self.code,
                 reason=self.reason,
@@ -62,7 +61,7 @@ class AddAnswer(Struct):
             id=self.id,
             state=self.state,
             due_ms=self.due_ms,
-            is_new=self.is_new or is_ours,
+            is_new=self.is_new,
             is_same_body=self.is_same_body,
         )
 

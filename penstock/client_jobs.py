@@ -32,11 +32,12 @@ from penstock.client_forms import (
     parts_of,
     too_large,
 )
-from penstock.errors import NotAccepted, Stale, UsageError
+from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.held_jobs import HeldJob, Reservation
 from penstock.job_forms import Kicked
 from streams.clock import monotonic_s
 from streams.job_messages import MOST_JOBS, NewJob, OnSame, Priority, State, body_of, encode_new_job, is_json
+from streams.nonces import fresh_nonce
 
 __all__ = ["HeldJob", "Jobs", "Reservation", "new_job"]
 
@@ -61,11 +62,14 @@ def new_job(
     attempts: int | None = None,
     expires_in: Duration | None = None,
     on_same: OnSame = "keep",
+    nonce: str = "",
 ) -> NewJob:
     """Return a job for `add_many`. `body`: what JSON can hold, or `msgspec.Raw` for JSON that is text already.
 
     `delay`, or `due` with its zone; `ttr`, `attempts`: if not told, the topic's own. `expires_in`: given up when nobody
-    began it by then. `on_same`: what becomes of it if there is a job of this id. Raises UsageError."""
+    began it by then. `on_same`: what becomes of it if there is a job of this id. `nonce`: for who may repeat this add
+    after the call, in another process or on another day: with the same nonce it adds no second job. Raises
+    UsageError."""
     try:
         raw = body if isinstance(body, Raw) else body_of(body)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -74,7 +78,7 @@ def new_job(
         raise UsageError("body: the text is no JSON")
     return NewJob(
         topic=topic,
-        id=id or secrets.token_hex(12),  # made here, so that asking again makes no second one
+        id=id or ("" if nonce else secrets.token_hex(12)),
         body=raw,
         delay_ms=millis("delay", delay),
         due_ms=None if due is None else moment_ms("due", due),
@@ -83,6 +87,7 @@ def new_job(
         attempts=attempts,
         expires_in_ms=None if expires_in is None else millis("expires_in", expires_in),
         on_same=on_same,
+        nonce=nonce,
     )
 
 
@@ -107,6 +112,7 @@ class Jobs:
         attempts: int | None = None,
         expires_in: Duration | None = None,
         on_same: OnSame = "keep",
+        nonce: str = "",
     ) -> Added:
         """Add one job, see `new_job`; return it, or with `is_new` False the one that was there first.
 
@@ -122,15 +128,20 @@ class Jobs:
             attempts=attempts,
             expires_in=expires_in,
             on_same=on_same,
+            nonce=nonce,
         )
         [answer] = await self.add_many([job])
+        if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
+            raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
         if isinstance(answer, NotAdded):
             raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
         return answer
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
-        """Add jobs; return what became of each, in order. They go out in parts that fit into a message."""
-        named = [job if job.id else replace(job, id=secrets.token_hex(12)) for job in jobs]
+        """Add jobs; return what became of each, in order. They go out in parts that fit into a message.
+
+        What is asked again because an answer was lost adds no second job: each has a nonce for this call."""
+        named = [job if job.nonce else replace(job, nonce=fresh_nonce()) for job in jobs]
         answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
         encoded = [(at, encode_new_job(job)) for at, job in enumerate(named) if answers[at] is None]
         limiter = anyio.Semaphore(AT_ONCE)
@@ -139,7 +150,7 @@ class Jobs:
             async with limiter:
                 answered = await self._asker.ask("add", b"[%b]" % b",".join(job for _, job in part))
             for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
-                answers[at] = answer.said(is_repeated=answered.is_repeated)
+                answers[at] = answer.said()
 
         with one_error():
             async with anyio.create_task_group() as tasks:

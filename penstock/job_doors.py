@@ -10,6 +10,7 @@ from actors.job_replay import JobReplay
 from actors.job_store import JobStore
 from actors.membership import Members
 from actors.release import ReleaseRates
+from actors.standstill import Standstill
 from actors.submissions import Submissions
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
@@ -63,15 +64,17 @@ async def open_desk(
             namespace=connection.namespace,
             on_handing=on_handing,
         )
-        yield JobDesk(
-            store=store,
-            topics=topics,
-            handout=handout,
-            copies=Copies(connection, handling),
-            replay=JobReplay(connection, store, clock),
-            clock=clock,
-            admit=connection.store.admit,
-        )
+        with Standstill().watching() as standstill:
+            yield JobDesk(
+                store=store,
+                topics=topics,
+                handout=handout,
+                copies=Copies(connection, handling),
+                replay=JobReplay(connection, store, clock),
+                clock=clock,
+                admit=connection.store.admit,
+                stood_still_s=standstill.lasted_s,
+            )
 
 
 def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from actors.job_desk import JobDesk
 from actors.model.job_answers import HTTP_CODES, Added, Answer, NotAdded
-from penstock.answering import encode, guarded, refused
+from penstock.answering import encode, guarded, guarded_request, refused
 from penstock.job_forms import (
     BuryAsk,
     CountAsk,
@@ -34,7 +34,8 @@ from penstock.job_forms import (
     read_jobs,
 )
 from streams.connection import Connection
-from streams.job_messages import MOST_JOBS
+from streams.frames import Message
+from streams.job_messages import AGE_HEADER, MOST_JOBS
 from streams.micro import Endpoint, RequestRefused, Service
 
 __all__ = ["JobService"]
@@ -80,7 +81,6 @@ class JobService:
     def _endpoints(self) -> list[Endpoint]:
         """Return the endpoints; what hands out new work is bounded apart, so that it never holds up what ends some."""
         answers = {
-            "add": self._add,
             "reserve": self._reserve,
             "finish": self._finish,
             "touch": self._touch,
@@ -97,13 +97,17 @@ class JobService:
         subject = self._connection.namespace.api
         most = {"reserve": MOST_WAITING}
         return [
-            Endpoint(name, subject("jobs", name), guarded(answer), most=most.get(name, MOST_SHORT))
-            for name, answer in answers.items()
+            Endpoint("add", subject("jobs", "add"), guarded_request(self._add), most=MOST_SHORT),
+            *(
+                Endpoint(name, subject("jobs", name), guarded(answer), most=most.get(name, MOST_SHORT))
+                for name, answer in answers.items()
+            ),
         ]
 
-    async def _add(self, payload: bytes) -> bytes:
-        jobs, is_single = read_jobs(payload)
-        added = iter(await self._desk.add([job for job in jobs if not isinstance(job, NotAdded)]))
+    async def _add(self, request: Message) -> bytes:
+        jobs, is_single = read_jobs(request.payload)
+        asked = [job for job in jobs if not isinstance(job, NotAdded)]
+        added = iter(await self._desk.add(asked, age_s=_age_s(request)))
         answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]
         return _only(answers) if is_single else encode({"answers": answers})
 
@@ -183,6 +187,12 @@ class JobService:
 
 class _Nothing(Struct, forbid_unknown_fields=True):
     """A request without fields."""
+
+
+def _age_s(request: Message) -> float:
+    """Return how long ago a request was asked first, 0 if this is the first time."""
+    told = request.headers.get(AGE_HEADER, "")
+    return int(told) / 1000 if told.isdigit() and len(told) < 12 else 0.0
 
 
 async def _settled(ask: FinishAsk | TouchAsk | ReleaseAsk | BuryAsk, settle: _Settle) -> bytes:

@@ -121,6 +121,7 @@ def job_of(row: Row[Any]) -> NewJob:
         attempts=row.attempts,
         expires_ms=row.expires_ms,
         on_same="keep",
+        nonce=f"outbox-{row.seq}-{row.added_ms}",
     )
 
 

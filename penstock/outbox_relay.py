@@ -4,8 +4,8 @@
         await relay(engine, client.jobs)
 
 Committed rows are read in batches, added in their order, and removed once the answer says that the jobs are there. A
-relay that dies in between, or one whose answer was lost, leads to the same jobs under the same ids again: those are
-kept as they are. (A job that was over by then runs again, unless its topic remembers finished ids: `remember`.)
+relay that dies in between, or one whose answer was lost, leads to the same adds again. Each is known by its row, for a
+day after its job has ended, and makes no second job.
 
 Several relays at once share the work: on PostgreSQL each holds the rows of its batch (`FOR UPDATE SKIP LOCKED`). On
 SQLite rows are read without a lock, since holding one would stop the application: two relays there add the same jobs,

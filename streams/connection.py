@@ -80,12 +80,23 @@ class Connection:
         self._answers = Answers("")
         self.store = StoreState()
         """How the server's store fares, as far as this process has been told."""
+        self._memory, self._memory_since_s = "", 0.0
 
     # ---- what callers use
 
     @property
     def is_connected(self) -> bool:
         return self._up.is_set() and not self.client.is_closed
+
+    @property
+    def memory(self) -> str:
+        """Return a name of the server's memory of message ids: another one has forgotten what is gone."""
+        return self._memory
+
+    @property
+    def memory_age_s(self) -> float:
+        """Return for how long we know that this memory has not been lost."""
+        return monotonic_s() - self._memory_since_s
 
     @property
     def max_payload(self) -> int:
@@ -258,6 +269,7 @@ class Connection:
 
     async def heard_reconnect(self) -> None:
         self._told = ""
+        self._take_memory()
         self._up.set()
         log.info("connection.resumed", extra={"fields": {"name": self.name}})
         self._call(self._on_reconnect)
@@ -276,6 +288,7 @@ class Connection:
         self.listen(answers.pattern, lambda *raw: answers.heard(Message(*raw)))
         self.is_open = True
         self._told = ""
+        self._take_memory()
         self._up.set()
 
     async def close(self) -> None:
@@ -283,6 +296,10 @@ class Connection:
         self._is_closing = True
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self.client.close()
+
+    def _take_memory(self) -> None:
+        if self.client.memory != self._memory:
+            self._memory, self._memory_since_s = self.client.memory, monotonic_s()
 
     def _call(self, callbacks: list[Callable[[], None]]) -> None:
         for callback in tuple(callbacks):

@@ -60,6 +60,10 @@ class Delivery:
             self._headers = parse_headers(self._block)
         return self._headers
 
+    def has_header(self, name: bytes) -> bool:
+        """Return whether there is a header of this name, as it was sent; without reading the others."""
+        return self._block is not None and b"\r\n%b:" % name in self._block
+
     @property
     def facts(self) -> Facts:
         if self._facts is None:

@@ -18,7 +18,7 @@ from streams.frames import check_size, publish_frame, status_of
 from streams.outcomes import Receipt, outcome_of
 from streams.subjects import Namespace
 
-__all__ = ["WINDOW", "End", "Firing", "Shot"]
+__all__ = ["SHOT", "WINDOW", "End", "Firing", "Shot"]
 
 WINDOW = 256
 """Shots on their way at most: their own queue at the server is part of a round trip."""
@@ -26,6 +26,8 @@ SLOW = 2
 """So many after `slow_down`; each answer lets in one more."""
 SILENT_S = 2.0
 """After this a shot counts as lost."""
+SHOT = b"Penstock-Shot"
+"""Header of what a timer made ready. The server's own firings have none."""
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
 End = Literal["fired", "gone", "refused", "lost"]
@@ -80,7 +82,7 @@ class Firing:
         block = (
             f"{_HEAD}{job.seq}\r\n"
             f"Nats-Expected-Last-Subject-Sequence-Subject: {self._namespace.name}.jobs.*.{name}\r\n"
-            f"Nats-Scheduler: {delayed}\r\nNats-Schedule-Next: purge\r\n{job.own}\r\n"
+            f"Nats-Scheduler: {delayed}\r\nNats-Schedule-Next: purge\r\n{SHOT.decode()}: 1\r\n{job.own}\r\n"
         ).encode()
         check_size(job.target, block, job.payload, self._connection.max_payload)
         return Shot(job.due_ms, job.server_ms, job.name, job.target, block, job.payload)

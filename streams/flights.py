@@ -28,7 +28,8 @@ class Flight:
     """One message on its way, all its tries under one number.
 
     `is_unknown`: a try stayed without answer, so it may have been stored. `is_resting`: the last try was answered by
-    nobody; the next is due at `due_s`, at which any other flight is overdue.
+    nobody; the next is due at `due_s`, at which any other flight is overdue. `memory`: the server's memory of message
+    ids without which it must not be sent again; empty: it may always be.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Flight:
         "is_repeatable",
         "is_resting",
         "is_unknown",
+        "memory",
         "message_id",
         "subject",
         "waiting",
@@ -57,6 +59,7 @@ class Flight:
         self.index = index
         self.is_repeatable = is_repeatable
         self.is_unknown = False
+        self.memory = ""
 
     def unknown(self, reason: str) -> OutcomeUnknown:
         """Return the outcome of a message of which nobody knows."""

@@ -1,8 +1,9 @@
 """What is stored and asked of jobs: JSON, grown as in messages.py.
 
 A job is one message of JOBS at a time. Its payload is a `Job` while it is delayed, ready or reserved, and a `JobDone`
-from its end until it is forgotten; its subject says which. `NewJob` is what a caller asks for, at every door and in a
-plain publish to `submit.job`. What makes two copies of a job the same is its topic and id.
+from its end until it is forgotten; its subject says which. An add is known by its nonce, whoever repeats it (ADR 26).
+`NewJob` is what a caller asks for, at every door and in a plain publish to `submit.job`. What makes two copies of a job
+the same is its topic and id.
 
 Times are whole milliseconds UTC by the server's clock. `body` is any JSON, carried as it came and never decoded.
 """
@@ -18,7 +19,8 @@ from streams.errors import MalformedMessage
 Priority = Literal["high", "normal", "low"]
 State = Literal["delayed", "ready", "reserved", "done"]
 Outcome = Literal["finished", "buried", "expired", "deleted"]
-"""`deleted`: a record that is there for the moment of the delete, and says that there is no job."""
+Past = tuple[str, int]
+"""The nonce of an add whose job is over, and until when it must be known (milliseconds of the server's clock)."""
 OnSame = Literal["keep", "replace", "error"]
 
 LONGEST_ID = 255
@@ -32,9 +34,17 @@ MOST_JOBS = 1_000
 MOST_HISTORY = 10
 """Lines kept of what befell a job before."""
 LONGEST_REASON = 200
+LONGEST_NONCE = 255
+"""Characters of a nonce as a caller gives it."""
+MACHINE_MADE = "~"
+"""How a nonce begins that a machine made for one add alone; nobody repeats that one after the call."""
+AGE_HEADER = "Penstock-Age"
+"""Of a request that is asked again: how many milliseconds ago it was asked first."""
 
 READY_TOKENS: dict[Priority, str] = {"high": "ready-high", "normal": "ready", "low": "ready-low"}
 """The state's token in the subject of a ready job, by its priority."""
+FREE_TOKEN = "gone"
+"""The state's token of a job that is over and whose id is free. Its message is there for repeats alone."""
 DELAYED_TOKENS, RESERVED_TOKENS = ("delayed", "delayed-2"), ("reserved", "reserved-2")
 """Tokens of waiting and of held jobs: what stays in its state moves from one to the other, for a message must not take
 the place of an earlier one (ADR 20). Timers know `delayed` alone; a job is on the other for a moment at most."""
@@ -47,6 +57,9 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `first_ms`: when it was first handed out, 0 if never. `history`: what befell it, oldest first. `holder`, `until_ms`
     and `receipt` (the mark in the holder's receipt) tell of the reservation; they are still there when it comes back
     because its TTR ran out.
+
+    `nonce`: which add made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`: for
+    so many seconds after the end the add is still known; 0: for as long as ordinary repeats take.
     """
 
     topic: str
@@ -64,24 +77,30 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     holder: str = ""
     until_ms: int = 0
     receipt: str = ""
+    nonce: str = ""
+    past: tuple[Past, ...] = ()
+    trace_s: int = 0
 
 
 class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is over, known until the server forgets it. `id`: its key where only that was known. `receipt`: the
-    mark of the receipt by which it ended, so that the same holder hears the same answer again."""
+    mark of the receipt by which it ended, so that the same holder hears the same answer again. `past`: the adds that
+    are over, the job's own among them."""
 
     topic: str
     id: str
     finished_ms: int
     outcome: Outcome = "finished"
     receipt: str = ""
+    past: tuple[Past, ...] = ()
 
 
 class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job as it is asked for. What is None is the topic's setting; an empty `id` gets a fresh one.
 
     Due in `delay_ms`, or at `due_ms`; given up when it was not started within `expires_in_ms`, or by `expires_ms`.
-    `on_same`: what becomes of it if there is a job of this id. Not checked here: see actors/model/job_rules.py.
+    `on_same`: what becomes of it if there is a job of this id. `nonce`: the same in each repeat of this add, and in no
+    other add of this id; without one, each call is an add of its own. Not checked here: see actors/model/job_rules.py.
     """
 
     topic: str
@@ -95,6 +114,7 @@ class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expires_ms: int | None = None
     expires_in_ms: int | None = None
     on_same: OnSame = "keep"
+    nonce: str = ""
 
 
 _encoder = msgspec.json.Encoder()

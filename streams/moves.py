@@ -13,12 +13,17 @@ The message that is left behind goes in the same step if it is a schedule (`leav
 the mover acks it afterwards; should it not come to that, it is delivered again, and its next mover is refused, for the
 thing has moved on.
 
+"There is none" (0) is true again once the thing is gone. So a move by which a thing comes to be carries a message id
+too, and is not repeated where the server may have forgotten that id (streams/publisher.py): its outcome is unknown
+then.
+
 Where an answer was lost, or the repeat of a move met its own first try, the stream's leader is asked: the move was made
 if the thing's last message is on the subject meant, with just that payload. So payloads of moves that must be told
-apart have to differ, by a mark or a time. One that somebody has moved on from counts as refused: whoever decides again
-finds the thing as it is now.
+apart have to differ, by a mark or a time. One that somebody has moved on from counts as refused `is_after_retry`:
+whoever decides again finds the thing as it is now, and must not say that nothing was done.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -44,7 +49,9 @@ class Move(NamedTuple):
 
     `thing`: the pattern of all its subjects. `expected`: the sequence of its last message, 0 for none. `leaves`: the
     subject of the schedule that goes with this step. `due_ms` and `target`: it waits at `subject` as a schedule, and
-    the server sends it on to `target` then. `ttl_s`: seconds until it is forgotten, from 1.
+    the server sends it on to `target` then. `ttl_s`: seconds until it is forgotten, from 1. `message_id`: of a move by
+    which a thing comes to be, for "there is none" is true again once it is gone. `fires_ms`: when the server fires the
+    schedule that is left: a move that is stored later than that may be followed by the firing.
     """
 
     subject: str
@@ -55,6 +62,8 @@ class Move(NamedTuple):
     due_ms: int = 0
     target: str = ""
     ttl_s: int = 0
+    message_id: str = ""
+    fires_ms: int = 0
 
 
 class Mover:
@@ -65,18 +74,21 @@ class Mover:
         self._publisher = publisher
         self._stream = stream
 
-    async def move_many(self, moves: Sequence[Move]) -> list[int | StreamError]:
+    async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
         """Make the moves, sent without waiting for one another; return for each the sequence of its message, else why
-        it was not made: RevisionConflict if the thing was not at `expected`, OutcomeUnknown if nobody knows."""
-        outcomes = await self._publisher.try_many([_outgoing(move) for move in moves])
+        it was not made: RevisionConflict if the thing was not at `expected`, OutcomeUnknown if nobody knows. Nothing is
+        sent after `until_s` of the monotonic clock."""
+        outcomes = await self._publisher.try_many([_outgoing(move) for move in moves], until_s=until_s)
         doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}
-        doubtful |= await self._wait_for_others(moves, outcomes)
+        doubtful |= await self._wait_for_others(moves, outcomes, until_s)
         return [
             outcome.seq if isinstance(outcome, Receipt) else await self._resolved(move, outcome, at in doubtful)
             for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
         ]
 
-    async def _wait_for_others(self, moves: Sequence[Move], outcomes: list[Receipt | StreamError]) -> set[int]:
+    async def _wait_for_others(
+        self, moves: Sequence[Move], outcomes: list[Receipt | StreamError], until_s: float
+    ) -> set[int]:
         """Make those moves again that were refused because another is under way, until that one is made or dropped;
         return which of them may have met a first try of their own."""
         doubtful: set[int] = set()
@@ -85,7 +97,7 @@ class Mover:
             if not waiting:
                 break
             await anyio.sleep(pause_s)
-            again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting])
+            again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting], until_s=until_s)
             for at, outcome in zip(waiting, again, strict=True):
                 outcomes[at] = outcome
                 doubtful |= {at} if _may_be_ours(outcome) else set()
@@ -101,6 +113,8 @@ class Mover:
     async def _resolved(self, move: Move, end: StreamError, is_doubtful: bool) -> int | StreamError:
         """Return the sequence of a move that was made though it ended as `end`, else what is known by now."""
         if _is_under_way(end):  # a conflict would say that the thing has moved on, and it may yet not
+            if is_doubtful:  # what is under way may be our own first try
+                return OutcomeUnknown(f"not known to be made: {end}", subject=move.subject)
             return Refused(f"others kept moving it: {end}", subject=move.subject, err_code=_UNDER_WAY)
         if not is_doubtful or not isinstance(end, OutcomeUnknown | RevisionConflict):
             return end
@@ -112,7 +126,9 @@ class Mover:
         if last is not None and last.subject == move.subject and last.payload == move.payload:
             return at
         if isinstance(end, OutcomeUnknown) and at != move.expected:
-            return RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
+            moved_on = RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
+            moved_on.is_after_retry = True
+            return moved_on
         return end  # if it is not there yet, it may still be on its way
 
 
@@ -127,12 +143,14 @@ def _may_be_ours(outcome: Receipt | StreamError) -> bool:
 
 def _outgoing(move: Move) -> Outgoing:
     """Return the move as it is published: its headers are put together here, for they are most of its cost."""
-    subject, payload, thing, expected, leaves, due_ms, target, ttl_s = move
+    subject, payload, thing, expected, leaves, due_ms, target, ttl_s, message_id, _ = move
     lines = f"{_HEAD}{expected}\r\nNats-Expected-Last-Subject-Sequence-Subject: {thing}\r\n"
+    if message_id:
+        lines += f"Nats-Msg-Id: {message_id}\r\n"
     if leaves:
         lines += f"Nats-Scheduler: {leaves}\r\nNats-Schedule-Next: purge\r\n"
     if due_ms:
         lines += f"Nats-Schedule: {at_line(due_ms)}\r\nNats-Schedule-Target: {target}\r\n"
     if ttl_s:
         lines += f"Nats-TTL: {ttl_s}s\r\n"
-    return Outgoing(subject, payload, block=f"{lines}\r\n".encode())
+    return Outgoing(subject, payload, message_id or None, None, f"{lines}\r\n".encode(), expected == 0)

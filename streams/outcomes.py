@@ -12,13 +12,15 @@ from streams.frames import header_block, message_id_block
 class Outgoing(NamedTuple):
     """A message to publish. `block`: its headers as they travel, by whoever builds them faster than from a mapping, in
     place of the other two; they hold an id or a condition, for such a message is sent again until it is answered. Who
-    builds them checks them, and the subject too."""
+    builds them checks them, and the subject too. `is_unfenced`: nothing but the server's memory of message ids keeps a
+    repeat from being stored as a second message, so it is not sent again once that memory may be lost."""
 
     subject: str
     payload: bytes
     message_id: str | None = None
     headers: Mapping[str, str] | None = None
     block: bytes = b""
+    is_unfenced: bool = False
 
 
 class Receipt(NamedTuple):

@@ -5,6 +5,8 @@ Refused of some kind), or unknown (OutcomeUnknown). Unknown is no failure: a ser
 message. So what carries a message id is sent again under that id, after a reconnect, a silence of `attempt_timeout_s`
 or an answer that nobody listens, until `deadline_s`; the stream drops the repeats within its duplicate window, which
 has to be longer than the deadline. What carries neither id nor expected sequence is sent once.
+What has nothing but its id to fence it (`is_unfenced`) is not sent again to a server that was started anew: that one
+has forgotten the ids of what is gone.
 
 All receipts come to one wildcard inbox, matched by a number that is the message's for all its tries; whichever answer
 comes first counts. At most `window` messages, and `WINDOW_BYTES`, are on their way; beyond that callers wait, so that
@@ -14,6 +16,7 @@ There is no task behind it: answers arrive on the socket's reading, and a timer 
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, repeat
@@ -141,15 +144,16 @@ class Publisher:
         """
         return [_receipt_or_refusal(outcome) for outcome in await self.try_many(messages)]
 
-    async def try_many(self, messages: Sequence[Outgoing]) -> list[Receipt | StreamError]:
+    async def try_many(self, messages: Sequence[Outgoing], *, until_s: float = math.inf) -> list[Receipt | StreamError]:
         """Do as `publish_many`, but with each message's own outcome, whatever it is: OutcomeUnknown for one, and
-        Disconnected for those that were not sent, beside receipts for others."""
+        Disconnected for those that were not sent, beside receipts for others. Nothing is sent after `until_s` of the
+        monotonic clock, though the process stood still meanwhile."""
         waiting = Waiting(len(messages), self._loop)
         flights: Iterator[tuple[int, Flight] | None] = map(self._prepared, messages, repeat(waiting), count())
         is_checked = all(message.block for message in messages)
         if not is_checked:
             flights = iter(list(flights))  # raises what is malformed before anything is sent
-        deadline_s = monotonic_s() + self._deadline_s
+        deadline_s = min(until_s, monotonic_s() + self._deadline_s)
         for at, prepared in enumerate(flights):
             if prepared is not None:
                 token, flight = prepared
@@ -200,7 +204,7 @@ class Publisher:
 
     def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
         """Return the message ready to be sent; None if it is too large, with that as its outcome."""
-        subject, payload, message_id, headers, block = message
+        subject, payload, message_id, headers, block, is_unfenced = message
         is_repeatable = message_id is not None or block != b""
         try:
             if not block:
@@ -210,7 +214,9 @@ class Publisher:
         except TooLarge as refused:
             waiting.know(index, refused)
             return None
-        return token, Flight(subject, message_id, frame, waiting, index, is_repeatable)
+        flight = Flight(subject, message_id, frame, waiting, index, is_repeatable)
+        flight.memory = self._connection.memory if is_unfenced else ""
+        return token, flight
 
     def _give_up(self, waiting: Waiting, start: int, error: StreamError) -> None:
         """Tell of the messages from `start` on that they were not sent."""
@@ -266,10 +272,16 @@ class Publisher:
             self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _send(self, token: int, flight: Flight) -> None:
+        now_s = monotonic_s()
+        if now_s > flight.deadline_s or (flight.is_unknown and flight.memory not in ("", self._connection.memory)):
+            self._finish(token, flight.unknown("not asked again") if flight.is_unknown else _too_late())
+            return
+        if flight.memory and not flight.is_unknown:
+            flight.memory = self._connection.memory
         flight.is_resting = False
         flight.due_s = flight.deadline_s
         if flight.is_repeatable:
-            flight.due_s = min(flight.deadline_s, monotonic_s() + self._attempt_timeout_s)
+            flight.due_s = min(flight.deadline_s, now_s + self._attempt_timeout_s)
         try:
             self._connection.client.send(flight.frame)
         except (Disconnected, ConnectionLost) as error:
@@ -292,6 +304,8 @@ class Publisher:
         elif isinstance(outcome, Refused) and outcome.err_code == _NOT_AVAILABLE:
             self._not_taken(token, flight, outcome)
             return
+        elif isinstance(outcome, Refused) and flight.is_unknown:  # this try was refused; an earlier one may be stored
+            outcome = flight.unknown(f"a repeat was refused: {outcome}")
         self._finish(token, outcome)
 
     def _not_taken(self, token: int, flight: Flight, refused: Refused) -> None:
@@ -341,6 +355,10 @@ class Publisher:
         flight.waiting.know(flight.index, outcome)
         if self._queue:
             self._next_turn()
+
+
+def _too_late() -> Disconnected:
+    return Disconnected("its time was over before it could be sent; it is not stored")
 
 
 def _receipt_or_refusal(outcome: Receipt | StreamError) -> Receipt | Refused:

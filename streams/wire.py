@@ -60,6 +60,13 @@ class WireClient(Client):
             queue.put_nowait(asyncio.get_running_loop().create_future())
 
     @property
+    def memory(self) -> str:
+        """Return what the server's memory of message ids goes by: a single server forgets ids of messages that are gone
+        when it is started anew, the servers of a cluster have them from each other."""
+        cluster = self._server_info.get("cluster", "")
+        return f"cluster {cluster}" if cluster else str(self._server_info.get("server_id", ""))
+
+    @property
     def is_clogged(self) -> bool:
         """Whether so much waits for the socket that a sender without a window of its own should wait too."""
         return self._pending_data_size > MAX_WAITING

@@ -17,6 +17,7 @@ from actors.job_worker.settling import Tried
 from actors.job_worker.shared import Shared
 from actors.logs import fields
 from actors.model.job_handling import Again, GiveUp, after_failure
+from actors.model.job_rules import leaves_trace
 from actors.model.topic_settings import TopicSettings
 from streams.clock import monotonic_s
 from streams.errors import ConnectionLost, Disconnected
@@ -67,10 +68,14 @@ class Ends:
 
     async def _finish(self, jobs: Sequence[Job]) -> None:
         self.count("finished", len(jobs))
-        deliveries = [job.delivery for job in jobs]
-        if self.settings.remember_ms is not None:
-            await self._settling.finish(deliveries, self.settings.remember_ms)
-            return
+        is_remembered = self.settings.remember_ms is not None
+        noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
+        if noted:
+            ended = [(job.delivery, job.record) for job in noted]
+            await self._settling.finish(ended, self.settings.remember_ms)
+            if len(noted) == len(jobs):
+                return
+        deliveries = [job.delivery for job in jobs if not job.delivery.is_settled]
         try:
             if len(deliveries) == 1:
                 await deliveries[0].ack()

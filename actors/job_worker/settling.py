@@ -61,11 +61,13 @@ class Settling:
 
     def __init__(self, store: JobStore, *, node: str) -> None:
         self._store = store
+        self.stands = store.stands
         self._node = node
 
-    async def finish(self, deliveries: Sequence[Delivery], remember_ms: int) -> None:
-        """Leave a record of the end, then acknowledge."""
-        await self._say(deliveries, self._store.finish_deliveries(deliveries, remember_s=max(1, remember_ms // 1000)))
+    async def finish(self, ended: Sequence[tuple[Delivery, JobRecord]], remember_ms: int | None) -> None:
+        """Leave a record of the end, then acknowledge. `remember_ms`: how long the ids stay taken."""
+        remember_s = 0 if remember_ms is None else max(1, remember_ms // 1000)
+        await self._say([one for one, _ in ended], self._store.finish_deliveries(ended, remember_s=remember_s))
 
     async def again(self, tried: Sequence[tuple[Tried, int]]) -> None:
         """Have each come again after its delay in milliseconds."""

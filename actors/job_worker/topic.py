@@ -17,6 +17,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.actor import FATAL
+from actors.job_stream import is_doubtful
+from actors.job_worker.doubts import Doubts
 from actors.job_worker.ends import Ends, facts_of
 from actors.job_worker.handler import Handler
 from actors.job_worker.job import Call, Job
@@ -95,6 +97,7 @@ class TopicWorker:
         self._alone: Delivery | None = None
         self._alone_until_s = 0.0
         self._waker: asyncio.TimerHandle | None = None
+        self._doubts = Doubts(shared.settling.stands, self.ready.wake)
 
     # ---- its life
 
@@ -104,6 +107,7 @@ class TopicWorker:
         async with anyio.create_task_group() as lanes:
             await lanes.start(self._keep_lanes)
             lanes.start_soon(self._keep_letting_go)
+            lanes.start_soon(self._doubts.run)
             try:
                 async with anyio.create_task_group() as places:
                     for place in self._places:
@@ -120,7 +124,7 @@ class TopicWorker:
         self.is_ending = True
         for puller in self._pullers.values():
             puller.set_capacity(0)
-        unstarted = self.ready.remove_all()
+        unstarted = [*self.ready.remove_all(), *self._doubts.remove_all()]
         self.ready.wake_all()
         await self._give_back(unstarted)
 
@@ -200,7 +204,7 @@ class TopicWorker:
 
     def lose(self) -> int:
         """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
-        now_s, unstarted = monotonic_s(), self.ready.remove_all()
+        now_s, unstarted = monotonic_s(), [*self.ready.remove_all(), *self._doubts.remove_all()]
         for delivery in (*unstarted, *self._excess, *self._leaving, *(one.delivery for one in self._unfit)):
             delivery.forget()
         self._excess, self._unfit = [], []
@@ -338,6 +342,9 @@ class TopicWorker:
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
         if delivery.delivered > 1:
             self._suspect(delivery)
+        if is_doubtful(delivery):
+            self._doubts.add(queue, delivery)
+            return
         queue.append(delivery)
         self.ready.wake()
 
@@ -426,6 +433,7 @@ class TopicWorker:
         running = [job.delivery for place in self._places for job in place.jobs]
         waiting = [
             *self.ready.remove_all(),
+            *self._doubts.remove_all(),
             *self._excess,
             *self._leaving,
             *running,

@@ -1,8 +1,9 @@
 """What a job desk answers at every door, as values; on the wire they are JSON objects with these fields.
 
 `code` says what became of it: `ok`; `exists` (a job of this id is there); `stale` (the receipt holds nothing any more);
-`not_found`; `quota` (the topic has as many waiting as it may); `bad` (the asker's mistake: `field` and `reason` say
-which); `unavailable` (the broker did not take it; certainly not done); `unknown` (it may have been done: ask again).
+`over` (one was, and its topic remembers that; nothing was added); `not_found`; `quota` (the topic has as many waiting
+as it may); `bad` (the asker's mistake: `field` and `reason` say which); `unavailable` (the broker did not take it;
+certainly not done); `unknown` (it may have been done: ask again).
 """
 
 from typing import Literal
@@ -24,10 +25,11 @@ __all__ = [
     "TopicView",
 ]
 
-Code = Literal["ok", "exists", "stale", "not_found", "quota", "bad", "unavailable", "unknown"]
+Code = Literal["ok", "exists", "over", "stale", "not_found", "quota", "bad", "unavailable", "unknown"]
 HTTP_CODES: dict[Code, int] = {
     "ok": 200,
     "exists": 409,
+    "over": 409,
     "stale": 409,
     "not_found": 404,
     "quota": 429,

@@ -1,7 +1,9 @@
 """The receipt of a reservation: text that its holder keeps and shows, and need not understand.
 
-`<topic>.<key>.<sequence>.<TTR end>.<mark>`: the sequence is the fence as it was when the job was handed out. A touch
-gives the reservation another sequence and another end, but leaves the mark, by which the receipt is known then.
+`<topic>.<key>.<sequence>.<TTR end>.<mark>.<nonce>`: the sequence is the fence as it was when the job was handed out. A
+touch gives the reservation another sequence and another end, but leaves the mark, by which the receipt is known then.
+The nonce is the add's, where the end of the job has to name no more than that; without it whoever ends the job reads it
+first.
 """
 
 import re
@@ -12,7 +14,8 @@ from streams.subjects import TOKEN
 __all__ = ["BadReceipt", "JobReceipt", "read_receipt"]
 
 _RECEIPT = re.compile(
-    rf"({TOKEN.pattern})\.({TOKEN.pattern})\.([0-9]{{1,19}})\.([0-9]{{1,16}})\.([0-9a-f]{{12}})", re.ASCII
+    rf"({TOKEN.pattern})\.({TOKEN.pattern})\.([0-9]{{1,19}})\.([0-9]{{1,16}})\.([0-9a-f]{{12}})(?:\.([~A-Za-z0-9_-]{{1,40}}))?",
+    re.ASCII,
 )
 _SHOWN = 80
 
@@ -29,9 +32,11 @@ class JobReceipt(NamedTuple):
     seq: int
     until_ms: int
     mark: str
+    nonce: str = ""
 
     def __str__(self) -> str:
-        return f"{self.topic}.{self.key}.{self.seq}.{self.until_ms}.{self.mark}"
+        plain = f"{self.topic}.{self.key}.{self.seq}.{self.until_ms}.{self.mark}"
+        return f"{plain}.{self.nonce}" if self.nonce else plain
 
 
 def read_receipt(text: str) -> JobReceipt:
@@ -42,5 +47,5 @@ def read_receipt(text: str) -> JobReceipt:
         raise BadReceipt(
             f"{shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'} is no receipt; use the one given by reserve"
         )
-    topic, key, seq, until_ms, mark = found.groups()
-    return JobReceipt(topic, key, int(seq), int(until_ms), mark)
+    topic, key, seq, until_ms, mark, nonce = found.groups()
+    return JobReceipt(topic, key, int(seq), int(until_ms), mark, nonce or "")

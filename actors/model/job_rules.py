@@ -2,6 +2,9 @@
 it is among priorities, and what is written down of an attempt. No I/O, no clock, no chance.
 """
 
+import base64
+import hashlib
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -15,14 +18,18 @@ from streams.job_messages import (
     LARGEST_BODY,
     LONGEST_DELAY_MS,
     LONGEST_ID,
+    LONGEST_NONCE,
     LONGEST_REASON,
     LONGEST_TTR_MS,
+    MACHINE_MADE,
     MOST_HISTORY,
     SHORTEST_TTR_MS,
     Job,
+    JobDone,
     NewJob,
     OnSame,
     Outcome,
+    Past,
     Priority,
     State,
     is_json,
@@ -32,18 +39,27 @@ from streams.subjects import TOKEN
 __all__ = [
     "BACKSTOP_MS",
     "FREE_TURN",
+    "KEPT_MS",
     "MOVES",
     "RESERVED_SLACK_MS",
     "STALE_AFTER_MS",
+    "TRACE_MS",
     "BadJob",
-    "SamePolicy",
     "came_back",
+    "fires_of",
     "given_back",
+    "has_fired",
+    "is_same_add",
+    "kept_s",
     "lane_order",
+    "leaves_trace",
     "make_job",
+    "may_be_fired_again",
+    "named_nonce",
     "noted",
     "noted_once",
     "on_same_id",
+    "past_of",
 ]
 
 BACKSTOP_MS = 35
@@ -55,6 +71,13 @@ RESERVED_SLACK_MS = 500
 STALE_AFTER_MS = 200
 """How long after the TTR's end a receipt still counts. In between lies what keeps a settling and the server's putting
 back apart: the server does not look again before it stores what it has loaded."""
+
+TRACE_MS = 120_000
+"""How long after its end an add is known at least: longer than any repeat takes that nobody asked for."""
+KEPT_MS = 86_400_000
+"""How long after its end an add is known that its caller may repeat on purpose: the promise of a day."""
+MOST_PAST = 16
+"""Adds of one id that are known as over. With more in a day the oldest ones go."""
 
 MOVES: Mapping[State | None, frozenset[State | None]] = {
     None: frozenset({"delayed", "ready"}),
@@ -68,9 +91,8 @@ MOVES: Mapping[State | None, frozenset[State | None]] = {
 FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
 
-SamePolicy = OnSame | Literal["again"]
-"""`again` is for a job sent round again: as keep, but one that is over without being finished does not count."""
 MOST_ATTEMPTS = 1_000
+_MACHINE_NONCE = re.compile(r"~[A-Za-z0-9_-]{12,32}", re.ASCII)
 
 
 class BadJob(ValueError):
@@ -84,8 +106,18 @@ class BadJob(ValueError):
 # ---- a new job
 
 
-def make_job(new: NewJob, settings: TopicSettings, *, now_ms: int, fresh_id: str) -> Job:
-    """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id."""
+def make_job(
+    new: NewJob,
+    settings: TopicSettings,
+    *,
+    now_ms: int,
+    fresh_id: str,
+    fresh_nonce: str = "",
+    trace_s: int = KEPT_MS // 1000,
+) -> Job:
+    """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
+    `fresh_nonce`: if it has no nonce. `trace_s`: how long after its end an add with a nonce of its caller's own is
+    known."""
     if not isinstance(new.topic, str) or not TOKEN.fullmatch(new.topic):
         raise BadJob("topic", new.topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
     if new.topic == DEFAULT:
@@ -105,7 +137,28 @@ def make_job(new: NewJob, settings: TopicSettings, *, now_ms: int, fresh_id: str
         else _within("attempts", new.attempts, 1, MOST_ATTEMPTS),
         priority=_priority(new.priority),
         expires_ms=_expires_ms(new, due_ms, now_ms),
+        nonce=nonce_of(new, fresh_nonce),
+        trace_s=trace_s if new.nonce and not new.nonce.startswith(MACHINE_MADE) else 0,
     )
+
+
+def nonce_of(new: NewJob, fresh_nonce: str) -> str:
+    """Return the nonce under which the add is known. One that a machine made for this add alone stands as it is. One of
+    a person's own is known within the job's topic and id, so that the same key may stand for several jobs."""
+    given: object = new.nonce
+    if not isinstance(given, str) or len(given) > LONGEST_NONCE or not given.isprintable() or " " in given:
+        raise BadJob("nonce", given, "is no nonce", f"use 1 to {LONGEST_NONCE} printable characters without blanks")
+    if not given:
+        return fresh_nonce
+    if _MACHINE_NONCE.fullmatch(given):
+        return given
+    return named_nonce(new.topic, new.id, given)
+
+
+def named_nonce(*parts: str) -> str:
+    """Return a nonce made of facts: the same for the same parts."""
+    digest = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).digest()
+    return base64.urlsafe_b64encode(digest).decode()
 
 
 def _id(text: object, fresh_id: str) -> str:
@@ -180,19 +233,75 @@ def _within(field: str, value: object, low: int, high: int) -> int:
 # ---- a second job of the same id
 
 
-def on_same_id(policy: SamePolicy, state: State, outcome: Outcome = "finished") -> Literal["keep", "refuse", "replace"]:
-    """Return what becomes of a job whose id is taken: keep the first (a success), refuse, or take its place.
-
-    What somebody holds is never taken from under him, and what is finished stays finished as long as it is known."""
-    if state == "done" and outcome == "deleted":
+def on_same_id(
+    policy: OnSame, state: State, outcome: Outcome = "finished"
+) -> Literal["keep", "refuse", "over", "replace"]:
+    """Return what becomes of a job whose id is taken: keep the first (a success), refuse, refuse because its topic
+    remembers that it is over, or take its place. `replace` replaces whatever is there, also under its holder's
+    hands."""
+    if policy == "replace":
         return "replace"
-    if policy == "error":
-        return "refuse"
-    if policy == "again":
-        return "replace" if state == "done" and outcome != "finished" else "keep"
-    if policy == "keep" or state == "done":
-        return "keep"
-    return "refuse" if state == "reserved" else "replace"
+    if state == "done":
+        return "over" if outcome == "finished" else "replace"
+    return "refuse" if policy == "error" else "keep"
+
+
+# ---- which add it was
+
+
+def past_of(job: Job | JobDone, *, now_ms: int) -> tuple[Past, ...]:
+    """Return the adds of this id that are over when something takes the job's place, or ends it, the latest first."""
+    own: tuple[Past, ...] = ()
+    if isinstance(job, Job) and job.nonce:
+        own = ((job.nonce, now_ms + max(TRACE_MS, job.trace_s * 1000)),)
+    known = (one for one in job.past if one[1] > now_ms and one[0] != (own[0][0] if own else ""))
+    return (*own, *known)[:MOST_PAST]
+
+
+def is_same_add(job: Job, found: Job | JobDone) -> bool:
+    """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
+    made = isinstance(found, Job) and found.nonce == job.nonce
+    return job.nonce != "" and (made or any(nonce == job.nonce for nonce, _ in found.past))
+
+
+def leaves_trace(job: Job) -> bool:
+    """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
+    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
+    return job.trace_s > 0 or job.past != () or job.receipt != ""
+
+
+def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:
+    """Return for how many seconds the end of a job is known. `remember_s`: for so long its id stays taken."""
+    until_ms = max((until_ms for _, until_ms in past), default=now_ms + TRACE_MS)
+    trace_s = -(-(until_ms - now_ms) // 1000)
+    return remember_s if remember_s and trace_s * 1000 <= TRACE_MS else max(1, remember_s, trace_s)
+
+
+def fires_of(job: Job) -> int:
+    """Return when the server fires the schedule that a delayed or reserved job is."""
+    return job.until_ms + RESERVED_SLACK_MS if job.receipt else job.due_ms + BACKSTOP_MS
+
+
+def may_be_fired_again(due_ms: int, stored_ms: int) -> bool:
+    """Return whether the server may fire a job's schedule although a timer has. `stored_ms`: when it stored the timer's
+    copy. Before the schedule's own time it cannot have loaded it (ADR 14)."""
+    return stored_ms >= due_ms + BACKSTOP_MS
+
+
+def has_fired(moved: Job | JobDone, found: Job, *, fires_ms: int) -> bool:
+    """Return whether the server fired a job's schedule although the job was moved on from it, judging by what was found
+    after the move. `fires_ms`: of that schedule."""
+    if isinstance(moved, Job) and _standing(found) == _standing(moved):
+        return False  # what we moved it to, a step further
+    if fires_of(found) == fires_ms:
+        return True
+    if isinstance(moved, JobDone):
+        return any(nonce == found.nonce for nonce, _ in moved.past[:1])
+    return moved.receipt != "" and found.receipt != moved.receipt
+
+
+def _standing(job: Job) -> tuple[str, int, str, int]:
+    return job.nonce, job.due_ms, job.receipt, job.until_ms
 
 
 # ---- turns

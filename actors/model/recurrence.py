@@ -134,7 +134,7 @@ def check_recurring(record: Recurring) -> Recurring:
     if first_ms is None:
         raise BadRecurrence("cron", record.cron, "never comes", f"write {FORM}")
     try:
-        make_job(occurrence("topic", "name", record, first_ms), TopicSettings(), now_ms=first_ms, fresh_id="")
+        make_job(occurrence("topic", "name", record, first_ms, claim=0), TopicSettings(), now_ms=first_ms, fresh_id="")
     except BadJob as error:
         raise BadRecurrence(error.field, error.value, error.what, error.hint) from error
     return record
@@ -189,8 +189,9 @@ def occurrence_id(name: str, due_ms: int) -> str:
     return f"{name}.{moment:%Y%m%dT%H%M%S}{fraction}Z"
 
 
-def occurrence(topic: str, name: str, record: Recurring, due_ms: int) -> NewJob:
-    """Return one occurrence as it is asked for."""
+def occurrence(topic: str, name: str, record: Recurring, due_ms: int, *, claim: int) -> NewJob:
+    """Return one occurrence as it is asked for. `claim`: the revision of the record that claims it; whoever adds it for
+    this claim adds the same job."""
     return NewJob(
         topic=topic,
         id=occurrence_id(name, due_ms),
@@ -201,6 +202,7 @@ def occurrence(topic: str, name: str, record: Recurring, due_ms: int) -> NewJob:
         priority=record.priority,
         expires_ms=None if record.expires_in_ms is None else due_ms + record.expires_in_ms,
         on_same="keep",
+        nonce=f"claim-{claim}",
     )
 
 

@@ -91,7 +91,7 @@ class Shared:
 class Call:
     """One request that was let in: who calls, what was read, and whether the client is still there."""
 
-    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "query", "rate", "upload", "values")
+    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "key", "query", "rate", "upload", "values")
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class Call:
         cycle: Any,
         rate: RateBucket | None,
         upload: Upload | None = None,
+        key: str = "",
     ) -> None:
         self.caller = caller
         self.address = address
@@ -111,6 +112,7 @@ class Call:
         self.body = body
         self.rate = rate
         self.upload = upload
+        self.key = key  # the Idempotency-Key: the same in each repeat of this request
         self.values: dict[str, str] = {}
         self._receive = receive
         self._cycle = cycle

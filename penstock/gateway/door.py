@@ -102,6 +102,7 @@ class Door:
             cycle=cycle,
             rate=rate,
             upload=upload,
+            key=head.idempotency_key,
         )
 
     def _address(self, scope: Message, head: Head) -> str:

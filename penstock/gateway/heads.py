@@ -24,7 +24,8 @@ HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 OWN_SITES = (b"same-origin", b"none")
 """What a browser says of a request that no other site's page has made: `none` is an address that a person typed."""
-ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin"})
+KEY = b"idempotency-key"
+ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin", KEY})
 
 
 class Head(NamedTuple):
@@ -38,6 +39,7 @@ class Head(NamedTuple):
     forwarded: str
     is_upload: bool = False
     file_name: str = ""
+    idempotency_key: str = ""
 
 
 def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -86,6 +88,7 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool, is_read: bool) -> Head
         forwarded=found.get(b"x-forwarded-for", b"").decode("latin-1"),
         is_upload=is_upload,
         file_name=name_of_header(found.get(b"x-file-name", b"")),
+        idempotency_key=found.get(KEY, b"").decode("latin-1").strip(),
     )
 
 

@@ -47,7 +47,11 @@ async def add(shared: Shared, call: Call) -> Answer:
         return await _add_one(shared, call, topic)
     asked = jobs_of(call.body)
     call.charge(len(asked))
-    wanted = [new_job(topic, one) for one in asked if isinstance(one, JobToAdd)]
+    wanted = [
+        new_job(topic, one, call.key and f"{call.key}/{at}")
+        for at, one in enumerate(asked)
+        if isinstance(one, JobToAdd)
+    ]
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, topic, len(wanted))
         told = iter(await shared.desk.add(wanted))
@@ -60,7 +64,7 @@ async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
     check_body(asked.body)
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, topic, 1)
-        (told,) = await shared.desk.add([new_job(topic, asked)])
+        (told,) = await shared.desk.add([new_job(topic, asked, call.key)])
     item = item_of(call, told)
     if item.state is UNSET:
         raise problem_of(item)
@@ -68,7 +72,7 @@ async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
     return Answer(added, item.status)
 
 
-def new_job(topic: str, asked: JobToAdd) -> NewJob:
+def new_job(topic: str, asked: JobToAdd, nonce: str = "") -> NewJob:
     return NewJob(
         topic=topic,
         id=asked.id,
@@ -81,6 +85,7 @@ def new_job(topic: str, asked: JobToAdd) -> NewJob:
         expires_ms=asked.expires_ms,
         expires_in_ms=asked.expires_in_ms,
         on_same=asked.on_same,
+        nonce=nonce,
     )
 
 

@@ -123,6 +123,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
         body=unwrapped(bytes(command.body)),
         delay_ms=round(command.delay * 1000),
         ttr_ms=None if ttr_s is None else round(ttr_s * 1000),
+        nonce=call.key,
     )
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, job.topic, 1)

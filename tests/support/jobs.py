@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from actors.job_store import Handed, JobStore, Reservation, Stored
-from actors.model.job_rules import SamePolicy, make_job
+from actors.model.job_rules import make_job
 from actors.model.topic_settings import TopicSettings
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.job_messages import Job, NewJob, Priority, body_of
+from streams.job_messages import Job, NewJob, OnSame, Priority, body_of
 from streams.log import read_log
+from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.specs import ConsumerSpec, job_consumer, wanted
@@ -47,9 +48,10 @@ class Jobs:
 
     def make(self, job_id: str = "1", *, body: object = None, delay_ms: int = 0, **asked: Any) -> Job:
         new = NewJob(**{"topic": TOPIC, "id": job_id, "body": body_of(body), "delay_ms": delay_ms, **asked})
-        return make_job(new, TopicSettings(), now_ms=self.clock.now_ms(), fresh_id="fresh")
+        now_ms = self.clock.now_ms()
+        return make_job(new, TopicSettings(), now_ms=now_ms, fresh_id="fresh", fresh_nonce=fresh_nonce())
 
-    async def add(self, job_id: str = "1", *, policy: SamePolicy = "keep", **asked: Any) -> Any:
+    async def add(self, job_id: str = "1", *, policy: OnSame = "keep", **asked: Any) -> Any:
         """Add one job; return what became of it."""
         (answer,) = await self.store.add_many([(self.make(job_id, **asked), policy)])
         return answer

@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from actors.job_store import BadCursor, Clash, Found, Retry, Settled, Stale, Stored, partition_of
 from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.frames import Message
-from streams.job_messages import Job, decode_job
+from streams.job_messages import Job, body_of, decode_job
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
@@ -91,7 +92,7 @@ async def test_any_text_is_an_id(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("state", ["delayed", "ready", "reserved", "done"])
 async def test_the_same_id_again(jobs: Jobs, state: str) -> None:
-    """keep: the first one stands; error: refused; replace: what waits is replaced, what is held or over is not."""
+    """keep: the first one stands; error: refused; replace: whatever is there is replaced. A remembered end is told."""
     with fail_after(20):
         await jobs.add(body=1, delay_ms=HOUR if state == "delayed" else 0)
         if state in ("reserved", "done"):
@@ -99,27 +100,58 @@ async def test_the_same_id_again(jobs: Jobs, state: str) -> None:
         if state == "done":
             await jobs.store.finish_many([receipt], remember_s=60)
         kept = await jobs.add(body=2)
-        assert isinstance(kept, Stored)
-        assert (kept.state, kept.is_new, kept.is_same) == (state, False, None if state == "done" else False)
+        assert isinstance(kept, Clash if state == "done" else Stored)
+        assert (kept.state, kept.is_same) == (state, None if state == "done" else False)
+        assert isinstance(kept, Clash) or not kept.is_new
         assert (await jobs.add(body=1)).is_same is (None if state == "done" else True)
         refused = await jobs.add(body=2, policy="error")
         assert isinstance(refused, Clash)
         assert refused.state == state
         replaced = await jobs.add(body=2, delay_ms=2 * HOUR, policy="replace")
-        if state in ("delayed", "ready"):
-            assert (replaced.state, replaced.is_new) == ("delayed", True)
-            found = await jobs.store.find(TOPIC, "1")
-            assert found is not None
-            assert found.job is not None
-            assert bytes(found.job.body) == b"2"
-            await counts(jobs, 1, 0, 0, 0)  # and nothing of the first one is left
-            assert (await jobs.add(body=3, policy="replace", priority="low")).state == "ready"
-            await counts(jobs, 0, 1, 0, 0)
-            assert [bytes(decode_job(one.payload).body) for one in await jobs.pull(priority="low")] == [b"3"]
-        elif state == "reserved":
-            assert isinstance(replaced, Clash)
-        else:
-            assert (replaced.is_new, replaced.state) == (False, "done")
+        assert (replaced.state, replaced.is_new, replaced.has_replaced) == ("delayed", True, state != "done")
+        found = await jobs.store.find(TOPIC, "1")
+        assert found is not None
+        assert found.job is not None
+        assert bytes(found.job.body) == b"2"
+        await counts(jobs, 1, 0, 0, 0)  # and nothing of the first one is left
+        if state == "reserved":
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Stale)
+        assert (await jobs.add(body=3, policy="replace", priority="low")).state == "ready"
+        await counts(jobs, 0, 1, 0, 0)
+        assert [bytes(decode_job(one.payload).body) for one in await jobs.pull(priority="low")] == [b"3"]
+
+
+async def test_an_id_that_is_over_is_free_and_each_add_is_known_by_its_nonce(jobs: Jobs) -> None:
+    """Three adds of one id, each ended in its way; a late repeat of any makes no job, before and after the next one."""
+    with fail_after(30):
+        adds = [jobs.make("1", body=n) for n in range(3)]
+        for n, job in enumerate(adds):
+            (stored,) = await jobs.store.add_many([(job, "keep")])
+            assert (stored.is_new, stored.state) == (True, "ready")  # type: ignore[union-attr]
+            if n == 1:
+                assert await jobs.store.delete(TOPIC, "1") == "ready"
+            else:
+                receipt = (await jobs.reserve()).receipt
+                (settled,) = await jobs.store.finish_many([receipt], remember_s=0)
+                assert isinstance(settled, Settled)
+            assert await jobs.store.find(TOPIC, "1") is None
+            await counts(jobs, 0, 0, 0, 0)
+            repeats = await jobs.store.add_many([(one, "replace") for one in adds[: n + 1]])
+            assert [(one.is_new, one.state) for one in repeats] == [(True, "done")] * (n + 1)  # type: ignore[union-attr]
+            assert await nothing_is_ready(jobs)
+
+
+async def test_a_nonce_with_another_body_is_told(jobs: Jobs) -> None:
+    with fail_after(20):
+        job = jobs.make("1", body=1)
+        await jobs.store.add_many([(job, "keep")])
+        (again,) = await jobs.store.add_many([(replace(job, body=body_of(2)), "keep")])
+        assert isinstance(again, Stored)
+        assert (again.is_new, again.is_same) == (True, False)
+        found = await jobs.store.find(TOPIC, "1")
+        assert found is not None
+        assert found.job is not None
+        assert bytes(found.job.body) == b"1"
 
 
 async def test_one_call_may_hold_an_id_twice(jobs: Jobs) -> None:
@@ -291,8 +323,7 @@ async def test_a_job_comes_back_when_its_ttr_runs_out_and_is_buried_after_its_la
         assert letter["body"]["body"] == 5
         assert [line["node"] for line in letter["history"]] == ["a", "b"]
         assert await jobs.state() == "done"
-        assert (await jobs.add(policy="keep")).is_new is False
-        assert (await jobs.add(policy="again")).is_new
+        assert (await jobs.add()).is_new  # its id is free
 
 
 async def test_a_receipt_is_stale_once_the_ttr_has_passed_though_the_server_has_not_looked_yet(jobs: Jobs) -> None:
@@ -366,9 +397,8 @@ async def test_a_buried_job_is_a_dead_letter_and_may_go_round_again(jobs: Jobs) 
         assert [answer.became for answer in answers] == ["done"] * 3  # type: ignore[union-attr]
         assert {letter["reason"] for letter in await jobs.dead()} == {"poison"}
         await counts(jobs, 0, 0, 0, 3)
+        assert (await jobs.add("0")).is_new
         assert (await jobs.add("0")).is_new is False
-        assert (await jobs.add("0", policy="again")).is_new
-        assert (await jobs.add("0", policy="again")).is_new is False
         await counts(jobs, 0, 1, 0, 2)
 
 
@@ -385,7 +415,7 @@ async def test_what_has_expired_is_not_handed_out(jobs: Jobs) -> None:
         assert found.done.outcome == "expired"
         (letter,) = await jobs.dead()
         assert (letter["id"], letter["reason"]) == ("1", "expired: it was not started in time")
-        assert (await jobs.add("1", policy="again")).is_new
+        assert (await jobs.add("1")).is_new
 
 
 async def test_what_is_no_job_is_set_aside_and_blocks_nothing(jobs: Jobs) -> None:
@@ -469,7 +499,7 @@ async def test_what_was_deleted_in_a_handlers_hands_stays_deleted(jobs: Jobs) ->
             await jobs.store.delete(TOPIC, str(n))
         assert await jobs.store.retry_deliveries([Retry(one, job, 0, "boom")]) == [False]
         assert await jobs.store.give_back([(two, decode_job(two.payload))]) == [False]
-        assert await jobs.store.finish_deliveries([three], remember_s=60) == [False]
+        assert await jobs.store.finish_deliveries([(three, decode_job(three.payload))], remember_s=60) == [False]
         assert await jobs.store.bury_deliveries([(four, decode_job(four.payload), "x")]) == [False]
         await counts(jobs, 0, 0, 0, 0)
 
@@ -492,7 +522,8 @@ async def test_a_handlers_end_is_known_for_its_time(jobs: Jobs) -> None:
         await jobs.added(3)
         deliveries = await jobs.pull(3)
         last = deliveries.pop()
-        assert await jobs.store.finish_deliveries(deliveries, remember_s=60) == [True, True]
+        ended = [(one, decode_job(one.payload)) for one in deliveries]
+        assert await jobs.store.finish_deliveries(ended, remember_s=60) == [True, True]
         tried = msgspec.structs.replace(decode_job(last.payload), attempts=1)
         assert await jobs.store.bury_deliveries([(last, tried, "boom")], node="n1") == [True]
         await counts(jobs, 0, 0, 0, 3)

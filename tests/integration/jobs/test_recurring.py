@@ -44,7 +44,7 @@ class StoreDesk:
         self.refuses = False
         self.asked = 0
 
-    async def add(self, jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
+    async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> list[Added | NotAdded]:
         self.asked += 1
         if self.refuses:
             return [NotAdded(code="quota", reason="full") for _ in jobs]

@@ -1,5 +1,6 @@
 """The rules of jobs: what is taken, what is refused and why, states, turns, and what is written down."""
 
+import re
 from collections import Counter
 from typing import Any, get_args
 
@@ -13,18 +14,26 @@ from actors.model.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.model.job_rules import (
     BACKSTOP_MS,
     FREE_TURN,
+    KEPT_MS,
+    MOST_PAST,
     MOVES,
     RESERVED_SLACK_MS,
     STALE_AFTER_MS,
+    TRACE_MS,
     BadJob,
-    SamePolicy,
     came_back,
+    fires_of,
     given_back,
+    has_fired,
+    is_same_add,
+    kept_s,
     lane_order,
     make_job,
+    may_be_fired_again,
     noted,
     noted_once,
     on_same_id,
+    past_of,
 )
 from actors.model.topic_settings import LANES, TopicSettings
 from streams.job_messages import (
@@ -35,6 +44,7 @@ from streams.job_messages import (
     MOST_HISTORY,
     SHORTEST_TTR_MS,
     Job,
+    JobDone,
     NewJob,
     OnSame,
     Outcome,
@@ -48,7 +58,7 @@ SETTINGS = TopicSettings(ttr_ms=30_000, attempts=5)
 JOB = Job(topic="t", id="1", due_ms=NOW, added_ms=NOW, ttr_ms=60_000, most_attempts=3)
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=LONGEST_ID)
 STATES: tuple[State, ...] = get_args(State)
-POLICIES: tuple[SamePolicy, ...] = (*get_args(OnSame), "again")
+POLICIES: tuple[OnSame, ...] = get_args(OnSame)
 
 
 def made(**asked: Any) -> Job:
@@ -132,6 +142,10 @@ def test_what_was_due_before_is_due_still() -> None:
         pytest.param({"expires_in_ms": 5, "expires_ms": NOW + 5}, "expires_ms", id="expires-twice"),
         pytest.param({"expires_in_ms": 0}, "expires_in_ms", id="expires-at-once"),
         pytest.param({"expires_ms": 10**18}, "expires_ms", id="expires-too-late"),
+        pytest.param({"nonce": "a b"}, "nonce", id="nonce-with-blank"),
+        pytest.param({"nonce": "a\r\nX: y"}, "nonce", id="nonce-with-line-break"),
+        pytest.param({"nonce": "n" * 256}, "nonce", id="nonce-too-long"),
+        pytest.param({"nonce": 7}, "nonce", id="nonce-number"),
     ],
 )
 def test_a_bad_job_names_field_value_and_what_to_write(asked: dict[str, Any], field: str) -> None:
@@ -172,29 +186,82 @@ def test_ours_and_the_servers_own_firing_do_not_meet() -> None:
 # ---- the same id again
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("outcome", get_args(Outcome))
-def test_a_second_job_never_takes_what_is_held_nor_undoes_what_is_finished(
-    policy: SamePolicy, state: State, outcome: Outcome
-) -> None:
-    decided = on_same_id(policy, state, outcome)
-    if state == "done" and outcome == "deleted":
-        assert decided == "replace"
-        return
-    if decided == "replace":
-        assert state != "reserved"
-        assert state != "done" or outcome != "finished"
-        assert policy in ("replace", "again")
-    if policy == "error":
-        assert decided == "refuse"
-    if policy in ("keep", "again"):
-        assert decided != "refuse"
+def test_an_id_that_is_over_is_free_unless_its_topic_remembers_it() -> None:
+    for policy in POLICIES:
+        ends = {outcome: on_same_id(policy, "done", outcome) for outcome in get_args(Outcome)}
+        remembered = ends.pop("finished")
+        assert remembered == ("replace" if policy == "replace" else "over")
+        assert set(ends.values()) == {"replace"}
 
 
-def test_replace_takes_the_place_of_what_waits() -> None:
-    assert [on_same_id("replace", state) for state in STATES] == ["replace", "replace", "refuse", "keep"]
-    assert on_same_id("again", "done", "buried") == "replace"
+def test_replace_takes_the_place_of_what_is_there_and_the_others_do_not() -> None:
+    there: tuple[State, ...] = ("delayed", "ready", "reserved")
+    decided = {policy: {on_same_id(policy, state) for state in there} for policy in POLICIES}
+    assert decided == {"keep": {"keep"}, "replace": {"replace"}, "error": {"refuse"}}
+
+
+# ---- which add it was
+
+
+def test_a_nonce_of_a_caller_is_known_within_topic_and_id_and_one_of_a_machine_as_it_stands() -> None:
+    one, other = made(id="1", nonce="key"), made(id="2", nonce="key")
+    assert one.nonce == made(id="1", nonce="key").nonce != other.nonce
+    assert made(id="1", topic="else", nonce="key").nonce not in (one.nonce, other.nonce)
+    assert (one.trace_s * 1000, made(nonce="~abcdefghijkl").trace_s) == (KEPT_MS, 0)
+    assert made(nonce="~abcdefghijkl").nonce == "~abcdefghijkl"
+    assert all(re.fullmatch(r"[~A-Za-z0-9_-]{1,40}", job.nonce) for job in (one, other, made(nonce="~x.y")))
+
+
+@given(ends=st.lists(st.tuples(st.integers(0, 3 * KEPT_MS), st.booleans()), max_size=30))
+def test_an_add_is_known_for_as_long_as_it_may_be_repeated(ends: list[tuple[int, bool]]) -> None:
+    """Jobs of one id come and go; each add is known until its time has passed, of the latest ones."""
+    now_ms, past = NOW, tuple[tuple[str, int], ...]()
+    added: list[tuple[Job, int]] = []
+    for at, (step_ms, is_named) in enumerate(sorted(ends)):
+        now_ms += step_ms // 30
+        job = replace(made(id="1", nonce=f"n{at}" if is_named else f"~{at:012d}"), past=past)
+        past = past_of(job, now_ms=now_ms)
+        added.append((job, now_ms + max(TRACE_MS, job.trace_s * 1000)))
+    record = JobDone(topic="mail", id="1", finished_ms=now_ms, past=past)
+    fresh = [(job, until_ms) for job, until_ms in added if until_ms > now_ms]
+    assert len(past) <= MOST_PAST
+    for job, _ in fresh[-MOST_PAST:]:
+        assert is_same_add(job, record)
+    assert not is_same_add(made(id="1", nonce="another"), record)
+    assert {nonce for nonce, _ in past} <= {job.nonce for job, _ in fresh}
+    kept_ms = kept_s(past, now_ms=now_ms) * 1000
+    assert kept_ms >= max((until_ms - now_ms for _, until_ms in past), default=TRACE_MS)
+
+
+def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_may_repeat() -> None:
+    plain, named = made(nonce="~abcdefghijkl"), made(nonce="key")
+    assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW, remember_s=1) == 1
+    assert kept_s(past_of(named, now_ms=NOW), now_ms=NOW, remember_s=1) == KEPT_MS // 1000
+    assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW) == TRACE_MS // 1000
+
+
+def test_a_schedule_that_fired_behind_a_move_is_told_from_what_came_of_the_move() -> None:
+    delayed = made(id="1", delay_ms=1000, nonce="~aaaaaaaaaaaa")
+    at_ms = fires_of(delayed)
+    assert has_fired(replace(delayed, due_ms=NOW), delayed, fires_ms=at_ms)  # kicked, and its schedule fired too
+    assert not has_fired(replace(delayed, due_ms=NOW), replace(delayed, due_ms=NOW), fires_ms=at_ms)
+    other = replace(delayed, nonce="~bbbbbbbbbbbb", due_ms=NOW + 9)
+    assert has_fired(other, delayed, fires_ms=at_ms)  # replaced by another
+    assert not has_fired(other, other, fires_ms=at_ms)
+    held = replace(delayed, attempts=1, receipt="aa", until_ms=NOW + 5000)
+    touched, again = replace(held, until_ms=NOW + 9000), replace(held, attempts=2, receipt="bb", until_ms=NOW + 9900)
+    ended = JobDone(topic="mail", id="1", finished_ms=NOW, past=past_of(held, now_ms=NOW))
+    for found in (held, again):
+        assert has_fired(touched, found, fires_ms=fires_of(held))
+        assert has_fired(ended, found, fires_ms=fires_of(held))
+    assert not has_fired(touched, touched, fires_ms=fires_of(held))
+    assert not has_fired(ended, other, fires_ms=fires_of(held))  # the id was free, and is taken anew
+
+
+def test_a_timers_copy_that_was_stored_before_the_schedules_own_time_is_the_only_one() -> None:
+    assert not may_be_fired_again(NOW, NOW)
+    assert not may_be_fired_again(NOW, NOW + BACKSTOP_MS - 1)
+    assert may_be_fired_again(NOW, NOW + BACKSTOP_MS)
 
 
 # ---- turns

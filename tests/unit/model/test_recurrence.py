@@ -69,7 +69,7 @@ def test_an_occurrence_is_an_ordinary_job() -> None:
     record = Recurring(
         cron="* * * * *", body=Raw(b"[1]"), ttr_ms=9000, attempts=2, priority="low", expires_in_ms=60_000
     )
-    job = occurrence("mail", "nightly", record, 1_795_253_400_000)
+    job = occurrence("mail", "nightly", record, 1_795_253_400_000, claim=7)
     assert (job.topic, job.id, bytes(job.body), job.due_ms) == (
         "mail",
         "nightly.20261121T093000Z",
@@ -78,6 +78,8 @@ def test_an_occurrence_is_an_ordinary_job() -> None:
     )
     assert (job.ttr_ms, job.attempts, job.priority, job.expires_ms) == (9000, 2, "low", 1_795_253_460_000)
     assert job.on_same == "keep"
+    later = occurrence("mail", "nightly", record, 1_795_253_400_000, claim=8)
+    assert later.nonce != job.nonce, "what was taken back may be claimed and added anew"
 
 
 def test_ids_tell_the_due_time() -> None:

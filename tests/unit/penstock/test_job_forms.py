@@ -12,7 +12,7 @@ from msgspec import Raw
 
 import penstock
 from actors.job_worker.job import duration_ms
-from actors.model.job_answers import Added, NotAdded
+from actors.model.job_answers import NotAdded
 from actors.model.topic_settings import as_written
 from penstock.client_forms import AddAnswers, decode, encode, millis, moment_ms, parts_of, too_large
 from penstock.errors import PenstockError, UsageError
@@ -124,29 +124,10 @@ def added(**fields: object) -> dict[str, object]:
     return {"code": "ok", "topic": "a", "id": "b", "state": "ready", "due_ms": 5, "is_same_body": True, **fields}
 
 
-@pytest.mark.parametrize(
-    ("told", "is_repeated", "is_new"),
-    [
-        (added(is_new=True), False, True),
-        (added(is_new=False), False, False),
-        (added(is_new=False), True, True),
-        (added(is_new=False, is_same_body=False), True, False),
-        (added(code="exists"), True, True),
-    ],
-)
-def test_what_an_earlier_try_may_have_added_counts_as_added_by_us(
-    told: dict[str, object], is_repeated: bool, is_new: bool
-) -> None:
+@pytest.mark.parametrize("told", [added(code="exists"), added(code="over"), added(code="quota")])
+def test_what_is_refused_is_refused(told: dict[str, object]) -> None:
     [answer] = decode(encode({"answers": [told]}), AddAnswers).answers
-    said = answer.said(is_repeated=is_repeated)
-    assert isinstance(said, Added)
-    assert said.is_new is is_new
-
-
-@pytest.mark.parametrize(("told", "is_repeated"), [(added(code="exists"), False), (added(code="quota"), True)])
-def test_what_is_refused_is_refused(told: dict[str, object], is_repeated: bool) -> None:
-    [answer] = decode(encode({"answers": [told]}), AddAnswers).answers
-    said = answer.said(is_repeated=is_repeated)
+    said = answer.said()
     assert isinstance(said, NotAdded)
     assert said.code == told["code"]
 
