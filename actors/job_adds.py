@@ -20,7 +20,7 @@ from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, SOON_MS, JobStream
 from actors.model.job_rules import is_same_add, on_same_id, past_of
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
-from streams.job_messages import Job, OnSame, Outcome, State
+from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
 from streams.log import delete_entry
 from streams.moves import Move
 from streams.subjects import token_of
@@ -31,6 +31,9 @@ __all__ = ["Clash", "JobAdds", "Stored"]
 LONGEST_AGE_S = 35.0
 """Adds that were tried first so long ago are known by the server's memory of message ids; older ones by the job
 alone."""
+
+
+FIRST = FirstTry()
 
 
 class Stored(NamedTuple):
@@ -66,15 +69,13 @@ class JobAdds:
         self._reads = reads
 
     async def add_many(
-        self, adds: Sequence[tuple[Job, OnSame]], *, until_s: float = math.inf, age_s: float = 0.0
+        self, adds: Sequence[tuple[Job, OnSame]], *, until_s: float = math.inf, first: FirstTry = FIRST
     ) -> list[Stored | Clash | StreamError]:
         """Store jobs, sent without waiting for one another; return for each what became of it, in the same order.
 
-        Nothing is sent after `until_s` of the monotonic clock. `age_s`: how long ago the caller tried this first.
+        Nothing is sent after `until_s` of the monotonic clock. `first`: when the caller tried this first.
         A StreamError: not stored, except OutcomeUnknown, which may be; adding it again under its nonce tells."""
-        if age_s > min(
-            LONGEST_AGE_S, self._jobs.connection.memory_age_s
-        ):  # the server may have forgotten the first try
+        if not self._is_remembered(first):
             return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
         now_ms = self._jobs.clock.now_ms()
         moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=job.nonce) for job, _ in adds]
@@ -86,11 +87,17 @@ class JobAdds:
         ]
         taken = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, RevisionConflict)]
         if taken:
-            first = await self._first_ones([adds[at][0] for at in taken])
+            there = await self._first_ones([adds[at][0] for at in taken])
             for at in taken:
                 job, policy = adds[at]
-                answers[at] = await self._second_one(job, policy, first.get((job.topic, token_of(job.id))), until_s)
+                answers[at] = await self._second_one(job, policy, there.get((job.topic, token_of(job.id))), until_s)
         return answers
+
+    def _is_remembered(self, first: FirstTry) -> bool:
+        """Return whether the server still knows the message id of a first try, if that was stored."""
+        connection = self._jobs.connection
+        is_same = first.memory == connection.memory or first.age_s <= connection.memory_age_s
+        return first.age_s <= LONGEST_AGE_S and is_same
 
     async def _first_ones(self, jobs: Sequence[Job]) -> dict[tuple[str, str], Found]:
         try:

@@ -15,6 +15,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from actors.job_adds import FIRST
 from actors.job_copies import Copies
 from actors.job_handout import Handout
 from actors.job_quota import Quota
@@ -44,6 +45,7 @@ from streams.job_messages import (
     LONGEST_TTR_MS,
     MOST_JOBS,
     SHORTEST_TTR_MS,
+    FirstTry,
     Job,
     NewJob,
     State,
@@ -105,12 +107,12 @@ class JobDesk:
     # ---- adding
 
     async def add(
-        self, jobs: Sequence[NewJob], *, age_s: float = 0.0, trace_s: int = KEPT_MS // 1000
+        self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
     ) -> builtins.list[Added | NotAdded]:
         """Add jobs; return what became of each, in order. None keeps another back.
 
         Stored by the time of the answer. A repeat is known by its nonce; one without a nonce is an add of its own.
-        `age_s`: how long ago the caller asked for this first. `trace_s`: how long after the job's end an add with a
+        `first`: when the caller asked for this first. `trace_s`: how long after the job's end an add with a
         nonce of its caller's own is known. Raises BadJob for more than 1,000 of them."""
         if len(jobs) > MOST_JOBS:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
@@ -128,7 +130,7 @@ class JobDesk:
             if isinstance(job, Job) and answers[at] is None:
                 todo.append((at, job))
         adds = [(job, jobs[at].on_same) for at, job in todo]
-        outcomes = await self._store.add_many(adds, until_s=until_s, age_s=age_s)
+        outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
         for (at, job), outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Stored) and outcome.has_replaced:
                 await self._copies.drop(job.topic, outcome.key)

@@ -25,7 +25,7 @@ from streams.errors import (
     StreamError,
 )
 from streams.frames import Message
-from streams.job_messages import AGE_HEADER
+from streams.job_messages import AGE_HEADER, MEMORY_HEADER
 
 __all__ = ["Answered", "Asker", "told"]
 
@@ -74,13 +74,14 @@ class Asker:
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        began_s = monotonic_s()
+        began_s, memory = monotonic_s(), self._connection.memory
         deadline_s = began_s + limit_s + wait_s
         subject = self._connection.namespace.api(self._service, endpoint)
         is_repeated, pause_s = False, PAUSE_S[0]
         while True:
             now_s = monotonic_s()
-            headers = {AGE_HEADER: str(round((now_s - began_s) * 1000))} if is_repeated else None
+            age = {AGE_HEADER: str(round((now_s - began_s) * 1000)), MEMORY_HEADER: memory}
+            headers = age if is_repeated and memory else None
             try_s = min(deadline_s - now_s, TRY_S + wait_s)
             try:
                 return Answered(await self._try(subject, payload, headers, try_s), is_repeated)

@@ -35,7 +35,7 @@ from penstock.job_forms import (
 )
 from streams.connection import Connection
 from streams.frames import Message
-from streams.job_messages import AGE_HEADER, MOST_JOBS
+from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry
 from streams.micro import Endpoint, RequestRefused, Service
 
 __all__ = ["JobService"]
@@ -107,7 +107,7 @@ class JobService:
     async def _add(self, request: Message) -> bytes:
         jobs, is_single = read_jobs(request.payload)
         asked = [job for job in jobs if not isinstance(job, NotAdded)]
-        added = iter(await self._desk.add(asked, age_s=_age_s(request)))
+        added = iter(await self._desk.add(asked, first=_first_try(request)))
         answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]
         return _only(answers) if is_single else encode({"answers": answers})
 
@@ -189,10 +189,11 @@ class _Nothing(Struct, forbid_unknown_fields=True):
     """A request without fields."""
 
 
-def _age_s(request: Message) -> float:
-    """Return how long ago a request was asked first, 0 if this is the first time."""
+def _first_try(request: Message) -> FirstTry:
+    """Return when a request was asked first."""
     told = request.headers.get(AGE_HEADER, "")
-    return int(told) / 1000 if told.isdigit() and len(told) < 12 else 0.0
+    age_s = int(told) / 1000 if told.isascii() and told.isdigit() and len(told) < 12 else 0.0
+    return FirstTry(age_s, request.headers.get(MEMORY_HEADER, ""))
 
 
 async def _settled(ask: FinishAsk | TouchAsk | ReleaseAsk | BuryAsk, settle: _Settle) -> bytes:

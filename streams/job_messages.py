@@ -9,7 +9,7 @@ Times are whole milliseconds UTC by the server's clock. `body` is any JSON, carr
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -38,8 +38,9 @@ LONGEST_NONCE = 255
 """Characters of a nonce as a caller gives it."""
 MACHINE_MADE = "~"
 """How a nonce begins that a machine made for one add alone; nobody repeats that one after the call."""
-AGE_HEADER = "Penstock-Age"
-"""Of a request that is asked again: how many milliseconds ago it was asked first."""
+AGE_HEADER, MEMORY_HEADER = "Penstock-Age", "Penstock-Memory"
+"""Of a request that is asked again: how many milliseconds ago it was asked first, and of which server's memory of
+message ids its asker knew then (`Connection.memory`)."""
 
 READY_TOKENS: dict[Priority, str] = {"high": "ready-high", "normal": "ready", "low": "ready-low"}
 """The state's token in the subject of a ready job, by its priority."""
@@ -80,6 +81,13 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str = ""
     past: tuple[Past, ...] = ()
     trace_s: int = 0
+
+
+class FirstTry(NamedTuple):
+    """When an add was tried first, and which server's memory of message ids its caller knew of then."""
+
+    age_s: float = 0.0
+    memory: str = ""
 
 
 class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):

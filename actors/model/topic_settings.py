@@ -34,10 +34,10 @@ _DAY_MS = 86_400_000
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force for a topic.
 
-    `backoff`: the wait after a failed attempt. `remember_ms`: how long the id of a finished job stays taken; None: it is
-    free at once. `rate`: jobs handed out a second, in
-    the whole cluster; 0: as many as are asked for. `most_waiting`: how many may be delayed and ready; 0: no limit.
-    `lanes`: the priorities that were ever used; each costs a consumer.
+    `backoff`: the wait after a failed attempt. `remember_ms`: how long the id of a finished job stays taken; None: it
+    is free at once. `rate`: jobs handed out a second, in the whole cluster; 0: as many as are asked for.
+    `most_waiting`: how many may be delayed and ready; 0: no limit. `lanes`: the priorities that were ever used; each
+    costs a consumer.
     """
 
     ttr_ms: int = 60_000

@@ -1,0 +1,130 @@
+"""Answers of the server that come late: what a caller was told holds, whatever the server did meanwhile (ADR 27)."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio import fail_after
+
+from actors.job_store import Settled
+from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
+from streams.clock import now_ms
+from streams.errors import OutcomeUnknown
+from streams.server import EmbeddedServer
+from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.server import connected, freeze, thaw
+
+ROUNDS = 8
+TTR_MS = 1_000
+
+
+@asynccontextmanager
+async def jobs_on(server: EmbeddedServer) -> AsyncIterator[Jobs]:
+    async with connected(server) as connection, open_jobs(connection) as jobs:
+        yield jobs
+
+
+async def clock_reaches(at_ms: float) -> None:
+    while now_ms() < at_ms:
+        await anyio.lowlevel.checkpoint()
+
+
+async def handed_out(jobs: Jobs, until_ms: float) -> set[str]:
+    """Return the ids of what becomes ready until then."""
+    found: set[str] = set()
+    while (left_s := (until_ms - now_ms()) / 1000) > 0:
+        found |= {one.job.id for one in (await jobs.hand_out(100, wait_s=left_s)).reservations}
+    return found
+
+
+async def settled(jobs: Jobs, how: str, receipts: Any) -> Any:
+    match how:
+        case "finish":
+            return await jobs.store.finish_many(receipts, remember_s=0)
+        case "touch":
+            return await jobs.store.touch_many(receipts, ttr_ms=600_000)
+        case "release":
+            return await jobs.store.release_many(receipts, delay_ms=600_000)
+        case _:
+            return await jobs.store.bury_many(receipts, reason="late")
+
+
+@pytest.mark.parametrize("how", ["finish", "touch", "release", "bury"])
+async def test_what_was_settled_while_the_server_stood_still_over_the_ttr_is_not_handed_out_again(
+    own_server: EmbeddedServer, how: str
+) -> None:
+    """The settling lies in the server's socket while the TTR ends. When the server goes on, it loads what is due and
+    takes the settling in any order."""
+    with fail_after(120):
+        async with jobs_on(own_server) as jobs:
+            for round_ in range(ROUNDS):
+                await jobs.store.add_many([(jobs.make(f"{round_}-{n}"), "keep") for n in range(10)])
+                held = (await jobs.hand_out(10, ttr_ms=TTR_MS)).reservations
+                until_ms = max(one.receipt.until_ms for one in held)
+                answers: list[Any] = []
+
+                receipts = [one.receipt for one in held]
+
+                async def settle(receipts: Any = receipts, answers: Any = answers) -> None:
+                    answers += await settled(jobs, how, receipts)
+
+                await clock_reaches(until_ms - 300)
+                await freeze(own_server)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(settle)
+                    await clock_reaches(until_ms + RESERVED_SLACK_MS + 40 * (round_ + 1))
+                    thaw(own_server)
+                again = await handed_out(jobs, now_ms() + 1_200)
+                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+                assert not ok & again, f"round {round_}: answered ok, and handed out again"
+
+
+async def test_what_was_deleted_while_the_server_stood_still_over_its_due_time_does_not_come_back(
+    own_server: EmbeddedServer,
+) -> None:
+    with fail_after(120):
+        async with jobs_on(own_server) as jobs:
+            for round_ in range(ROUNDS):
+                adds = [(jobs.make(f"{round_}-{n}", delay_ms=700), "keep") for n in range(10)]
+                due_ms = max(job.due_ms for job, _ in adds)
+                await jobs.store.add_many(adds)  # type: ignore[arg-type]  # literals in a list
+                deleted: list[str] = []
+
+                async def delete(job_id: str, deleted: list[str] = deleted) -> None:
+                    try:
+                        if await jobs.store.delete(TOPIC, job_id):
+                            deleted.append(job_id)
+                    except OutcomeUnknown:
+                        return
+
+                await clock_reaches(due_ms - 250)
+                async with anyio.create_task_group() as tasks:
+                    for job, _ in adds:
+                        tasks.start_soon(delete, job.id)
+                    await anyio.lowlevel.checkpoint()
+                    await freeze(own_server)
+                    await clock_reaches(due_ms + BACKSTOP_MS + 30 * round_)
+                    thaw(own_server)
+                again = await handed_out(jobs, now_ms() + 800)
+                assert not set(deleted) & again, f"round {round_}: deleted, and handed out"
+
+
+async def test_a_reservation_that_is_confirmed_after_its_ttr_is_not_handed_out(own_server: EmbeddedServer) -> None:
+    with fail_after(30):
+        async with jobs_on(own_server) as jobs:
+            await jobs.add()
+            deliveries = await jobs.pull(1)
+            handed: list[Any] = []
+
+            async def reserve() -> None:
+                handed.extend((await jobs.store.reserve_many(deliveries, ttr_ms=400)).reservations)
+
+            await freeze(own_server)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reserve)
+                await clock_reaches(now_ms() + 600)
+                thaw(own_server)
+            assert handed == []
+            assert (await jobs.reserve()).job.id == "1"

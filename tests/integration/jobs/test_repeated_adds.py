@@ -1,0 +1,152 @@
+"""Adds that are repeated: one add is one job, whoever repeats it, also after the first copy was handled or deleted."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio import fail_after
+
+from actors.job_store import Stored
+from streams.connection import connect
+from streams.errors import Disconnected, OutcomeUnknown
+from streams.job_messages import FirstTry
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.proxy import Proxy, proxy
+from tests.support.server import connected
+
+
+@asynccontextmanager
+async def behind(wire: Proxy, jobs: Jobs) -> AsyncIterator[Jobs]:
+    """Open another desk's store on the same streams, on a link that can be held."""
+    async with connect(wire.url, name="behind", namespace=jobs.namespace) as connection:
+        async with Publisher(connection, attempt_timeout_s=0.3) as publisher, PullOnce(connection) as pulls:
+            yield Jobs(connection, publisher, pulls)
+
+
+def port_of(jobs: Jobs) -> int:
+    port = jobs.connection.client.servers[0].port
+    assert port is not None
+    return port
+
+
+@pytest.fixture
+async def own_jobs(own_server: EmbeddedServer) -> AsyncIterator[Jobs]:
+    async with connected(own_server) as connection, open_jobs(connection) as opened:
+        yield opened
+
+
+async def ready_ids(jobs: Jobs) -> list[str]:
+    return [delivery.subject.rpartition(".")[2] for delivery in await jobs.pull(10, wait_s=0)]
+
+
+@pytest.mark.parametrize("end", ["handled", "deleted", "finished"])
+async def test_an_add_whose_answer_is_held_back_makes_one_job_though_the_first_copy_is_over(
+    jobs: Jobs, end: str
+) -> None:
+    """The server stores it, its answer is held, the job ends, and the publisher repeats the add on the same link."""
+    with fail_after(60):
+        async with proxy(port_of(jobs)) as wire, behind(wire, jobs) as desk:
+            answers: list[Any] = []
+            repeats = wire.count("server", b'"body":"held"')
+
+            async def add() -> None:
+                answers.append(await desk.add("1", body="held"))
+
+            wire.hold("client")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(add)
+                (delivery,) = await jobs.pull(1)
+                match end:
+                    case "handled":
+                        await delivery.ack_sync()
+                    case "deleted":
+                        assert await jobs.store.delete(TOPIC, "1") == "ready"
+                    case _:
+                        (held,) = (await jobs.store.reserve_many([delivery])).reservations
+                        await jobs.store.finish_many([held.receipt], remember_s=0)
+                await repeats.reaches(3)
+                wire.heal()
+            (answer,) = answers
+            assert isinstance(answer, Stored)
+            assert answer.is_new
+            assert await ready_ids(jobs) == []
+            assert (await jobs.store.count(TOPIC)) == (0, 0, 0, 0)
+
+
+async def test_an_add_that_was_repeated_elsewhere_makes_no_job_when_its_first_desk_goes_on(jobs: Jobs) -> None:
+    """The first desk's publish is held on its way to the server; the caller repeats at another desk; the job is
+    deleted. Then the first publish arrives."""
+    with fail_after(60):
+        async with proxy(port_of(jobs)) as wire, behind(wire, jobs) as stalled:
+            job = jobs.make("1")
+            first: list[Any] = []
+
+            async def add() -> None:
+                first.extend(await stalled.store.add_many([(job, "keep")]))
+
+            wire.hold("server")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(add)
+                await wire.holds("server")
+                (second,) = await jobs.store.add_many([(job, "keep")], first=FirstTry(5.0, stalled.connection.memory))
+                assert isinstance(second, Stored)
+                assert await jobs.store.delete(TOPIC, "1") == "ready"
+                wire.heal()
+            assert isinstance(first[0], Stored), "it was added, by the repeat"
+            assert await jobs.store.find(TOPIC, "1") is None
+            assert await ready_ids(jobs) == []
+
+
+async def test_nothing_is_sent_after_its_time_though_the_process_stood_still(jobs: Jobs) -> None:
+    with fail_after(20):
+        (late,) = await jobs.store.add_many([(jobs.make("1"), "keep")], until_s=1.0)
+        assert isinstance(late, Disconnected), "certainly not stored"
+        assert await jobs.store.find(TOPIC, "1") is None
+
+
+async def test_a_server_that_was_started_anew_is_not_sent_an_add_again(
+    own_jobs: Jobs, own_server: EmbeddedServer
+) -> None:
+    """It may have stored it, and somebody have handled it, before it was killed: nobody knows any more."""
+    with fail_after(60):
+        async with proxy(own_server.port) as wire, behind(wire, own_jobs) as desk:
+            told: list[Any] = []
+
+            async def add() -> None:
+                told.append(await desk.add("1"))
+
+            wire.hold("client")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(add)
+                (delivery,) = await own_jobs.pull(1)
+                await delivery.ack_sync()
+                await own_server.kill()
+                await own_server.start()
+                wire.cut()
+            assert isinstance(told[0], OutcomeUnknown)
+            assert await ready_ids(own_jobs) == []
+
+
+async def test_an_add_of_its_callers_own_is_told_exactly_after_a_restart_of_the_server(
+    own_jobs: Jobs, own_server: EmbeddedServer
+) -> None:
+    with fail_after(60):
+        job = own_jobs.make("1", nonce="order-1")
+        (stored,) = await own_jobs.store.add_many([(job, "keep")])
+        assert isinstance(stored, Stored)
+        (delivery,) = await own_jobs.pull(1)
+        ended = [(delivery, job)]
+        assert await own_jobs.store.finish_deliveries(ended, remember_s=0) == [True]
+        await own_server.kill()
+        await own_server.start()
+        await own_jobs.connection.connected_by(1e12)
+        for age_s in (0.0, 5.0, 40.0):
+            (again,) = await own_jobs.store.add_many([(job, "keep")], first=FirstTry(age_s, "of before"))
+            assert isinstance(again, Stored)
+            assert (again.is_new, again.state) == (True, "done")
+        assert await ready_ids(own_jobs) == []
