@@ -1,7 +1,7 @@
 """Adding jobs: one conditional publish each, sent without waiting for one another.
 
 One add by one caller is one job, whoever repeats it. An add is known by its nonce, in the job, in what is written down
-of its end, and as the message's id in the server's memory (ADR 26). Where none of them can tell, the outcome is
+of its end, and as the message's id in the server's memory (ADR 29). Where none of them can tell, the outcome is
 unknown.
 
 What replaces a delayed job keeps away from the server's own firing of it: within a moment of that, it waits until it

@@ -1,7 +1,7 @@
 """What is stored and asked of jobs: JSON, grown as in messages.py.
 
 A job is one message of JOBS at a time. Its payload is a `Job` while it is delayed, ready or reserved, and a `JobDone`
-from its end until it is forgotten; its subject says which. An add is known by its nonce, whoever repeats it (ADR 26).
+from its end until it is forgotten; its subject says which. An add is known by its nonce, whoever repeats it (ADR 29).
 `NewJob` is what a caller asks for, at every door and in a plain publish to `submit.job`. What makes two copies of a job
 the same is its topic and id.
 

@@ -1,4 +1,4 @@
-"""Nonces: by which an add is known, whoever repeats it (ADR 26)."""
+"""Nonces: by which an add is known, whoever repeats it (ADR 29)."""
 
 import secrets
 

@@ -337,7 +337,7 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             max_msgs_per_subject=1,
             replicas=replicas,
             # Longer than anybody repeats an add by himself (a client's 30 s, then a desk's 20 s), and no longer: an id
-            # costs the server some 195 bytes for so long, 470 MB at 40,000 adds a second (ADR 26).
+            # costs the server some 195 bytes for so long, 470 MB at 40,000 adds a second (ADR 29).
             duplicate_window_s=60,
             allow_atomic=True,
             allow_msg_ttl=True,  # a finished job is known for a while

@@ -1,4 +1,4 @@
-"""Answers of the server that come late: what a caller was told holds, whatever the server did meanwhile (ADR 27)."""
+"""Answers of the server that come late: what a caller was told holds, whatever the server did meanwhile (ADR 30)."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
