@@ -85,6 +85,9 @@ class Asker:
             try_s = min(deadline_s - now_s, TRY_S + wait_s)
             try:
                 return Answered(await self._try(subject, payload, headers, try_s), is_repeated)
+            except NotAccepted as refused:
+                refused.is_repeated = is_repeated
+                raise
             except Timeout as lost:
                 is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:

@@ -46,6 +46,7 @@ AT_ONCE = 4
 PIECE_MS = 30_000
 """A longer wait is asked for in pieces: the service ends one within a minute, and so does many a link on the way."""
 PAUSE_S = 0.02
+EARLIER = "an earlier try may have been done; the last was told"
 ROOM = 4096
 """Bytes of a message that are left for what stands beside the jobs."""
 
@@ -150,7 +151,7 @@ class Jobs:
             async with limiter:
                 answered = await self._asker.ask("add", b"[%b]" % b",".join(job for _, job in part))
             for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
-                answers[at] = answer.said()
+                answers[at] = _known(answer.said(), answered.is_repeated)
 
         with one_error():
             async with anyio.create_task_group() as tasks:
@@ -198,7 +199,7 @@ class Jobs:
         await self._settle("finish", job)
 
     async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[Answer]:
-        """Done, each of them; return what became of each: `code` is `ok` or `stale`."""
+        """Done, each of them; return what became of each: `code` is `ok`, `stale` or `unknown`."""
         held = list(jobs)
         answers: builtins.list[Answer] = []
         for start in range(0, len(held), MOST_JOBS):
@@ -207,7 +208,10 @@ class Jobs:
 
     async def finish_by_id(self, id: str) -> None:
         """Finish the reservation of the job of this id, whoever holds it. NotAccepted: no such job is reserved."""
-        await self._asker.ask("finish", encode({"id": id}))
+        try:
+            await self._asker.ask("finish", encode({"id": id}))
+        except NotAccepted as refused:
+            raise _unless_repeated(refused) from refused
 
     async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
         """Hold it for as long again from now on, or for `ttr`. Raises Stale."""
@@ -233,6 +237,8 @@ class Jobs:
         [answer] = await self._settle_many(verb, [job], timeout_s=timeout_s, **more)
         if answer.code == "stale":
             raise Stale(answer.reason)
+        if answer.code == "unknown":
+            raise Timeout(answer.reason)
         if answer.code != "ok":
             raise NotAccepted(answer.reason, code=answer.code)
 
@@ -242,6 +248,8 @@ class Jobs:
         receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
         answered = await self._asker.ask(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
         answers = decode(answered.payload, Answers).answers
+        if answered.is_repeated:
+            answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
         for job, answer in zip(jobs, answers, strict=True):
             if isinstance(job, HeldJob) and (answer.code == "stale" or (answer.code == "ok" and verb != "touch")):
                 job.is_settled = True
@@ -266,9 +274,9 @@ class Jobs:
         try:
             answered = await self._asker.ask("delete", encode(ask))
         except NotAccepted as refused:
-            if refused.code == "not_found":
+            if refused.code == "not_found" and not refused.is_repeated:
                 return False
-            raise
+            raise _unless_repeated(refused) from refused
         return decode(answered.payload, Answer).code == "ok"
 
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
@@ -304,3 +312,22 @@ class Jobs:
         except BadSetting as error:
             raise UsageError(str(error)) from error
         return decode((await self._asker.ask("topic", encode({"topic": topic, "set": values}))).payload, TopicView)
+
+
+# ---- what a repeat was told, where an earlier try had no answer: of that one it says nothing
+
+
+def _known(answer: Added | NotAdded, is_repeated: bool) -> Added | NotAdded:
+    """Return the answer to an add, `unknown` where only the last of several tries did nothing for sure."""
+    if not is_repeated or answer.code == "bad" or (isinstance(answer, Added) and answer.is_new):
+        return answer
+    told = f"there is one of this id, {answer.state}" if isinstance(answer, Added) else answer.reason
+    return NotAdded(code="unknown", reason=f"{EARLIER}: {told}", topic=answer.topic, id=answer.id)
+
+
+def _in_doubt(answer: Answer) -> Answer:
+    return replace(answer, code="unknown", reason=f"{EARLIER}: {answer.reason}")
+
+
+def _unless_repeated(refused: NotAccepted) -> NotAccepted | Timeout:
+    return Timeout(f"{EARLIER}: {refused}") if refused.is_repeated and refused.code != "bad" else refused

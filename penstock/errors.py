@@ -45,6 +45,8 @@ class NotAccepted(PenstockError):
         super().__init__(reason)
         self.code = code
         self.field = field
+        self.is_repeated = False
+        """Whether an earlier try had no answer: then no more is known than that the last one did nothing."""
         if code == "bad":
             self.exit_code = UsageError.exit_code
 

@@ -1,0 +1,309 @@
+"""What a desk answers is so, though the wire holds its questions or answers back, cuts them off, or the server stops:
+one add is one job, what is deleted stays so, and what is settled is not handed out again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import anyio
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+
+import penstock
+from actors.model.job_answers import Answer, Reserved
+from actors.model.job_rules import RESERVED_SLACK_MS
+from penstock import calls
+from penstock.client_jobs import new_job
+from penstock.errors import Timeout
+from streams.clock import now_ms
+from streams.connection import Connection, connect
+from streams.publisher import Publisher
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from tests.support.desks import TOPIC, Office, open_office, open_second_office, open_service
+from tests.support.gateway import running_gateway
+from tests.support.job_workers import Job, Log, handler, working
+from tests.support.jobs import Jobs
+from tests.support.proxy import Proxy, proxy
+from tests.support.server import connected, freeze, thaw
+
+AGAIN_S = 0.2
+"""After this silence a publish, or a question, is repeated."""
+REPEATED_S = 1.5
+"""Long enough for several repeats. A desk that makes none is right, too, so nothing fails when it is over."""
+
+
+@pytest.fixture(autouse=True)
+def _asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "TRY_S", AGAIN_S)
+
+
+@asynccontextmanager
+async def a_far_link(server: EmbeddedServer, near: Connection) -> AsyncIterator[tuple[Connection, Proxy]]:
+    """Yield a second link to the server, through a wire that can be held, and the wire."""
+    async with proxy(server.port) as wire, connect(wire.url, name="far", namespace=near.namespace) as far:
+        yield far, wire
+
+
+# ---- one add is one job
+
+
+@pytest.mark.parametrize("end", ["stalled", "cut"])
+async def test_one_add_over_http_whose_answer_is_late_is_run_once(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, end: str
+) -> None:
+    log = Log()
+
+    async def handle(job: Job) -> None:
+        log(job.id, job.attempt)
+
+    async with (
+        a_far_link(server, connection) as (far, wire),
+        Publisher(far, attempt_timeout_s=AGAIN_S) as far_publisher,
+        running_gateway(far, far_publisher) as gateway,
+        PullOnce(connection) as pulls,
+        working(Jobs(connection, publisher, pulls), handler(handle)),
+        ClientSession(gateway.url, timeout=ClientTimeout(total=60)) as http,
+        open_second_office(connection) as office,
+    ):
+        jobs = f"/v1/topics/{TOPIC}/jobs"
+        async with http.post(jobs, json={"id": "before"}) as response:
+            assert response.status == 201
+        await log.has("before 1")
+        sent = wire.count("server", b".one\r\n")
+        wire.hold("client")
+        asked = asyncio.ensure_future(http.post(jobs, json={"id": "one"}))
+        await log.has("one 1")
+        with anyio.move_on_after(REPEATED_S):
+            await sent.reaches(4)
+        (wire.heal if end == "stalled" else wire.cut)()
+        async with await asked as response:
+            assert response.status in (200, 201, 504)
+        await office.add("after")
+        await log.has("after 1")
+        assert log.lines == ["before 1", "one 1", "after 1"]
+
+
+@pytest.mark.parametrize("end", ["finish", "delete"])
+async def test_one_add_whose_answer_is_late_is_not_there_again_after_its_end(
+    server: EmbeddedServer, connection: Connection, end: str
+) -> None:
+    async with (
+        open_office(connection) as near,
+        a_far_link(server, connection) as (far, wire),
+        open_second_office(far, again_after_s=AGAIN_S) as office,
+    ):
+        await office.add("before")
+        wire.hold("client")
+        asked = asyncio.ensure_future(office.try_add("one"))
+        with anyio.fail_after(30):
+            while await near.state("one") is None:
+                await connection.flush()
+        if end == "finish":
+            for _ in range(2):
+                [answer] = await near.desk.finish([(await near.reserve()).receipt])
+                assert answer.code == "ok"
+        else:
+            assert (await near.desk.delete(TOPIC, "one")).code == "ok"
+        await connection.flush()
+        sent = wire.count("server", b".one\r\n")
+        with anyio.move_on_after(REPEATED_S):
+            await sent.reaches(3)
+        wire.heal()
+        await asked
+        assert await near.state("one") in (None, "done")
+        assert [job.id for job in await near.desk.reserve(TOPIC, most=9)] == (["before"] if end == "delete" else [])
+
+
+# ---- a desk that wakes after its callers have gone elsewhere
+
+
+class TwoDesks:
+    """A desk that answers, another that takes questions and hears of nothing until `wake`, and a client of both."""
+
+    def __init__(self, near: Office, client: penstock.Client, wire: Proxy, far_service: AsyncExitStack) -> None:
+        self.near = near
+        self.client = client
+        self._wire = wire
+        self._far_service = far_service
+
+    async def wake(self) -> None:
+        """Let the other desk hear what it was asked meanwhile, and wait until it has done all of it."""
+        self._wire.heal()
+        with anyio.fail_after(60):
+            await self._far_service.aclose()
+
+
+@asynccontextmanager
+async def two_desks(server: EmbeddedServer, connection: Connection) -> AsyncIterator[TwoDesks]:
+    async with (
+        open_office(connection) as near,
+        open_service(near),
+        a_far_link(server, connection) as (far, wire),
+        open_second_office(far, again_after_s=AGAIN_S) as office,
+        AsyncExitStack() as far_service,
+        penstock.connect(server.url, namespace=connection.namespace.name) as client,
+    ):
+        await far_service.enter_async_context(open_service(office))
+        await near.add("before")
+        assert (await near.desk.delete(TOPIC, "before")).code == "ok"
+        await far.flush()
+        wire.hold("client")
+        yield TwoDesks(near, client, wire, far_service)
+
+
+IDS = [f"job{number}" for number in range(16)]
+"""So many that each desk gets some of the questions: the server draws who is asked."""
+
+
+async def there(office: Office) -> dict[str, str | None]:
+    """Return the states of those that are not over."""
+    states = {job_id: await office.state(job_id) for job_id in IDS}
+    return {job_id: state for job_id, state in states.items() if state not in (None, "done")}
+
+
+async def test_what_was_deleted_or_finished_stays_so_when_a_desk_hears_late_of_its_add(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with two_desks(server, connection) as desks:
+        near, deleted, finished = desks.near, IDS[:8], IDS[8:]
+        await asyncio.gather(*(desks.client.jobs.add(TOPIC, id=job_id) for job_id in IDS))
+        for job_id in deleted:
+            assert (await near.desk.delete(TOPIC, job_id)).code == "ok"
+        for _ in finished:
+            job = await near.reserve()
+            assert (job.id in finished, job.attempt) == (True, 1)
+            assert [answer.code for answer in await near.desk.finish([job.receipt])] == ["ok"]
+        assert await there(near) == {}
+        await desks.wake()
+        assert await there(near) == {}
+
+
+async def test_a_delete_that_a_desk_hears_late_takes_nothing_that_was_added_since(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with two_desks(server, connection) as desks:
+        await desks.near.try_add(*IDS)
+        await asyncio.gather(*(desks.client.jobs.delete(job_id, TOPIC) for job_id in IDS))
+        await desks.near.try_add(*IDS, body="a new one")
+        await desks.wake()
+        assert await there(desks.near) == dict.fromkeys(IDS, "ready")
+
+
+async def test_what_was_told_not_done_is_not_done_by_a_desk_that_hears_late(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    """Where another desk may still do what it was asked, the answer is `unknown`."""
+    async with two_desks(server, connection) as desks:
+        await desks.near.try_add(*IDS, body="the first")
+        asked = [desks.client.jobs.add_many([new_job(TOPIC, "another", id=job_id)]) for job_id in IDS]
+        answers = {job_id: answer for job_id, [answer] in zip(IDS, await asyncio.gather(*asked), strict=True)}
+        for job_id in IDS:
+            await desks.near.desk.delete(TOPIC, job_id)
+        await desks.wake()
+        assert {
+            job_id: answers[job_id] for job_id in await there(desks.near) if answers[job_id].code != "unknown"
+        } == {}
+
+
+async def test_a_delete_that_was_asked_twice_is_not_told_that_nothing_was_there(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    """Its first try removed the job, and the answer was lost: then `False` would say that nothing was done."""
+    async with (
+        open_office(connection) as office,
+        open_service(office),
+        proxy(server.port) as wire,
+        penstock.connect(wire.url, namespace=connection.namespace.name) as client,
+    ):
+        await office.add("one")
+        wire.hold("client")
+        asked = asyncio.ensure_future(client.jobs.delete("one", TOPIC))
+        with anyio.fail_after(30):
+            while await office.state("one") is not None:
+                await connection.flush()
+        wire.cut()
+        with suppress(Timeout):
+            assert await asked
+
+
+# ---- settling at the end of the TTR
+
+TTR_MS = 1_000
+SETTLINGS: dict[str, dict[str, object]] = {
+    "finish": {},
+    "bury": {},
+    "release": {"delay_ms": 60_000},
+    "touch": {"ttr_ms": 60_000},
+}
+STOPPED_MS = RESERVED_SLACK_MS + 300
+"""Until so long after the TTR's end the server stands still: it puts back at once when it goes on."""
+MANY = [str(number) for number in range(300)]
+"""So many that the server is at both for a while, putting back and taking what was settled: where they meet, some jobs
+were handed out again that were answered `ok`. On half of the rounds at least."""
+
+
+@pytest.mark.parametrize("round_", range(3))
+async def test_what_was_finished_while_the_server_stood_still_is_not_handed_out_again(
+    own_server: EmbeddedServer, round_: int
+) -> None:
+    """It is sent in time, and the server finds it together with its own putting back."""
+    async with connected(own_server) as connection, open_office(connection) as office:
+        held = await reserved(office)
+        await until_ms(held[-1].until_ms - TTR_MS // 3)
+        await freeze(own_server)
+        asked = asyncio.gather(*(office.desk.finish([job.receipt]) for job in held))
+        await until_ms(held[-1].until_ms + STOPPED_MS)
+        thaw(own_server)
+        answers = await asked
+        await only_others_come_again(office, held, [answer for [answer] in answers])
+
+
+@pytest.mark.parametrize("how", SETTLINGS)
+async def test_what_was_settled_over_a_wire_that_stood_still_is_not_handed_out_again(
+    own_server: EmbeddedServer, how: str
+) -> None:
+    """It was decided in time, and what is published of it comes to the server together with its own putting back."""
+    async with (
+        connected(own_server) as near,
+        open_office(near) as office,
+        a_far_link(own_server, near) as (far, wire),
+        open_second_office(far) as desk,
+    ):
+        held = await reserved(desk)
+        settle = getattr(desk.desk, how)
+        wire.hold("server", at=b"Nats-Expected-Last")
+        asked = asyncio.gather(*(settle([job.receipt], **SETTLINGS[how]) for job in held))
+        await wire.holds("server")
+        await freeze(own_server)
+        wire.heal()
+        await until_ms(held[-1].until_ms + STOPPED_MS)
+        thaw(own_server)
+        answers = await asked
+        await only_others_come_again(office, held, [answer for [answer] in answers])
+
+
+async def reserved(office: Office) -> list[Reserved]:
+    """Add many jobs and reserve all of them."""
+    await office.try_add(*MANY, ttr_ms=TTR_MS)
+    held: list[Reserved] = []
+    while len(held) < len(MANY):
+        held += await office.desk.reserve(TOPIC, most=len(MANY), wait_ms=10_000)
+    return held
+
+
+async def until_ms(moment_ms: int) -> None:
+    await anyio.sleep(max(0, moment_ms - now_ms()) / 1000)
+
+
+async def only_others_come_again(office: Office, held: list[Reserved], answers: list[Answer]) -> None:
+    """Reserve what comes again: every one that was told `stale` by now, and none that was told `ok`."""
+    told = {job.id: answer.code for job, answer in zip(held, answers, strict=True)}
+    assert set(told.values()) <= {"ok", "stale", "unknown"}
+    stale = {job_id for job_id, code in told.items() if code == "stale"}
+    again: set[str] = set()
+    with anyio.fail_after(30):
+        while stale - again or (await office.desk.count(TOPIC)).ready:
+            found = await office.desk.reserve(TOPIC, most=len(MANY), wait_ms=1_000, ttr_ms=60_000)
+            again |= {job.id for job in found}
+    assert [job_id for job_id in again if told[job_id] == "ok"] == []
