@@ -121,7 +121,7 @@ class JobAdds:
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
-                match on_same_id(policy, found.state, _outcome(found)) if found else "replace":
+                match on_same_id(policy, found.state, _outcome(found)) if found and not found.is_free else "replace":
                     case "keep" if found:
                         return _kept(job, found)
                     case "refuse" | "over" if found:

@@ -115,6 +115,19 @@ async def test_one_add_whose_answer_is_late_is_not_there_again_after_its_end(
         assert [job.id for job in await near.desk.reserve(TOPIC, most=9)] == (["before"] if end == "delete" else [])
 
 
+@pytest.mark.parametrize("end", ["finish", "delete"])
+async def test_an_id_that_is_over_is_free_at_once(connection: Connection, end: str) -> None:
+    async with open_office(connection) as office:
+        for body in range(3):
+            assert (await office.add("one", body=body)).is_new
+            if end == "delete":
+                assert (await office.desk.delete(TOPIC, "one")).code == "ok"
+                continue
+            job = await office.reserve()
+            assert bytes(job.body) == str(body).encode()
+            assert [answer.code for answer in await office.desk.finish([job.receipt])] == ["ok"]
+
+
 # ---- a desk that wakes after its callers have gone elsewhere
 
 
