@@ -260,14 +260,17 @@ class JobDesk:
 
     # ---- what a person does
 
-    async def delete(self, topic: str | None, job_id: str, *, is_allowed: Allowed = anywhere) -> Answer:
+    async def delete(
+        self, topic: str | None, job_id: str, *, nonce: str = "", is_allowed: Allowed = anywhere
+    ) -> Answer:
         """Remove the job of this id in whatever state, without `topic` from every topic that is allowed; `ok` or
         `not_found`. Not handed out any more after the answer; who holds it may still be at it. What is over stays
-        known. Raises BadJob."""
+        known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
+        mark = named_nonce(job_id, nonce) if nonce else ""
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
         for each in found:
-            if each.state != "done" and (state := await self._store.delete(each.topic, job_id)) is not None:
+            if each.state != "done" and (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
                 await self._copies.drop(each.topic, each.key)
                 was = state
         if was is None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, JobStream
-from actors.model.job_rules import kept_s, past_of
+from actors.model.job_rules import TRACE_MS, kept_s, past_of
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import FREE_TOKEN, JobDone, State, encode_job
 from streams.log import purge_subject
@@ -29,9 +29,10 @@ class JobRemovals:
         self._jobs = jobs
         self._reads = reads
 
-    async def delete(self, topic: str, job_id: str) -> State | None:
+    async def delete(self, topic: str, job_id: str, *, nonce: str = "") -> State | None:
         """Delete the job in whatever state; return that, None if there was none. It is never offered after this
-        returns; who holds it may go on, and is refused when he settles it.
+        returns; who holds it may go on, and is refused when he settles it. `nonce`: the same in each repeat of this
+        delete. One that is heard late does nothing to a job that was added since.
 
         Takes up to a second where the server is about to fire it. Raises OutcomeUnknown: perhaps done, do it again;
         Disconnected, Refused: not done; RevisionConflict if it never stood still."""
@@ -41,11 +42,14 @@ class JobRemovals:
             await anyio.sleep(pause_s)
             try:
                 found = await self._reads.find_key(topic, token_of(job_id))
+                known = found and (found.job or found.done)
+                if known and any(each == nonce for each, _ in known.past):
+                    return was or "done"  # an earlier try of this delete did it
                 if found is None or found.is_free:
                     if found is not None:
                         await self._purge(found, found.seq)  # for one who died over it
                     return was
-                seq = await self._jobs.move(self._deletion(found))
+                seq = await self._jobs.move(self._deletion(found, nonce))
                 if isinstance(seq, int):
                     was = found.state
                     reach("job.delete")
@@ -85,10 +89,12 @@ class JobRemovals:
             outcome = seq
         raise outcome
 
-    def _deletion(self, found: Found) -> Move:
+    def _deletion(self, found: Found, nonce: str) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
         known = found.job or found.done
         past = past_of(known, now_ms=now_ms) if known else ()
+        if nonce:
+            past = ((nonce, now_ms + TRACE_MS), *past)
         record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past)
         return Move(
             self._jobs.subject(FREE_TOKEN, topic, key),

@@ -115,7 +115,10 @@ class Reservations:
         """Reserve what was delivered, for each job's own TTR unless told otherwise; settle every delivery.
 
         One that was deleted, finished or reserved meanwhile is left out."""
-        if any(map(is_doubtful, deliveries)):  # the server may replace it by a copy of its own; then this is refused
+        jobs = self._jobs
+        if any(
+            is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
+        ):  # the server may replace it by a copy of its own; then this is refused
             await anyio.sleep(NEAR_MS / 1000)
         now_ms = self._jobs.clock.now_ms()
         handed = Handed([], [], [], [])

@@ -173,11 +173,15 @@ def _has_fired(move: Move, last: LogEntry | None) -> bool:
     return has_fired(moved, found, fires_ms=move.fires_ms)
 
 
-def is_doubtful(delivery: Delivery) -> bool:
-    """Return whether the server may fire this job once more."""
+def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:
+    """Return whether the server may fire this job once more. Three servers write the time at which a message was
+    proposed, not the one from which it counts: there the time of its arrival is taken."""
     if not delivery.has_header(SHOT):
         return False
+    stored_ms = delivery.stored_ms
+    if connection.is_clustered:
+        stored_ms = max(stored_ms, clock.now_ms())
     try:
-        return may_be_fired_again(decode_job(delivery.payload).due_ms, delivery.stored_ms)
+        return may_be_fired_again(decode_job(delivery.payload).due_ms, stored_ms)
     except MalformedMessage:
         return False

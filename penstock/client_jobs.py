@@ -270,7 +270,7 @@ class Jobs:
     async def delete(self, id: str, topic: str | None = None) -> bool:
         """Remove the job of this id, in whatever state, without `topic` in every topic; return whether there was one.
         It is not handed out any more once this has returned; who holds it already may still be at it."""
-        ask = {"id": id} if topic is None else {"id": id, "topic": topic}
+        ask = {"id": id, "nonce": fresh_nonce()} | ({} if topic is None else {"topic": topic})
         try:
             answered = await self._asker.ask("delete", encode(ask))
         except NotAccepted as refused:

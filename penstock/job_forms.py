@@ -94,10 +94,12 @@ class BuryAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DeleteAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Remove the job of this id, in whatever state; without `topic` in all topics."""
+    """Remove the job of this id, in whatever state; without `topic` in all topics. `nonce`: the same in each repeat of
+    this request."""
 
     id: str
     topic: str | None = None
+    nonce: str = ""
 
 
 class PeekAsk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -151,7 +151,7 @@ class JobService:
 
     async def _delete(self, payload: bytes) -> bytes:
         ask = read_ask(payload, DeleteAsk)
-        return _only([await self._desk.delete(ask.topic, ask.id)])
+        return _only([await self._desk.delete(ask.topic, ask.id, nonce=ask.nonce)])
 
     async def _peek(self, payload: bytes) -> bytes:
         ask = read_ask(payload, PeekAsk)

@@ -34,7 +34,7 @@ from streams.errors import (
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.store_health import StoreState
 from streams.subjects import Namespace
-from streams.wire import WireClient
+from streams.wire import CLUSTER, WireClient
 from streams.wire_parser import Deliver
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,11 @@ class Connection:
     def memory(self) -> str:
         """Return a name of the server's memory of message ids: another one has forgotten what is gone."""
         return self._memory
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the server is one of a cluster."""
+        return self._memory.startswith(CLUSTER)
 
     @property
     def memory_age_s(self) -> float:

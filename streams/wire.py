@@ -20,6 +20,8 @@ MAX_WAITING = 2 * 1024 * 1024
 """Bytes that may wait for the socket, or for the reconnect, before a sender is held up or refused."""
 
 UNCLOG_S = 10.0
+CLUSTER = "cluster "
+"""How the memory of a cluster is named."""
 GARBLED = ("unknown protocol operation", "parser error")
 """The server's last word on bytes that are none of ours: a link garbled them, and the next link may not."""
 
@@ -64,7 +66,7 @@ class WireClient(Client):
         """Return what the server's memory of message ids goes by: a single server forgets ids of messages that are gone
         when it is started anew, the servers of a cluster have them from each other."""
         cluster = self._server_info.get("cluster", "")
-        return f"cluster {cluster}" if cluster else str(self._server_info.get("server_id", ""))
+        return f"{CLUSTER}{cluster}" if cluster else str(self._server_info.get("server_id", ""))
 
     @property
     def is_clogged(self) -> bool:

@@ -342,7 +342,7 @@ class TopicWorker:
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
         if delivery.delivered > 1:
             self._suspect(delivery)
-        if is_doubtful(delivery):
+        if is_doubtful(delivery, self._shared.connection, self._shared.clock):
             self._doubts.add(queue, delivery)
             return
         queue.append(delivery)

@@ -247,7 +247,7 @@ async def delete(shared: Shared, call: Call) -> Answer:
     """Remove a job in whatever state it is; who holds it is refused when it wants to finish."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("settle", call.caller.key):
-        answer = await shared.desk.delete(topic, job_id)
+        answer = await shared.desk.delete(topic, job_id, nonce=call.key)
     return _changed(call, "deleted", topic, job_id, is_done=answer.code == "ok")
 
 

@@ -155,7 +155,7 @@ async def _finish(shared: Shared, call: Call, command: Finish) -> Reply:
 async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:
     topic = None if command.topic is None else call.caller.inner(command.topic)
     with shared.load.work("settle", call.caller.key):
-        told = await shared.desk.delete(topic, command.id, is_allowed=call.caller.is_own)
+        told = await shared.desk.delete(topic, command.id, nonce=call.key, is_allowed=call.caller.is_own)
     audit(call, "job.deleted", topic=topic or "", id=command.id, is_done=told.code == "ok")
     if told.code == "ok":
         return Reply(success=True, id=command.id)

@@ -47,7 +47,7 @@ async def test_a_job_goes_all_the_way(office: Office) -> None:
     assert (await ask(office, "count", {"topic": TOPIC})).told["reserved"] == 1
     assert (await ask(office, "peek", {"topic": TOPIC, "id": "a"})).told["holder"] == "me"
     assert (await ask(office, "finish", {"receipt": job["receipt"]})).told["code"] == "ok"
-    assert (await ask(office, "list", {"topic": TOPIC, "state": "done"})).told["jobs"][0]["outcome"] == "finished"
+    assert (await ask(office, "peek", {"topic": TOPIC, "id": "a"})).number == 404
 
 
 async def test_several_at_once_are_answered_one_by_one(office: Office) -> None:
@@ -67,10 +67,10 @@ async def test_several_at_once_are_answered_one_by_one(office: Office) -> None:
 async def test_hundreds_are_reserved_and_finished(office: Office) -> None:
     jobs = [{"topic": TOPIC, "id": str(number)} for number in range(300)]
     assert {answer["code"] for answer in (await ask(office, "add", jobs)).told["answers"]} == {"ok"}
-    receipts = []
-    for _ in range(3):
-        held = (await ask(office, "reserve", {"topic": TOPIC, "most": 100})).told["jobs"]
-        assert len(held) == 100
+    receipts: list[str] = []
+    while len(receipts) < 300:
+        held = (await ask(office, "reserve", {"topic": TOPIC, "most": 100, "wait_ms": 10_000})).told["jobs"]
+        assert held
         receipts += [job["receipt"] for job in held]
     finished = (await ask(office, "finish", {"receipts": receipts})).told["answers"]
     assert [answer["code"] for answer in finished] == ["ok"] * 300
@@ -82,7 +82,7 @@ async def test_one_alone_that_is_refused_is_an_error(office: Office) -> None:
     await ask(office, "add", {"topic": TOPIC, "id": "a", "on_same": "error"})
     taken = await ask(office, "add", {"topic": TOPIC, "id": "a", "on_same": "error", "body": 2})
     assert (taken.number, taken.told["error"]["code"], taken.told["error"]["state"]) == (409, "exists", "ready")
-    [job] = (await ask(office, "reserve", {"topic": TOPIC})).told["jobs"]
+    [job] = (await ask(office, "reserve", {"topic": TOPIC, "wait_ms": 10_000})).told["jobs"]
     assert (await ask(office, "bury", {"receipt": job["receipt"], "reason": "poison"})).number == 0
     stale = await ask(office, "touch", {"receipt": job["receipt"]})
     assert (stale.number, stale.told["error"]["code"]) == (409, "stale")
