@@ -334,6 +334,7 @@ RECEIPTS = st.builds(
     seq=st.integers(0, 2**63 - 1),
     until_ms=st.integers(0, 10**15),
     mark=st.text("0123456789abcdef", min_size=12, max_size=12),
+    nonce=st.from_regex(re.compile(r"[~A-Za-z0-9_-]{0,40}", re.ASCII), fullmatch=True),
 )
 
 
