@@ -1,10 +1,10 @@
 """Monitor: the one node that holds its lease looks at every ledger, and acts on what nobody else would see.
 
-In: a scan every `scan_every`. Out: overdue slices to their next attempt or given up; a dead letter and a notice for
-each new hole; a notice for each parked source and for each ledger that is missing or broken, and for the sources of a
-platform that went down, or came back, together; events for those, for a watermark that lags, and for consumers that
-are stuck. State: that a hole or an outage was told lies in the ledger (`is_told`); what else was told is remembered
-while this node leads, so that a new leader tells it once more. Its writes are
+In: a scan every `scan_every`. Out: overdue slices to their next attempt or given up; a dead letter for each new hole; a
+notice for each parked source and for each ledger that is missing or broken, for the holes of a platform within a
+minute, and for the sources of a platform that went down, or came back, together; events for those, for a watermark that
+lags, and for consumers that are stuck. State: that a hole or an outage was told lies in the ledger (`is_told`); what
+else was told is remembered while this node leads, so that a new leader tells it once more. Its writes are
 compare-and-set moves that change nothing when repeated, so a leader that was deposed in the middle does no harm.
 When it cannot go on: a source that fails is skipped until the next scan; notices wait in the background, never a scan.
 """
@@ -23,6 +23,7 @@ from anyio.lowlevel import checkpoint
 from actors.actor import FATAL
 from actors.events import outgoing_event
 from actors.fetch_events import consumer_stuck, hole_made, ledger_unusable, slice_failed, watermark_lag
+from actors.hole_notices import HoleNotices, hole_key, untold
 from actors.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.logs import fields
 from actors.measures import Measures
@@ -51,7 +52,7 @@ from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Monitor", "hole_letter", "lag_ms", "overdue", "untold"]
+__all__ = ["Monitor", "hole_letter", "lag_ms", "overdue"]
 
 LEASE = "monitor"
 LEASE_TTL_S = 5
@@ -61,11 +62,6 @@ LOOK_AT_CONSUMERS_S = 5.0
 FORESEEN = (Contended, MissingLedger, StreamError)
 SOURCES_A_TURN = 100
 """After so many the loop gets a turn: a scan of ten thousand ledgers must not hold up the heartbeats."""
-
-
-def untold(ledger: Ledger) -> list[Hole]:
-    """Return the holes that nobody was told of."""
-    return [hole for hole in ledger.holes if not hole.is_told]
 
 
 def overdue(ledger: Ledger, settings: FetchSettings, now_ms: int) -> bool:
@@ -89,22 +85,6 @@ def hole_letter(source: SourceKey, hole: Hole) -> DeadLetter:
         attempts=hole.attempts,
         first_ms=hole.since_ms,
         body=msgspec.Raw(msgspec.json.encode({"platform": source.platform, "source": source.source, **window})),
-    )
-
-
-def hole_notice(source: SourceKey, hole: Hole) -> Notice:
-    """Return what an administrator is told of a hole."""
-    facts: dict[str, str | int] = {"start_ms": hole.start_ms, "end_ms": hole.end_ms}
-    text, short = f"{hole.slice_id} was given up after {hole.attempts} attempts: {hole.reason}", hole.short
-    if short is not None:
-        facts |= {"missing": short.missing, "listed": short.listed}
-        text = f"{hole.slice_id} is not whole: {hole.reason}"
-    return Notice(
-        kind="hole",
-        source=str(source),
-        text=text,
-        what_to_do=f"penstock holes redrive {source} {hole.slice_id}, or accept it",
-        facts=facts,
     )
 
 
@@ -149,6 +129,7 @@ class Monitor:
         self._clock = clock
         self._stop = stop
         self._teller = Teller(notifier)
+        self._holes = HoleNotices(self._teller, settings, clock)
         self._outages = OutageNotices(ledgers, self._teller, settings, self._publish, clock)
         self.progress = Progress(STUCK_S)
         self.elected = anyio.Event()
@@ -200,6 +181,7 @@ class Monitor:
             memory.clear()
         self.progress.forget()
         self._outages.forget()
+        self._holes.forget()
         self._looked_s = 0.0
 
     def _settings_changed(self, source: SourceKey) -> None:
@@ -219,6 +201,7 @@ class Monitor:
             if number % SOURCES_A_TURN == 0:
                 await checkpoint()
         self._worth.update(await self._outages.tell())
+        self._worth.update(self._holes.tell(sources))
         self._forget_all_but(set(sources))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
@@ -255,8 +238,7 @@ class Monitor:
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
             self._tell((source, "parked", ledger.reason), parked_notice(source, ledger))
-        for hole in untold(ledger):
-            self._tell((source, hole.slice_id, hole.since_ms), hole_notice(source, hole))
+        self._holes.see(source, ledger, settings.webhook)
         if overdue(ledger, settings, now_ms):
             await self._expire(source, settings)
         await self._look_at_lag(source, ledger, settings, now_ms)
@@ -309,11 +291,12 @@ class Monitor:
         letter. A full stream of dead letters keeps nobody from being told; the hole stays unmarked until it has one."""
         told: list[str] = []
         for hole in holes:
-            key = (source, hole.slice_id, hole.since_ms)
+            key = hole_key(source, hole)
+            self._worth.add(key)
             if key not in self._buried:
                 await self._bury(hole_letter(source, hole))
                 self._buried.add(key)
-            if self._teller.has_told(key):
+            if self._holes.has_told(source, hole):
                 told.append(hole.slice_id)
         if told:
             await self._ledgers.move(source, _marker(told))

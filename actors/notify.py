@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,10 +14,11 @@ from platforms.adapter import Request
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Notice", "Notifier"]
+__all__ = ["Notice", "Notifier", "some_of"]
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 65_536
+MOST_NAMED = 5
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,12 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     what_to_do: str
     facts: dict[str, str | int] = {}
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 class Notifier:

@@ -23,7 +23,7 @@ from actors.logs import fields
 from actors.model.ledger import Ledger, Outage
 from actors.model.outages import mark_over, mark_told
 from actors.model.settings import FetchSettings
-from actors.notify import Notice
+from actors.notify import Notice, some_of
 from actors.settings_watch import LiveSettings
 from actors.sources import SourceKey
 from actors.teller import Teller
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Down", "Group", "OutageNotices", "due_groups", "group_notice"]
 
-MOST_NAMED = 5
 Kind = Literal["down", "up"]
 
 
@@ -89,9 +88,7 @@ def group_notice(group: Group) -> Notice:
     """Return what an administrator is told of sources that went down, or came back, together."""
     first, outage = group.members[0]
     count, since = len(group.members), f"since {_moment(outage.since_ms)}"
-    names = ", ".join(source.source for source, _ in group.members[:MOST_NAMED])
-    more = f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
-    who = "it" if count == 1 else f"{count} sources ({names}{more})"
+    who = "it" if count == 1 else f"{count} sources ({some_of([source.source for source, _ in group.members])})"
     facts: dict[str, str | int] = {"sources": count, "since_ms": outage.since_ms}
     if group.kind == "down":
         text = f"down: {who} cannot be reached at all {since}: {outage.reason}"

@@ -6,10 +6,10 @@ import anyio
 import msgspec
 import pytest
 
-from actors import notify
+from actors import hole_notices, notify
 from actors.ledgers import open_ledgers
 from actors.model import steering
-from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger
+from actors.model.ledger import Hole, Ledger, OpenSlice, first_ledger, revised
 from actors.monitor import LEASE_TTL_S
 from actors.sources import SourceKey, SourceRecord
 from streams.bucket import Bucket
@@ -49,6 +49,11 @@ SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
 NOWHERE = "http://127.0.0.1:1"
 WATCHES = ("monitor",)
 OFTEN = {"scan_every": "100ms"}
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hole_notices, "TOGETHER_MS", 0)
 
 
 def with_hole(now: int, **changes: object) -> Ledger:
@@ -212,6 +217,48 @@ async def test_a_full_stream_of_dead_letters_keeps_nobody_from_being_told(
         await connection.api(f"STREAM.UPDATE.{stream}", config)
         await ledger_when(node.engine, SHOP, all_told)
     assert len(office.taken) == 1
+
+
+async def test_many_holes_of_a_platform_are_one_notice_and_so_is_their_end(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hole_notices, "TOGETHER_MS", 3_600_000)
+    async with (
+        an_office() as office,
+        running_node(connection, publisher, roles=WATCHES) as node,
+        logging_of() as logged,
+    ):
+        ledger = with_hole(now_ms())
+        more = tuple(
+            msgspec.structs.replace(ledger.holes[0], kind="b", start_ms=start_ms, end_ms=start_ms + 1_000)
+            for start_ms in range(0, 20_000, 1_000)
+        )
+        ledger = msgspec.structs.replace(ledger, holes=(*more, *ledger.holes))
+        for source in (SHOP, OTHER):
+            await add_shop(connection, publisher, ledger, source, webhook=office.url)
+        for source in (SHOP, OTHER):
+            await ledger_when(node.engine, source, lambda ledger: bool(ledger.holes))
+        await node.engine.monitor.scan()
+        monkeypatch.setattr(hole_notices, "TOGETHER_MS", 0)
+        for source in (SHOP, OTHER):
+            await ledger_when(node.engine, source, all_told)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            for source in (SHOP, OTHER):
+                await node.engine.monitor.scan()
+                assert len(logged.of("notice")) == 1  # a hole is left
+                await ledgers.move(source, lambda ledger: (accepted(ledger), None))
+                await ledger_when(node.engine, source, lambda ledger: bool(ledger.holes[0].accepted_by))
+        await office.until(2)
+    assert [(notice.kind, notice.source, notice.facts.get("holes")) for notice in office.taken] == [
+        ("hole", "mall", 42),
+        ("holes_over", "mall", None),
+    ]
+    assert len(await dead_letters(connection)) == 42
+
+
+def accepted(ledger: Ledger) -> Ledger:
+    holes = tuple(msgspec.structs.replace(hole, accepted_by="ann") for hole in ledger.holes)
+    return revised(ledger, holes=holes)
 
 
 # ---- holders that vanished

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from actors import hole_notices
 from actors.ledgers import read_ledger
 from actors.sources import SourceKey
 from streams.connection import Connection
@@ -29,15 +31,21 @@ SHOP = SourceKey("mall", "s1")
 
 
 async def test_the_nats_command_reads_ledgers_settings_streams_and_dead_letters(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
+    server: EmbeddedServer,
+    connection: Connection,
+    publisher: Publisher,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(hole_notices, "TOGETHER_MS", 0)
     nats = NatsCli.or_skip(server.url, tmp_path)
     space = connection.namespace
     async with (
-        a_mall(ago_ms=10_000, orders=50, faults=faults("error", "error", "error", "error")) as mall,
+        a_mall(ago_ms=10_000, orders=50) as mall,
         running_node(connection, publisher) as node,
         hearing(connection) as heard,
     ):
+        mall.dealer.set(faults(bad_at_ms=history_start_ms(mall) + 30_000))
         await add_source(
             connection,
             publisher,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
+from actors import hole_notices
 from actors.model.ledger import Ledger, Pass, Shortfall
 from actors.sources import SourceKey
 from penstock.times import time_text
@@ -32,6 +33,11 @@ from tests.support.engine import (
 SHOP = SourceKey("crowd", "s1")
 Way = Literal["one", "link"]
 PAGE = 40
+
+
+@pytest.fixture(autouse=True)
+def _told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hole_notices, "TOGETHER_MS", 0)
 
 
 class Crowd:

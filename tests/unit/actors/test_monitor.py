@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from actors.hole_notices import untold
 from actors.model.ledger import Hole, Ledger, OpenSlice
 from actors.model.settings import FetchSettings
-from actors.monitor import hole_letter, lag_ms, overdue, untold
+from actors.monitor import hole_letter, lag_ms, overdue
 from actors.sources import SourceKey
 from actors.teller import FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
 from streams.message_ids import dead_letter_message_id
