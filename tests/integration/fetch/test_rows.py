@@ -68,7 +68,9 @@ async def test_unreadable_row_whose_letter_is_refused_holds_its_slice_until_it_i
     monkeypatch.setattr("actors.fetcher.window.STORE_AGAIN_MS", 50)
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
-        return listing({"id": "bad", "version": "none", "modified_ms": int(request.query["to"]) - 1_000})
+        at_ms = int(request.query["to"]) - 1_000
+        good = {"id": "good", "version": 1, "modified_ms": at_ms}
+        return listing(good, {"id": "bad", "version": "none", "modified_ms": at_ms})
 
     dead = connection.namespace.stream("DEAD")
     async with (
