@@ -19,7 +19,7 @@ from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, SOON_MS, JobStream
 from actors.model.job_rules import is_same_add, on_same_id, past_of
-from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
 from streams.log import delete_entry
 from streams.moves import Move
@@ -90,7 +90,8 @@ class JobAdds:
             there = await self._first_ones([adds[at][0] for at in taken])
             for at in taken:
                 job, policy = adds[at]
-                answers[at] = await self._second_one(job, policy, there.get((job.topic, token_of(job.id))), until_s)
+                found, is_repeat = there.get((job.topic, token_of(job.id))), isinstance(outcomes[at], Repeated)
+                answers[at] = await self._second_one(job, policy, found, until_s, is_repeat=is_repeat)
         return answers
 
     def _is_remembered(self, first: FirstTry) -> bool:
@@ -106,10 +107,17 @@ class JobAdds:
             return {}  # then each is asked for alone
 
     async def _second_one(
-        self, job: Job, policy: OnSame, found: Found | None, until_s: float, *, is_new: bool = True
+        self,
+        job: Job,
+        policy: OnSame,
+        found: Found | None,
+        until_s: float,
+        *,
+        is_new: bool = True,
+        is_repeat: bool = False,
     ) -> Stored | Clash | StreamError:
         """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
-        no earlier try of it can have been stored and forgotten."""
+        no earlier try of it can have been stored and forgotten. `is_repeat`: an earlier try was stored."""
         answer: Stored | StreamError | None = None
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
@@ -119,6 +127,8 @@ class JobAdds:
                 if found and known and is_same_add(job, known):
                     is_same = _is_same(job, found) is not False
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
+                if is_repeat:
+                    return Stored(job.id, token_of(job.id), "done", 0, job.due_ms)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 match on_same_id(policy, found.state, _outcome(found)) if found and not found.is_free else "replace":
@@ -130,6 +140,7 @@ class JobAdds:
                     answer = await self._take_place(job, found, until_s)
                     if not isinstance(answer, RevisionConflict):
                         return answer
+                    is_repeat = isinstance(answer, Repeated)
             except StreamError as error:
                 return error if answer is None else OutcomeUnknown(str(error), subject=job.id)
             found = None

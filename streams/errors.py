@@ -97,6 +97,10 @@ class RevisionConflict(Refused):
         return int(found[1]) if found else None
 
 
+class Repeated(RevisionConflict):
+    """The server knows the message id: it was stored before, whatever has become of it since."""
+
+
 class NoStream(Refused):
     """No stream takes this subject, the stream does not exist, or JetStream does not answer."""
 

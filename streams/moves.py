@@ -30,7 +30,7 @@ from typing import NamedTuple
 import anyio
 
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, Refused, RevisionConflict, StreamError
+from streams.errors import OutcomeUnknown, Refused, Repeated, RevisionConflict, StreamError
 from streams.log import last_entry
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
@@ -76,13 +76,16 @@ class Mover:
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
         """Make the moves, sent without waiting for one another; return for each the sequence of its message, else why
-        it was not made: RevisionConflict if the thing was not at `expected`, OutcomeUnknown if nobody knows. Nothing is
+        it was not made: RevisionConflict if the thing was not at `expected`, Repeated if the server knows its message
+        id, OutcomeUnknown if nobody knows. Nothing is
         sent after `until_s` of the monotonic clock."""
         outcomes = await self._publisher.try_many([_outgoing(move) for move in moves], until_s=until_s)
         doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}
         doubtful |= await self._wait_for_others(moves, outcomes, until_s)
         return [
-            outcome.seq if isinstance(outcome, Receipt) else await self._resolved(move, outcome, at in doubtful)
+            _made(move, outcome)
+            if isinstance(outcome, Receipt)
+            else await self._resolved(move, outcome, at in doubtful)
             for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
         ]
 
@@ -130,6 +133,12 @@ class Mover:
             moved_on.is_after_retry = True
             return moved_on
         return end  # if it is not there yet, it may still be on its way
+
+
+def _made(move: Move, receipt: Receipt) -> int | StreamError:
+    if not receipt.is_duplicate:
+        return receipt.seq
+    return Repeated(f"the server has had message id {move.message_id}", subject=move.subject)
 
 
 def _is_under_way(outcome: Receipt | StreamError) -> bool:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from aiohttp import ClientResponse, ClientSession
 
-from tests.integration.gateway.test_rest import add, call, settle
+from tests.integration.gateway.test_rest import add, call, settle, until_counted
 
 pytestmark = pytest.mark.three_servers
 
@@ -71,8 +71,8 @@ async def test_no_more_than_the_clients_credit_is_handed_out(client: ClientSessi
     async with pushed(client, topic, "?most=2&ttr_ms=60000") as events:
         await add(client, topic, [{"id": str(number)} for number in range(5)], 200)
         first, second = await events.next(), await events.next()
-        counts = await call(client, "GET", f"/v1/topics/{topic}")
-        assert (counts["reserved"], counts["ready"]) == (2, 3)
+        await until_counted(client, topic, "ready", 3)
+        await until_counted(client, topic, "reserved", 2)
         await settle(client, "finish", first["receipt"])
         third = await events.next()
         assert len({job["id"] for job in (first, second, third)}) == 3

@@ -62,7 +62,8 @@ async def test_a_replaced_job_that_is_deleted_does_not_come_back(
     for number in range(times):
         await jobs.add(delay_ms=HOUR_MS, body=f"replaced {number}", policy="replace")
     assert await jobs.store.delete(TOPIC, "1") == "delayed"
-    assert await after_a_crash(jobs, own_server) == {}
+    assert await after_a_crash(jobs, own_server) == {f"gone.{TOPIC}.1": 1}
+    assert await jobs.store.find(TOPIC, "1") is None
 
 
 async def test_a_replaced_job_is_there_once_and_fires_once(jobs: Jobs, own_server: EmbeddedServer) -> None:
