@@ -18,8 +18,6 @@ from streams.specs import job_consumer
 from streams.subjects import token_of
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
 
-pytestmark = pytest.mark.three_servers
-
 
 @pytest.fixture
 async def office(connection: Connection) -> AsyncIterator[Office]:

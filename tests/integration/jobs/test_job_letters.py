@@ -21,8 +21,6 @@ from streams.specs import Sizes, wanted
 from streams.topology import apply
 from tests.support.server import copies
 
-pytestmark = pytest.mark.three_servers
-
 
 class Ground(NamedTuple):
     """Streams, and what works on them."""

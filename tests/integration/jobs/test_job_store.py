@@ -22,8 +22,6 @@ from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.server import freeze, thaw
 
-pytestmark = pytest.mark.three_servers
-
 HOUR = 3_600_000
 
 
