@@ -183,6 +183,7 @@ class Handout:
     # ---- pulling
 
     async def _pull(self, wish: "_Wish", lanes: Sequence[Priority], most: int, wait_s: float) -> list[Delivery]:
+        wait_s = max(wait_s, self._pulls.lag_s)
         if len(lanes) == 1:
             return await self._pull_lane(wish.topic, lanes[0], most, wait_s, wish.most_bytes)
         found: list[Delivery] = []

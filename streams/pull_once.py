@@ -45,6 +45,8 @@ __all__ = ["PullOnce"]
 PIECE_S = 5.0
 GRACE_S = 1.0
 """How long after its expiry a request's end may be told; then it counts as lost."""
+LAG_S = 0.05
+"""How long a consumer of three servers may be behind what its stream has acknowledged, when nothing is wrong."""
 LINK_S = 2.0
 """How long the link may be missing, or a question that waits for nothing be without an answer."""
 PAUSE_S = 0.2
@@ -132,6 +134,11 @@ class PullOnce:
                 return []
             if status != _EXPIRED:  # no leader just now, or too many ask
                 await anyio.sleep(min(PAUSE_S, give_up_s - now_s))
+
+    @property
+    def lag_s(self) -> float:
+        """Return how long to wait for what was acknowledged just before."""
+        return LAG_S if self._connection.is_clustered else 0.0
 
     @property
     def waiting(self) -> int:
