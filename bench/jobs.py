@@ -256,15 +256,15 @@ async def _client_take(client: Client, topic: str) -> int:
 
 
 async def _is_sound(desk: JobDesk) -> bool:
-    """What was measured has also happened: all that was added is there, and all that was finished is done."""
+    """What was measured has also happened: all that was added is there, and nothing of what was finished is."""
     last = {"add": ROUNDS, "single": FEW_ROUNDS, "delayed": FEW_ROUNDS, "take": FEW_ROUNDS, "served": FEW_ROUNDS}
     counts = [await desk.count(f"{name}{number}") for name, number in last.items()]
     return [(each.delayed, each.ready, each.reserved, each.done) for each in counts] == [
         (0, ADDED, 0, 0),
         (0, SINGLES, 0, 0),
         (DELAYED, 0, 0, 0),
-        (0, 0, 0, TAKEN),
-        (0, 0, 0, SERVED),
+        (0, 0, 0, 0),
+        (0, 0, 0, 0),
     ]
 
 
