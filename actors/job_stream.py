@@ -111,10 +111,7 @@ class JobStream:
         A move out of a schedule that is confirmed only when the server may have loaded that schedule is looked at
         again: if the server fired it after all, the move is a RevisionConflict. That takes half a second."""
         outcomes = await self._mover.move_many(moves, until_s=until_s)
-        clear_ms = self.clock.now_ms() + CLEAR_MS
-        for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True)):
-            if move.fires_ms and move.fires_ms < clear_ms and isinstance(outcome, int):
-                outcomes[at] = await self._unless_fired(move, outcome)
+        await self._look_at_late_ones(moves, outcomes)
         await self._tell_due(
             (move, outcome)
             for move, outcome in zip(moves, outcomes, strict=True)
@@ -126,6 +123,23 @@ class JobStream:
         """Make one move."""
         (outcome,) = await self.move_many((move,), until_s=until_s)
         return outcome
+
+    async def _look_at_late_ones(self, moves: Sequence[Move], outcomes: list[int | StreamError]) -> None:
+        """Replace the outcomes of moves that were confirmed late, all looked at beside one another."""
+        clear_ms = self.clock.now_ms() + CLEAR_MS
+
+        async def look(at: int, move: Move, seq: int) -> None:
+            outcomes[at] = await self._unless_fired(move, seq)
+
+        late = [
+            (at, move, outcome)
+            for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
+            if move.fires_ms and move.fires_ms < clear_ms and isinstance(outcome, int)
+        ]
+        if late:
+            async with anyio.create_task_group() as tasks:
+                for at, move, seq in late:
+                    tasks.start_soon(look, at, move, seq)
 
     async def _unless_fired(self, move: Move, seq: int) -> int | StreamError:
         """Return the move's sequence if it still stands once the server must have stored what it had loaded; else take
