@@ -155,6 +155,26 @@ async def test_a_receiver_that_is_down_is_called_again(connection: Connection, o
     assert [call.body for call in office.calls] == [office.calls[0].body] * 3
 
 
+async def test_a_call_that_was_refused_a_place_is_owed_until_it_has_one(
+    connection: Connection, office: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = connection.namespace.stream("SUBMIT")
+    async with calling(connection, office.host) as node:
+        config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
+        await connection.api(f"STREAM.UPDATE.{stream}", {**config, "max_msg_size": 1})
+        await node.run("told", ["ok"], instance_id="i", callback=office.url)
+        with anyio.fail_after(LONG_S):
+            while (record := await node.record("i")).moments[0].state == "owed":
+                if "conductor.look_failed" in caplog.messages:
+                    break
+        assert [moment.state for moment in record.moments] == ["owed"]
+        assert [event.event for event in await events(connection, "i")] == ["done"]
+        await connection.api(f"STREAM.UPDATE.{stream}", config)
+        [done] = await settled(node, "i", "taken")
+    assert (done.name, done.tries) == ("done", 1)
+    assert len(office.taken("done")) == 1
+
+
 @pytest.mark.parametrize("status", [302, 307, 404, 500])
 async def test_after_the_last_try_it_is_given_up_and_says_so(
     connection: Connection, office: Receiver, status: int, caplog: pytest.LogCaptureFixture

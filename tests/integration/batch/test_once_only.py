@@ -177,6 +177,33 @@ async def test_who_leaves_items_to_others_lets_nobody_begin_them_in_his_round(
     assert ran == Counter([0])
 
 
+async def test_a_round_that_was_answered_for_nobody_is_closed_to_whoever_still_runs_it(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    async with plant(connection, [], roles=("conductor", "desk")) as node:
+        await node.engine.tasks.declare(task_handlers()["once"].record)
+        refused = anyio.Event()
+
+        async def run_unaware() -> None:
+            turn = Round("mine", dict.fromkeys(range(ITEMS), 1), most=1, is_once=True)
+            items = [(index, Raw(b"%d" % index)) for index in range(ITEMS)]
+            try:
+                await run_marked(task_handlers()["once"], turn, POINTER, items, node.items, OpenGate())
+            except RevisionConflict:
+                refused.set()
+
+        async with anyio.create_task_group() as worker:
+            worker.start_soon(run_unaware)
+            await wait_for(gates["began"])
+            await store(node, record("once", is_cancelling=True))
+            view = await node.until("mine", "cancelled")
+            gates["end"].set()
+    assert view.counts == Counts(unknown=1, cancelled=ITEMS - 1)
+    assert refused.is_set()
+    assert ran == Counter([0])
+
+
 async def test_a_lost_answer_costs_no_end_of_an_item(connection: Connection, server: EmbeddedServer) -> None:
     """The mark of the second item is stored, and nobody is told so."""
     async with (

@@ -66,6 +66,24 @@ async def test_short_cut_of_the_link_loses_nothing_and_a_long_silence_all(
     assert sorted(log.lines[4:]) == ["begun 1", "begun 2"]
 
 
+async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    """It is another's by now. The link was silent, and is the same."""
+    async with working_behind_a_proxy(server, jobs, log) as link:
+        link.hold("client")
+        await jobs.add("1")
+        await link.holds("client")
+        (anothers,) = await jobs.pull(1)
+        assert anothers.delivered > 1
+        await anothers.ack()
+        link.heal()
+        await jobs.add("2")
+        await log.has("begun 2")
+        assert link.accepted == 1
+    assert log.lines[0] == "begun 2"
+
+
 async def test_a_stop_gives_back_nothing_that_may_be_anothers(jobs: Jobs) -> None:
     """A node was silent for too long, finds a job in its socket that may be anybody's by now, and is stopped."""
 
