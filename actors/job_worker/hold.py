@@ -7,7 +7,7 @@ cancelled. That is so after a partition, and after a process that was stopped or
 first turn comes too late, before any handler goes on.
 
 After such a stop the socket may still hold deliveries from before it, which others have by now. They precede the
-server's next answer, so whatever came before that one is lost too; on another link there are none.
+server's next answer, or the link's end: whatever came before that is lost too.
 """
 
 import logging
@@ -107,4 +107,6 @@ class Hold:
 
     def _reconnected(self) -> None:
         self._links += 1
+        if not self.is_sure(monotonic_s()):
+            self._lose()
         self._soon.set()

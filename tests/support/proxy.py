@@ -103,13 +103,17 @@ class Proxy:
             if not writer.is_closing():
                 writer.write(text)
 
+    def release(self, to: Side) -> None:
+        """Let through what is sent to one side; the other direction stays as it is."""
+        self._stop_at.pop(to, None)
+        self._flows[to].set()
+        self._holds[to].clear()
+
     def heal(self) -> None:
         """Let everything through again, on the links that there are."""
         self._lost, self._delay_s, self._drip_s = None, 0.0, 0.0
-        self._stop_at.clear()
-        for side, flow in self._flows.items():
-            flow.set()
-            self._holds[side].clear()
+        for side in self._flows:
+            self.release(side)
 
     def cut(self) -> None:
         """Break every link; new ones are let through, and heard."""

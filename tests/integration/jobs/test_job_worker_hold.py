@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors.job_worker.job import Job
+from actors.job_worker.topic import TopicWorker
 from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
@@ -26,7 +28,9 @@ def log() -> Log:
 
 
 @asynccontextmanager
-async def working_behind_a_proxy(server: EmbeddedServer, jobs: Jobs, log: Log) -> AsyncIterator[Proxy]:
+async def working_behind_a_proxy(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> AsyncIterator[tuple[Proxy, TopicWorker]]:
     """Run a worker whose only link can be cut; handlers end once two of them were cancelled."""
 
     async def handle(job: Job) -> None:
@@ -42,15 +46,15 @@ async def working_behind_a_proxy(server: EmbeddedServer, jobs: Jobs, log: Log) -
         proxy(server.port) as link,
         connect(link.url, name="behind", namespace=jobs.namespace) as connection,
         Publisher(connection) as publisher,
-        working(Jobs(connection, publisher, jobs.pulls), handler(handle)),
+        working(Jobs(connection, publisher, jobs.pulls), handler(handle)) as work,
     ):
-        yield link
+        yield link, work.worker.topic(TOPIC)
 
 
 async def test_short_cut_of_the_link_loses_nothing_and_a_long_silence_all(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
-    async with working_behind_a_proxy(server, jobs, log) as link:
+    async with working_behind_a_proxy(server, jobs, log) as (link, _):
         await jobs.add("1")
         await log.has("begun 1")
         link.cut()
@@ -70,7 +74,7 @@ async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
     """It is another's by now. The link was silent, and is the same."""
-    async with working_behind_a_proxy(server, jobs, log) as link:
+    async with working_behind_a_proxy(server, jobs, log) as (link, _):
         link.hold("client")
         await jobs.add("1")
         await link.holds("client")
@@ -81,6 +85,28 @@ async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
         await jobs.add("2")
         await log.has("begun 2")
         assert link.accepted == 1
+    assert log.lines[0] == "begun 2"
+
+
+async def test_what_came_before_the_link_broke_is_not_begun_on_another(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    """It is another's by now. The silent link brought it at last, and broke before the server answered on it."""
+    async with working_behind_a_proxy(server, jobs, log) as (link, topic):
+        link.hold("client")
+        await jobs.add("1")
+        await link.holds("client")
+        (anothers,) = await jobs.pull(1)
+        assert anothers.delivered > 1
+        await anothers.ack()
+        link.hold("server")
+        link.release("client")
+        with anyio.fail_after(30):
+            while not topic.held:
+                await anyio.lowlevel.checkpoint()
+        link.cut()
+        await jobs.add("2")
+        await log.has("begun 2")
     assert log.lines[0] == "begun 2"
 
 
