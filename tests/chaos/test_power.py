@@ -1,7 +1,8 @@
 """Power cuts of the server's disk: a loop-mounted file system that is shut down without its log."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,7 @@ from streams.subjects import Namespace
 from tests.support.chaos import Form
 from tests.support.disks import PowerDisk, power_disk
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.processes import cluster, urls_of
 
 OLD_S = 156.0
 """The server syncs every 120 s, at worst just before the jobs came, and the kernel writes within 30 s."""
@@ -48,21 +50,33 @@ class Told:
         self.over: set[str] = set()
         self.counts = {"added": 0, "finished": 0, "deleted": 0}
 
-    async def work(self, jobs: Jobs, round_: int, worker: int) -> None:
-        """Add, finish and delete until the power is gone."""
-        for number in range(1_000_000):
-            job_id = f"{round_}-{worker}-{number}"
-            try:
-                if not isinstance(await jobs.add(job_id, body="x" * 200), Stored):
-                    return
-                self.there.add(job_id)
-                self.counts["added"] += 1
-                if number % 3 == 1:
-                    await self._delete(jobs, job_id)
-                elif number % 3 == 2:
-                    await self._finish(jobs)
-            except StreamError:
+    @asynccontextmanager
+    async def working(self, jobs: Jobs, name: str) -> AsyncIterator[None]:
+        """Have eight work at the same time until the block ends."""
+        is_over = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            for worker in range(8):
+                tasks.start_soon(self.work, jobs, f"{name}-{worker}", is_over)
+            yield
+            is_over.set()
+
+    async def work(self, jobs: Jobs, name: str, is_over: anyio.Event) -> None:
+        """Add, finish and delete until it is over, under ids that begin so."""
+        for number in count():
+            if is_over.is_set():
                 return
+            with suppress(StreamError):
+                await self._add(jobs, f"{name}-{number}", number)
+
+    async def _add(self, jobs: Jobs, job_id: str, number: int) -> None:
+        if not isinstance(await jobs.add(job_id, body="x" * 200), Stored):
+            return
+        self.there.add(job_id)
+        self.counts["added"] += 1
+        if number % 3 == 1:
+            await self._delete(jobs, job_id)
+        elif number % 3 == 2:
+            await self._finish(jobs)
 
     async def _delete(self, jobs: Jobs, job_id: str) -> None:
         self.there.discard(job_id)
@@ -78,6 +92,18 @@ class Told:
                 self.over.add(held.job.id)
                 self.counts["finished"] += 1
 
+    async def check(self, jobs: Jobs) -> None:
+        """All that is there must be there, and nothing that is over. Three servers may have to elect a leader first."""
+        states: dict[str, str | None] = {}
+        with anyio.fail_after(120):
+            while left := sorted((self.there | self.over) - states.keys()):
+                with suppress(StreamError):
+                    for job_id in left:
+                        states[job_id] = await jobs.state(job_id)
+        lost = {job_id for job_id in self.there if states[job_id] not in ("ready", "reserved")}
+        back = {job_id for job_id in self.over if states[job_id] not in (None, "done")}
+        assert (lost, back) == (set(), set()), self.counts
+
 
 @pytest.mark.timeout(1800)
 async def test_a_power_cut_of_a_safe_server_costs_nothing_and_brings_nothing_back(
@@ -87,18 +113,45 @@ async def test_a_power_cut_of_a_safe_server_costs_nothing_and_brings_nothing_bac
     for round_ in range(form.pick(2, 18)):
         async with open_server(disk, namespace, sync_always=True) as (server, jobs):
             jobs.publisher._deadline_s = 1.0  # nobody will answer any more
-            async with anyio.create_task_group() as tasks:
-                for worker in range(8):
-                    tasks.start_soon(told.work, jobs, round_, worker)
+            async with told.working(jobs, str(round_)):
                 await anyio.sleep(chance.uniform(1.0, 4.0))
                 disk.cut()
                 await server.kill()
         disk.back()
         async with open_server(disk, namespace, sync_always=True) as (_, jobs):
-            states = {job_id: await jobs.state(job_id) for job_id in sorted(told.there | told.over)}
-        lost = {job_id for job_id in told.there if states[job_id] not in ("ready", "reserved")}
-        back = {job_id for job_id in told.over if states[job_id] not in (None, "done")}
-        assert (lost, back) == (set(), set()), told.counts
+            await told.check(jobs)
+    assert all(told.counts.values()), told.counts
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("at_once", [3, 1])
+async def test_power_cuts_of_three_servers_cost_nothing_and_bring_nothing_back(
+    tmp_path: Path, namespace: Namespace, form: Form, at_once: int
+) -> None:
+    """Of all three at once, or of one after the other, while the others go on. What is asked meanwhile goes on, too:
+    it is repeated until there is an answer."""
+    told, chance = Told(), form.chance(f"power of {at_once}")
+    with ExitStack() as mounted:
+        disks = [mounted.enter_context(power_disk(tmp_path / f"d{at}")) for at in range(3)]
+        async with (
+            cluster(tmp_path, stores=[disk.path / "server" for disk in disks]) as servers,
+            connect(urls_of(servers), name="chaos", namespace=namespace) as connection,
+            open_jobs(connection) as jobs,
+        ):
+            for round_ in range(form.pick(2, 8)):
+                hit = chance.sample(range(3), at_once)
+                async with told.working(jobs, str(round_)):
+                    await anyio.sleep(chance.uniform(1.0, 4.0))
+                    for at in hit:
+                        disks[at].cut()
+                    for at in hit:
+                        servers[at].kill()
+                    await anyio.sleep(chance.uniform(0.0, 3.0))
+                    for at in hit:
+                        disks[at].back()
+                        servers[at].start()
+                    await anyio.sleep(chance.uniform(0.0, 5.0))
+                await told.check(jobs)
     assert all(told.counts.values()), told.counts
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -95,9 +95,15 @@ class ServerProcess:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, *, config: Path = NATS / "cluster" / "server.conf", credentials: Credentials | None = None
+    folder: Path,
+    *,
+    config: Path = NATS / "cluster" / "server.conf",
+    credentials: Credentials | None = None,
+    stores: Sequence[Path] = (),
 ) -> AsyncIterator[list[ServerProcess]]:
-    """Run three servers as one cluster, and yield them once it answers whoever has these credentials."""
+    """Run three servers as one cluster, and yield them once it answers whoever has these credentials. `stores`: where
+    each keeps its data, if that is not in `folder`."""
+    stores = stores or [folder / f"n{index + 1}" for index in range(3)]
     ports = free_ports(6)
     clients, routes = ports[:3], ports[3:]
     servers = []
@@ -107,7 +113,7 @@ async def cluster(
             "PENSTOCK_LISTEN": quoted(f"127.0.0.1:{clients[index]}"),
             "PENSTOCK_CLUSTER_LISTEN": quoted(f"127.0.0.1:{routes[index]}"),
             "PENSTOCK_ROUTES": quoted([f"nats://127.0.0.1:{port}" for port in routes]),
-            "PENSTOCK_STORE": quoted(str(folder / f"n{index + 1}")),
+            "PENSTOCK_STORE": quoted(str(stores[index])),
         }
         servers.append(
             ServerProcess(f"n{index + 1}", config, environment, folder / f"n{index + 1}.log", clients[index])
