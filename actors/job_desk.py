@@ -74,7 +74,7 @@ def anywhere(_topic: str) -> bool:
 
 class JobDesk:
     """One node's desk; safe for many callers at once. `chance` gives numbers in [0, 1); `admit` raises what keeps
-    anything from being added."""
+    anything from being added, `check` what keeps jobs that are there from being moved."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class JobDesk:
         chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
         admit: Callable[[str], None] = lambda _subject: None,
+        check: Callable[[], None] = lambda: None,
         fresh_nonce: Callable[[], str] = fresh_nonce,
         stood_still_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -100,6 +101,7 @@ class JobDesk:
         self._chance = chance
         self._fresh_id = fresh_id
         self._admit = admit
+        self._check = check
         self._fresh_nonce = fresh_nonce
         self._stood_still_s = stood_still_s
         self._quota = Quota(self.waiting)
@@ -211,6 +213,7 @@ class JobDesk:
             check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
         if len(holder) > LONGEST_HOLDER or not holder.isprintable():
             raise BadJob("holder", holder, "is no name", f"use up to {LONGEST_HOLDER} printable characters")
+        self._check()
         reservations = await self._handout.take(
             topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=most_bytes
         )
@@ -246,6 +249,7 @@ class JobDesk:
     async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> Answer:
         """Finish the reservation of the job of this id in any topic that is allowed, of several the latest. For those
         who keep no receipt: it ends whoever's hold there is."""
+        self._check()
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
         held = [(each.seq, each, each.job) for each in found if each.state == "reserved" and each.job is not None]
         if not held:
@@ -266,6 +270,7 @@ class JobDesk:
         """Remove the job of this id in whatever state, without `topic` from every topic that is allowed; `ok` or
         `not_found`. Not handed out any more after the answer; who holds it may still be at it. What is over stays
         known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
+        self._check()
         mark = named_nonce(job_id, nonce) if nonce else ""
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
@@ -284,6 +289,7 @@ class JobDesk:
         BadJob."""
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
+        self._check()
         if job_id is not None:
             is_kicked = await self._store.kick_delayed(topic, check_id(job_id))
             return int(is_kicked or await self._replay.kick_one(topic, job_id))
@@ -398,6 +404,7 @@ class JobDesk:
                 read[text] = read_receipt(text)
             except BadReceipt as error:
                 answers[text] = Answer(code="bad", reason=str(error))
+        self._check()
         outcomes = await act(tuple(read.values())) if read else ()
         for (text, receipt), outcome in zip(read.items(), outcomes, strict=True):
             answers[text] = answer_of(receipt, outcome)

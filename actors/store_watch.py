@@ -23,7 +23,7 @@ from streams.store_memory import StoreMemory, WentBack
 
 log = logging.getLogger(__name__)
 
-__all__ = ["StoreWatch", "why_full"]
+__all__ = ["StoreWatch", "closed_streams", "why_full"]
 
 REMEMBER_S = 5.0
 """What a server that does not sync acknowledged within this, before it alone lost its power, may not be missed."""
@@ -48,6 +48,11 @@ def why_full(health: Health, free: int | None, kept: int, *, was_full: bool) -> 
     if free is not None and free < kept * more // 5:
         return f"the disk of the server's store is full: {free:,} bytes are free"
     return ""
+
+
+def closed_streams(health: Health, *, is_clustered: bool) -> frozenset[str]:
+    """Return the streams that take nothing: of one server those that failed; in a cluster others have them, too."""
+    return frozenset() if is_clustered else health.failed_streams
 
 
 class StoreWatch:
@@ -118,11 +123,12 @@ class StoreWatch:
         if health is None:
             return
         free, kept = room_at(self._folder) if self._folder else (None, 0)
-        self._judge(health.failed, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
+        self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
 
-    def _judge(self, failed: str, full: str) -> None:
+    def _judge(self, health: Health, full: str) -> None:
         state, before = self._connection.store, self._connection.store.kind
-        state.failed, state.full = failed and f"the server's store has failed: {failed}", full
+        state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
+        state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)
         if state.kind != before:
             self._say(_store_notice(state))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 
 from actors.job_copies import Copies
 from actors.job_desk import JobDesk
@@ -73,6 +74,7 @@ async def open_desk(
                 replay=JobReplay(connection, store, clock),
                 clock=clock,
                 admit=connection.store.admit,
+                check=partial(connection.store.check, connection.namespace.stream("JOBS")),
                 stood_still_s=standstill.lasted_s,
             )
 

@@ -29,11 +29,12 @@ _OF_THE_STORE = ("write error", "could not be recovered")
 
 class Health(NamedTuple):
     """`used` of `limit` bytes; a `limit` of 0 is none that is known. `failed`: what the server says of itself, empty
-    if all is well."""
+    if all is well. `failed_streams`: which streams take nothing; an empty name: all of them."""
 
     used: int = 0
     limit: int = 0
     failed: str = ""
+    failed_streams: frozenset[str] = frozenset()
 
 
 class StoreState:
@@ -44,6 +45,8 @@ class StoreState:
         """Why nothing may be added; empty while there is room."""
         self.failed = ""
         """Why nothing can be stored; empty while all is well."""
+        self.failed_streams: frozenset[str] = frozenset()
+        """Which streams take nothing; an empty name: all of them."""
 
     @property
     def kind(self) -> str:
@@ -63,6 +66,12 @@ class StoreState:
             raise StoreFailed(self.failed, subject=subject)
         if self.full:
             raise StoreFull(self.full, subject=subject)
+
+    def check(self, stream: str) -> None:
+        """Return if what is in a stream can be settled, deleted and moved: also while the store is full, and while
+        others have failed. Raises StoreFailed: nothing was sent."""
+        if self.failed_streams & {stream, ""}:
+            raise StoreFailed(self.failed, subject=stream)
 
 
 def reserve_of(total: int) -> int:
@@ -98,16 +107,21 @@ def _monitored(url: str) -> Health | None:
     if store is None or health is None:
         return None
     limit = store.get("config", {}).get("max_storage", 0)
-    return Health(store.get("storage", 0), limit, why_failed(health))
+    failed_streams = frozenset(one.get("stream", "") for one in _write_errors(health))
+    return Health(store.get("storage", 0), limit, why_failed(health), failed_streams)
 
 
 def why_failed(health: Mapping[str, Any]) -> str:
     """Return the errors of writing in an answer of `/healthz`, shortened, and without the server's paths: whoever asks
     `/ready` is told them. A cluster that has yet to catch up is not meant."""
-    errors = [one for one in health.get("errors") or () if any(word in one.get("error", "") for word in _OF_THE_STORE)]
+    errors = _write_errors(health)
     told = [f"{one.get('stream') or 'server'}: {one['error'].rpartition(': ')[2]}" for one in errors[:MOST_TOLD]]
     more = len(errors) - len(told)
     return ", ".join([*told, f"and {more} more"] if more else told)
+
+
+def _write_errors(health: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in health.get("errors") or () if any(word in one.get("error", "") for word in _OF_THE_STORE)]
 
 
 def _got(url: str) -> dict[str, Any] | None:

@@ -187,3 +187,31 @@ async def test_a_disk_that_fails_is_told_and_works_again(disk: Path) -> None:
         assert (await door.ask(JOBS, {"id": "new"}))[0] == 201
         assert (await door.ask(f"{JOBS}/before"))[0] == 200
         assert await running.end(signal.SIGTERM) == 0
+
+
+async def test_where_jobs_cannot_be_written_what_settles_them_is_refused_at_once_too(disk: Path) -> None:
+    """There is too little room for the node to start its server again, until the ballast goes."""
+    async with up(disk) as (running, door):
+        assert (await door.ask(JOBS, [{"id": str(number)} for number in range(3)]))[0] == 200
+        [held] = (await door.ask(RESERVE, {"most": 1}))[1]["jobs"]
+        others = [str(number) for number in range(3) if str(number) != held["id"]]
+        ballast = take_all_but_what_is_kept(disk)
+        await running.logged("store.troubled", kind="store_full")
+        [file] = (disk / "data" / "server").rglob("streams/PENSTOCK_JOBS/msgs/1.blk")
+        pid = json.loads((disk / "data" / "server" / "server.json").read_text())["pid"]
+        async with failing_writes(file, pid), anyio.create_task_group() as tasks:
+            tasks.start_soon(door.ask, f"{JOBS}/{others[0]}", None, "DELETE")
+            await running.logged("store.troubled", kind="store_failed")
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(10):
+            finished = await door.ask("/v1/receipts/finish", {"receipts": [held["receipt"]]})
+            deleted = await door.ask(f"{JOBS}/{others[1]}", method="DELETE")
+            reserved = await door.ask(RESERVE, {"most": 1})
+        for status, told in (finished, deleted, reserved):
+            assert (status, told["code"], "nothing was done" in told["detail"]) == (503, "unavailable", True)
+        ballast.unlink()
+        await running.logged("server.restarts")
+        await until(door.is_ready)
+        assert await door.finishes([held])
+        assert (await door.ask(f"{JOBS}/{others[1]}", method="DELETE"))[0] == 200
+        assert await running.end(signal.SIGTERM) == 0

@@ -39,3 +39,15 @@ def test_a_failed_store_is_told_before_a_full_one() -> None:
     with pytest.raises(StoreFailed):
         state.admit("jobs")
     assert (state.kind, state.trouble) == ("failed", "failed")
+
+
+def test_what_is_in_a_stream_is_moved_unless_that_stream_has_failed() -> None:
+    state = StoreState()
+    state.full, state.failed, state.failed_streams = "full", "failed", frozenset(["ORDERS"])
+    state.check("JOBS")
+    state.failed_streams = frozenset(["JOBS", "ORDERS"])
+    with pytest.raises(StoreFailed, match="failed"):
+        state.check("JOBS")
+    state.failed_streams = frozenset([""])  # an error of no stream is one of all
+    with pytest.raises(StoreFailed, match="failed"):
+        state.check("JOBS")
