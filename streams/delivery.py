@@ -55,6 +55,11 @@ class Delivery:
         self.is_settled = False
 
     @property
+    def reply(self) -> bytes:
+        """Where its answers go."""
+        return self._reply
+
+    @property
     def headers(self) -> Mapping[str, str]:
         if self._headers is None:
             self._headers = parse_headers(self._block)
@@ -137,6 +142,11 @@ class Delivery:
     def _mark_settled(self) -> None:
         self.is_settled = True
         self._holder.settled(self)
+
+
+def ack_of(reply: bytes) -> bytes:
+    """Return the bytes that acknowledge what has this reply subject, once more."""
+    return b"PUB %b 0\r\n\r\n" % reply
 
 
 def is_delivery(reply: bytes) -> bool:

@@ -16,7 +16,7 @@ There is no task behind it: messages arrive on the socket's reading, and timers 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -160,8 +160,13 @@ class Puller:
         return self._capacity
 
     @property
+    def unsettled(self) -> Collection[Delivery]:
+        """What was delivered and is not settled."""
+        return self._unsettled
+
+    @property
     def held(self) -> int:
-        """Deliveries that are not settled."""
+        """How many deliveries are not settled."""
         return len(self._unsettled)
 
     @property

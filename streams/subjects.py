@@ -176,6 +176,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject on which nodes with handlers are told, and answer, that a job was deleted."""
         return self.subject("gone")
 
+    def begun_jobs(self) -> str:
+        """Return the subject on which nodes with handlers tell each other what they had begun before a restart."""
+        return self.subject("begun-jobs")
+
     def api(self, service: str, endpoint: str) -> str:
         """Return the subject of an endpoint of a node's service."""
         return self.subject("api", service, endpoint)

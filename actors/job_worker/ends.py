@@ -1,7 +1,7 @@
 """What becomes of the jobs of a call: finished, tried again, buried, or let go of because they are somebody else's.
 
-A finished job is acknowledged, and that is not waited for: should it get lost with the link or the process, the job
-runs again.
+A finished job is acknowledged, and that is not waited for: should it get lost with the link it is said once more on the
+next one, and should it get lost with the process the job runs again.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Ends:
         self.settings = TopicSettings()
         self._handler = handler
         self._hold = shared.hold
+        self._restarts = shared.restarts
         self._settling = shared.settling
         self._chance = shared.chance
         self._pullers = pullers
@@ -76,6 +77,7 @@ class Ends:
             if len(noted) == len(jobs):
                 return
         deliveries = [job.delivery for job in jobs if not job.delivery.is_settled]
+        self._restarts.finished(deliveries)
         try:
             if len(deliveries) == 1:
                 await deliveries[0].ack()
@@ -84,7 +86,7 @@ class Ends:
                     puller.ack_all(deliveries)
         except (Disconnected, ConnectionLost):
             for delivery in deliveries:
-                delivery.forget()
+                delivery.forget()  # it is said on the next link
 
     async def _settle_each(self, jobs: list[Job], error: BaseException | None, cut: Cut | None) -> None:
         if cut == "overran":

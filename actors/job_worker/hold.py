@@ -34,7 +34,8 @@ SPARE_S = 0.3
 
 
 class Hold:
-    """Keeps deliveries alive. `lose` is called when they may be somebody else's; `resume` when new ones are ours."""
+    """Keeps deliveries alive. `lose` is called when they may be somebody else's; `resume` when new ones are ours;
+    `confirmed` when the server has answered all that was sent; `reconnected` on each new link, after `lose`."""
 
     def __init__(
         self,
@@ -44,12 +45,16 @@ class Hold:
         pullers: Callable[[], Iterable[Puller]],
         lose: Callable[[], int],
         resume: Callable[[], None],
+        confirmed: Callable[[], None],
+        reconnected: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._sure_s = ack_wait_s - SPARE_S
         self._pullers = pullers
         self._lose = lose
         self._resume = resume
+        self._confirmed = confirmed
+        self._has_reconnected = reconnected
         self._links = self._sure_links = 0
         self._soon = anyio.Event()
         self.until_s = 0.0
@@ -92,6 +97,7 @@ class Hold:
             self._lose()
         self._sure_links = self._links
         self.until_s = began_s + self._sure_s
+        self._confirmed()
         if self.is_cut:
             self.is_cut = False
             self._resume()
@@ -109,4 +115,5 @@ class Hold:
         self._links += 1
         if not self.is_sure(monotonic_s()):
             self._lose()
+        self._has_reconnected()
         self._soon.set()

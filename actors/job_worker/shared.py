@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from actors.job_worker.hold import Hold
+from actors.job_worker.restarts import Restarts
 from actors.job_worker.settling import Settling
 from actors.job_worker.slices import Slices
 from actors.measures import Measures
@@ -23,6 +24,7 @@ class Shared:
 
     connection: Connection
     hold: Hold
+    restarts: Restarts
     slices: Slices
     settling: Settling
     topics: Topics

@@ -17,8 +17,8 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.actor import FATAL
-from actors.job_stream import is_doubtful
-from actors.job_worker.doubts import Doubts
+from actors.job_stream import NEAR_MS, is_doubtful
+from actors.job_worker.doubts import Doubts, Whose
 from actors.job_worker.ends import Ends, facts_of
 from actors.job_worker.handler import Handler
 from actors.job_worker.job import Call, Job
@@ -97,7 +97,8 @@ class TopicWorker:
         self._alone: Delivery | None = None
         self._alone_until_s = 0.0
         self._waker: asyncio.TimerHandle | None = None
-        self._doubts = Doubts(shared.settling.stands, self.ready.wake)
+        self._restarts = shared.restarts
+        self._doubts = Doubts(self._whose, self.ready.wake)
 
     # ---- its life
 
@@ -211,6 +212,7 @@ class TopicWorker:
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
             place.cancel("lost", now_s)
+            self._restarts.lost(job.delivery for job in place.jobs)
             for job in place.jobs:
                 job.delivery.forget()
         self._limit()
@@ -342,11 +344,26 @@ class TopicWorker:
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
         if delivery.delivered > 1:
             self._suspect(delivery)
-        if is_doubtful(delivery, self._shared.connection, self._shared.clock):
-            self._doubts.add(queue, delivery)
-            return
-        queue.append(delivery)
-        self.ready.wake()
+        if self._restarts.is_lately and (self._restarts.is_held(delivery) or self._restarts.wait_s(delivery)):
+            self._doubts.add(queue, delivery, self._restarts.wait_s(delivery))
+        elif self._may_come_twice(delivery):
+            self._doubts.add(queue, delivery, NEAR_MS / 1000)
+        else:
+            queue.append(delivery)
+            self.ready.wake()
+
+    def _may_come_twice(self, delivery: Delivery) -> bool:
+        return is_doubtful(delivery, self._shared.connection, self._shared.clock)
+
+    async def _whose(self, delivery: Delivery) -> Whose:
+        """Return whose a delivery is that was held back."""
+        if self._restarts.is_over(delivery):
+            return "nobody's"
+        if self._restarts.is_held(delivery):
+            return "another's"
+        if self._may_come_twice(delivery) and not await self._shared.settling.stands(delivery):
+            return "nobody's"
+        return "ours"
 
     def _suspect(self, delivery: Delivery) -> None:
         """It comes from a holder that vanished; perhaps of it."""

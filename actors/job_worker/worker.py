@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 from actors.job_store import JobStore
 from actors.job_worker.handler import Handler
 from actors.job_worker.hold import Hold
+from actors.job_worker.restarts import Restarts
 from actors.job_worker.settling import Settling
 from actors.job_worker.shared import Shared
 from actors.job_worker.slices import Slices
@@ -33,6 +34,7 @@ from actors.release import ReleaseRates
 from actors.topics import Topics
 from streams.clock import Clock
 from streams.connection import Connection
+from streams.delivery import Delivery
 from streams.errors import Disconnected
 from streams.frames import Message
 from streams.puller import Puller
@@ -98,42 +100,55 @@ class JobWorker:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Run handlers until the node stops and what is running has ended; started once all topics are served.
         Raises FATAL errors."""
-        hold = self._hold()
-        shared = self._shared(hold)
+        restarts = Restarts(self._connection, self._clock, wait_s=self._ack_wait_s, held=self._held)
+        hold = self._hold(restarts)
+        shared = self._shared(hold, restarts)
         self._topics = {handler.topic: TopicWorker(handler, shared) for handler in self._handlers}
         for name in self._topics:
             self._follow(name)
         remove = self._settings.on_change(self._follow)
         asking = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
         try:
-            with Watchdog() as watchdog:
-                async with anyio.create_task_group() as keeping:
-                    await keeping.start(hold.keep)
-                    keeping.start_soon(self._tend, watchdog)
-                    keeping.start_soon(self._answer_gone)
-                    async with anyio.create_task_group() as topics:
-                        for topic in self._topics.values():
-                            await topics.start(topic.serve, self._stop)
-                        task_status.started()
-                    keeping.cancel_scope.cancel()
+            async with restarts.watching():
+                with Watchdog() as watchdog:
+                    async with anyio.create_task_group() as keeping:
+                        await keeping.start(hold.keep)
+                        keeping.start_soon(self._tend, watchdog)
+                        keeping.start_soon(self._answer_gone)
+                        async with anyio.create_task_group() as topics:
+                            for topic in self._topics.values():
+                                await topics.start(topic.serve, self._stop)
+                            task_status.started()
+                        keeping.cancel_scope.cancel()
         finally:
             remove()
             await asking.unsubscribe()
 
-    def _hold(self) -> Hold:
+    @property
+    def _ack_wait_s(self) -> float:
         namespace = self._connection.namespace
+        return min(job_consumer(namespace, name).ack_wait_s for name in self.topics)
+
+    def _hold(self, restarts: Restarts) -> Hold:
         return Hold(
             self._connection,
-            ack_wait_s=min(job_consumer(namespace, name).ack_wait_s for name in self.topics),
+            ack_wait_s=self._ack_wait_s,
             pullers=self._pullers,
             lose=lambda: sum(topic.lose() for topic in self._topics.values()),
             resume=self._resume,
+            confirmed=restarts.confirmed,
+            reconnected=restarts.reconnected,
         )
 
-    def _shared(self, hold: Hold) -> Shared:
+    def _held(self) -> Iterable[Delivery]:
+        for puller in self._pullers():
+            yield from puller.unsettled
+
+    def _shared(self, hold: Hold, restarts: Restarts) -> Shared:
         return Shared(
             connection=self._connection,
             hold=hold,
+            restarts=restarts,
             slices=Slices(),
             settling=self._settling,
             topics=self._settings,

@@ -31,6 +31,7 @@ TARGETS = [
     "penstock.api.jobs.add",
     "penstock.batch.news.x",
     "penstock.gone",
+    "penstock.begun-jobs",
     "penstock.due.1",
     "_INBOX_node.x",
     "_INBOX_admin.x",

@@ -1,0 +1,100 @@
+"""A single server that was killed has forgotten its last tenth of a second; no job is run twice for that."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from actors.job_worker.job import Job
+from streams.connection import connect
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from tests.support.job_workers import Log, handler, until_gone, working
+from tests.support.jobs import Jobs, open_jobs
+
+JOBS = [f"{number}" for number in range(40)]
+"""So many that the server has not written down that the last were handed out."""
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def jobs(own_server: EmbeddedServer) -> AsyncIterator[Jobs]:
+    async with connect(own_server.url, name="test") as connection, open_jobs(connection) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def two_nodes(server: EmbeddedServer, jobs: Jobs, log: Log, open_: anyio.Event) -> AsyncIterator[None]:
+    """Run two workers whose handlers wait for `open_`."""
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id, job.attempt)
+        await open_.wait()
+        log("ended", job.id)
+
+    one = handler(handle, concurrency=len(JOBS))
+    async with (
+        connect(server.url, name="other", namespace=jobs.namespace) as connection,
+        Publisher(connection) as publisher,
+        working(jobs, one, node="node1"),
+        working(Jobs(connection, publisher, jobs.pulls), one, node="node2"),
+    ):
+        yield
+
+
+async def begin_and_kill(server: EmbeddedServer, jobs: Jobs, log: Log) -> None:
+    for job_id in JOBS:
+        await jobs.add(job_id)
+    await log.until(lambda log: log.count("begun") == len(JOBS))
+    await server.kill()
+
+
+async def test_what_runs_is_not_begun_beside_it(own_server: EmbeddedServer, jobs: Jobs, log: Log) -> None:
+    ends = anyio.Event()
+    async with two_nodes(own_server, jobs, log, ends):
+        await begin_and_kill(own_server, jobs, log)
+        await own_server.start()
+        await jobs.add("later")
+        await log.has("begun later 1")
+        await jobs.add("much later", delay_ms=8_000)
+        await log.has("begun much later 1")
+        ends.set()
+        for job_id in JOBS:
+            await until_gone(jobs, job_id)
+    assert log.count("begun") == len(JOBS) + 2
+
+
+async def test_what_ended_is_not_begun_again(own_server: EmbeddedServer, jobs: Jobs, log: Log) -> None:
+    """It was acknowledged while the server was down."""
+    ends = anyio.Event()
+    async with two_nodes(own_server, jobs, log, ends):
+        await begin_and_kill(own_server, jobs, log)
+        ends.set()
+        await log.until(lambda log: log.count("ended") == len(JOBS))
+        await own_server.start()
+        for job_id in JOBS:
+            await until_gone(jobs, job_id)
+        await jobs.add("much later", delay_ms=8_000)
+        await log.has("begun much later 1")
+    assert log.count("begun") == len(JOBS) + 1, " ".join(log.lines[40:])
+
+
+async def test_what_was_lost_runs_again_and_that_is_its_second_run(
+    own_server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    """The server was away for longer than a hold lasts."""
+    ends = anyio.Event()
+    async with two_nodes(own_server, jobs, log, ends):
+        await begin_and_kill(own_server, jobs, log)
+        await anyio.sleep(4)
+        await own_server.start()
+        await log.until(lambda log: log.count("begun") == 2 * len(JOBS))
+        ends.set()
+        for job_id in JOBS:
+            await until_gone(jobs, job_id)
+    assert sorted(log.lines[len(JOBS) : 2 * len(JOBS)]) == sorted(f"begun {job_id} 2" for job_id in JOBS)
