@@ -18,7 +18,7 @@ from aiohttp import ClientSession, ClientTimeout
 from penstock.client import Client
 from penstock.client import connect as connect_client
 from streams.bucket import Bucket
-from streams.clock import monotonic_s
+from streams.clock import monotonic_s, now_ms
 from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
@@ -29,7 +29,7 @@ from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.history_callers import CROWD, HANDLED, HELD, Caller, Crowd, History, runs_of
 from tests.support.history_doors import ClientDoor, Door, PublishDoor, QueueDoor, RestDoor, ServiceDoor
-from tests.support.job_history import Broken, judge
+from tests.support.job_history import Broken, Kill, judge
 from tests.support.processes import ServerProcess, cluster, free_ports
 from tests.support.proxy import Proxy, proxy
 
@@ -89,8 +89,10 @@ class HistoryWorld:
         self.wires: list[list[Proxy]] = []
         """Of each node, and of the callers on NATS at last: one to each server."""
         self.faults: Counter[str] = Counter()
+        self.kills: list[Kill] = []
         self.history = History(folder / "history.jsonl")
         self.notes = folder / "handlers.jsonl"
+        self._faults = stack.enter_context((folder / "faults.txt").open("w", buffering=1))
         self.mutant = ""
         self._stack = stack
         self._began_s = monotonic_s()
@@ -178,17 +180,22 @@ class HistoryWorld:
         while True:
             await anyio.sleep(chance.uniform(0.5, 3))
             node = chance.choice(self.nodes)
-            if chance.random() < 0.5:
-                self.faults["node killed"] += 1
+            if chance.random() < 0.5 or not node.is_running:  # it ends by itself where it finds no server
+                self._fault("node killed")
+                self.kills.append(Kill(now_ms(), node.pid))
                 await node.kill()
                 await anyio.sleep(chance.uniform(0, 1))
                 await node.start(mutant=self.mutant)
                 await anyio.sleep(chance.uniform(0, self.form.pick(3, 6)))  # some are killed again while they start
             else:
-                self.faults["node stopped"] += 1
+                self._fault("node stopped")
                 node.signal(signal.SIGSTOP)
                 await anyio.sleep(chance.choice((chance.uniform(0.2, 2), chance.uniform(2, longest_s))))
                 node.signal(signal.SIGCONT)
+
+    def _fault(self, what: str) -> None:
+        self.faults[what] += 1
+        self._faults.write(f"{now_ms()} {what}\n")
 
     async def _hurt_wires(self) -> None:
         chance, longest_s = self._chance, self.form.pick(4, 20)
@@ -197,7 +204,7 @@ class HistoryWorld:
             wires = chance.choice(self.wires)
             kind, how_long_s = chance.choice(("cut", "hold", "hold", "hold")), chance.uniform(0.2, longest_s)
             side, end = chance.choice(("client", "server", "both")), chance.choice(("heal", "cut"))
-            self.faults[f"wire {kind}, {side}, {end}" if kind == "hold" else "wire cut"] += 1
+            self._fault(f"wire {kind}, {side}, {end}" if kind == "hold" else "wire cut")
             if kind == "hold":
                 for wire in wires:
                     wire.freeze() if side == "both" else wire.hold("client" if side == "client" else "server")
@@ -210,7 +217,9 @@ class HistoryWorld:
         while True:
             await anyio.sleep(chance.uniform(2, self.form.pick(6, 15)))
             how, at = chance.choice(("killed", "stopped", "stopped")), chance.randrange(len(self.servers.ports))
-            self.faults[f"server {how}"] += 1
+            self._fault(f"server {how}")
+            if how == "killed" and len(self.servers.ports) == 1:
+                self.kills.append(Kill(now_ms()))
             if how == "stopped" and chance.random() < 0.5:
                 await self._crowd.meet(partial(self.servers.hurt, "stopped", at=at))
                 continue
@@ -238,7 +247,7 @@ class HistoryWorld:
             except TimeoutError as late:
                 reason = str(late)
         ops = [*self.history.ops, *runs_of(self.notes)]
-        broken = judge(ops, is_over=not reason)
+        broken = judge(ops, is_over=not reason, kills=self.kills)
         path = self._written(broken)
         return HistoryVerdict(
             scenario=f"history, {len(self.servers.ports)} servers" + (f", {self.mutant}" if self.mutant else ""),

@@ -19,7 +19,7 @@ import msgspec
 
 from actors.model.job_rules import STALE_AFTER_MS
 
-__all__ = ["Broken", "Op", "judge"]
+__all__ = ["Broken", "Kill", "Op", "judge"]
 
 What = Literal["add", "run", "finish", "bury", "release", "touch", "delete", "finish by id", "peek", "handled"]
 """`run`: it was handed out, or a handler began. `handled`: a handler came to its end."""
@@ -32,6 +32,8 @@ LATE_MS = 150
 """As much for the end of a hold, which is known to the millisecond; a late settling is never up to that."""
 REPEATED_MS = 900
 """A call that took longer may have been asked again on its way: then `not found` may tell of its own first try."""
+FORGOTTEN_MS = 200
+"""What a killed server forgets of its consumers, and how late we may have noted the kill."""
 LATEST_MS = 120_000
 """So long after its end nothing of a call of unknown outcome is on its way any more."""
 
@@ -56,6 +58,13 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
 
 
+class Kill(msgspec.Struct, frozen=True):
+    """A process that was killed: the only server, or the node that runs under `pid`."""
+
+    at_ms: int
+    pid: int = 0
+
+
 class Broken(msgspec.Struct, frozen=True):
     """A rule that was broken, by what is shown of the history."""
 
@@ -67,12 +76,12 @@ class Broken(msgspec.Struct, frozen=True):
         return "\n    ".join([f"{self.rule}:", *lines])
 
 
-def judge(ops: Iterable[Op], *, is_over: bool = True) -> list[Broken]:
+def judge(ops: Iterable[Op], *, is_over: bool = True, kills: Sequence[Kill] = ()) -> list[Broken]:
     """Return what is broken. `is_over`: all faults are over, and what was still there was handed out and finished."""
     by_id: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
     for op in sorted(ops, key=attrgetter("began_ms")):
         by_id[op.topic, op.id].append(op)
-    return [broken for history in by_id.values() for broken in _One(history).broken(is_over)]
+    return [broken for history in by_id.values() for broken in _One(history, kills).broken(is_over)]
 
 
 class _Added:
@@ -112,7 +121,8 @@ class _Added:
 class _One:
     """The history of one id of a topic, in order of the begins."""
 
-    def __init__(self, history: Sequence[Op]) -> None:
+    def __init__(self, history: Sequence[Op], kills: Sequence[Kill]) -> None:
+        self.kills = kills
         self.added = {op.token: _Added(op) for op in history if op.what == "add"}
         by_id = ("delete", "finish by id")
         self.looks = [op for op in history if op.what in ("delete", "peek") and op.told == "not found"]
@@ -182,7 +192,7 @@ class _One:
         for added in self.added.values():
             yield from _refused_and_done(added)
             yield from _early(added)
-            yield from _run_twice(added)
+            yield from _run_twice(added, self.kills)
             yield from _held_by_two(added)
             yield from _settled_without_hold(added)
             yield from self._back_after_the_end(added)
@@ -271,13 +281,21 @@ def _early(added: _Added) -> Iterator[Broken]:
             yield Broken("handed out before it was due", (wait, run))
 
 
-def _run_twice(added: _Added) -> Iterator[Broken]:
+def _run_twice(added: _Added, kills: Sequence[Kill]) -> Iterator[Broken]:
     """One add is one job: each of its runs is another attempt."""
     first: dict[int, Op] = {}
     for run in added.runs:
-        if run.attempt and run.attempt in first:
+        if run.attempt and run.attempt in first and not _nobody_knew(first[run.attempt], run, kills):
             yield Broken("two runs of the same attempt", (added.add, first[run.attempt], run))
         first.setdefault(run.attempt, run)
+
+
+def _nobody_knew(first: Op, second: Op, kills: Sequence[Kill]) -> bool:
+    """Return whether the server was killed just as it handed out a job, and the node that had it before it could tell
+    anybody (ADR 32)."""
+    server = any(not kill.pid and abs(kill.at_ms - first.began_ms) <= FORGOTTEN_MS for kill in kills)
+    node = any(f"{kill.pid}" == first.receipt and first.began_ms <= kill.at_ms <= second.began_ms for kill in kills)
+    return server and node
 
 
 def _held_by_two(added: _Added) -> Iterator[Broken]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.job_history import LATEST_MS, Op, judge
+from tests.support.job_history import LATEST_MS, Kill, Op, judge
 
 TTR_MS = 1_000
 
@@ -177,3 +177,21 @@ def test_what_was_never_seen_is_not_expected_to_come_for_ever() -> None:
 def test_ids_and_topics_are_apart() -> None:
     other = Op(what="delete", topic="other", id="1", began_ms=50, ended_ms=60, told="not found")
     assert [broken.rule for broken in judge([add(), other, *END])] == []
+
+
+@pytest.mark.parametrize(
+    ("kills", "is_excused"),
+    [
+        ([Kill(100), Kill(900, pid=7)], True),
+        ([Kill(100)], False),
+        ([Kill(900, pid=7)], False),
+        ([Kill(100), Kill(900, pid=8)], False),
+        ([Kill(500), Kill(900, pid=7)], False),
+        ([Kill(100), Kill(3_900, pid=7)], False),
+    ],
+)
+def test_two_first_runs_are_excused_by_both_deaths_alone(kills: list[Kill], is_excused: bool) -> None:
+    """The server's just then, and the holder's before the second run."""
+    runs = [run(80, receipt="7", until_ms=0), run(3_000, receipt="8", until_ms=0)]
+    broken = judge([add(), *runs, settle("handled", 3_100, receipt="8")], kills=kills)
+    assert (broken == []) is is_excused
