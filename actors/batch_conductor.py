@@ -138,9 +138,7 @@ class Conductor:
 
     def _tends(self, key: str) -> bool:
         live = self._members.live()
-        return owner(key, [name for name, node in live.items() if not node.roles or ROLE in node.roles]) == (
-            self._members.name
-        )
+        return owner(key, [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
 
     async def _look(self, instance_id: str, limiter: anyio.CapacityLimiter) -> None:
         due_ms: int | None = None

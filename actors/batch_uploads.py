@@ -80,9 +80,7 @@ class Uploads:
 
     def _is_ours(self) -> bool:
         live = self._members.live()
-        return owner("uploads", [name for name, node in live.items() if not node.roles or ROLE in node.roles]) == (
-            self._members.name
-        )
+        return owner("uploads", [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
 
     async def _is_there(self, instance_id: str) -> bool:
         """Whether there is such an instance; one that does not decode is there, too."""

@@ -71,6 +71,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_leaving: bool = False
     actors: tuple[ActorState, ...] = ()
 
+    def has_role(self, role: str) -> bool:
+        """Return whether the node runs what has this role; one that names none runs all."""
+        return not self.roles or role in self.roles
+
 
 class Status(msgspec.Struct, frozen=True):
     """The part of the record that changes while a node lives."""

@@ -129,7 +129,7 @@ class SliceAllocator:
         found = self._tended.get(source)
         if found is None:
             live = self._members.live()
-            nodes = [name for name, node in live.items() if not node.roles or ROLE in node.roles]
+            nodes = [name for name, node in live.items() if node.has_role(ROLE)]
             found = self._tended[source] = owner(str(source), nodes) == self._members.name
         return found
 

@@ -137,7 +137,7 @@ def _monitor(shared: _Shared) -> Monitor:
 
 def fetching_nodes(members: Members) -> int:
     """Return how many live nodes fetch; a node that names no roles does everything."""
-    return sum(not node.roles or "fetcher" in node.roles for node in members.live().values())
+    return sum(node.has_role("fetcher") for node in members.live().values())
 
 
 def _counter(members: Members) -> Callable[[], int]:

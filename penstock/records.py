@@ -133,7 +133,7 @@ class Records:
     async def node_names(self, role: str) -> list[str]:
         """Return the names of the live nodes with a role, as their own records tell; no roles are all roles."""
         nodes = await living(self.session.bucket("NODES"))
-        return [node.node for node in nodes if not node.roles or role in node.roles]
+        return [node.node for node in nodes if node.has_role(role)]
 
     # ---- changing
 

@@ -149,7 +149,7 @@ class Partitions:
         """Return how many live timers are to have the partition rather than we."""
         rank = self._ranks.get(n)
         if rank is None:
-            nodes = {name for name, node in self._members.live().items() if not node.roles or ROLE in node.roles}
+            nodes = {name for name, node in self._members.live().items() if node.has_role(ROLE)}
             rank = ranking(f"{_KEY}{n}", nodes | {self._members.name}).index(self._members.name)
             self._ranks[n] = rank
         return rank
