@@ -123,8 +123,7 @@ class JobAdds:
             await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find_key(job.topic, token_of(job.id))
-                known = (found.job or found.done) if found else None
-                if found and known and is_same_add(job, known):
+                if found and found.known and is_same_add(job, found.known):
                     is_same = _is_same(job, found) is not False
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
                 if is_repeat:
@@ -150,9 +149,9 @@ class JobAdds:
 
     async def _take_place(self, job: Job, found: Found | None, until_s: float) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found."""
-        now_ms, known = self._jobs.clock.now_ms(), (found.job or found.done) if found else None
-        if known is not None:
-            job = replace(job, past=past_of(known, now_ms=now_ms))
+        now_ms = self._jobs.clock.now_ms()
+        if found is not None and found.known is not None:
+            job = replace(job, past=past_of(found.known, now_ms=now_ms))
         is_ready = found is not None and found.state == "ready"
         if is_ready:
             job = replace(job, due_ms=max(job.due_ms, now_ms + SOON_MS))

@@ -63,6 +63,11 @@ class Found(NamedTuple):
         return self.job.id if self.job else self.done.id if self.done else self.key
 
     @property
+    def known(self) -> Job | JobDone | None:
+        """The job, or what is known of one that is over; None if the message is neither."""
+        return self.job or self.done
+
+    @property
     def schedule(self) -> str:
         """The subject of the schedule that this job is; empty if it is none."""
         return self.subject if self.state in ("delayed", "reserved") else ""
@@ -116,13 +121,6 @@ class JobReads:
                 one = found_of(entry)
                 found[one.topic, one.key] = one
         return found
-
-    async def find_in_all(self, job_id: str) -> list[Found]:
-        """Return the jobs of this id in whatever topics. A moment old at worst; costs a look into each topic."""
-        pattern = self._jobs.namespace.pattern("jobs", "*", "*", token_of(job_id))
-        entries = await last_entries(self._jobs.connection, self._jobs.name, [pattern], timeout_s=READ_S)
-        by_topic = {found.topic: found for found in map(found_of, sorted(entries.values()))}
-        return [found for found in by_topic.values() if not found.is_free]
 
     def is_firing(self, found: Found) -> bool:
         """Return whether the server is about to fire this job's schedule, or may just have."""

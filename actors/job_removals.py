@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, JobStream
-from actors.model.job_rules import TRACE_MS, kept_s, past_of
+from actors.model.job_rules import TRACE_MS, is_in_past, kept_s, past_of
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import FREE_TOKEN, JobDone, State, encode_job
 from streams.log import purge_subject
@@ -42,8 +42,7 @@ class JobRemovals:
             await anyio.sleep(pause_s)
             try:
                 found = await self._reads.find_key(topic, token_of(job_id))
-                known = found and (found.job or found.done)
-                if known and any(each == nonce for each, _ in known.past):
+                if found and found.known and is_in_past(found.known, nonce):
                     return was or "done"  # an earlier try of this delete did it
                 if found is None or found.is_free:
                     if found is not None:
@@ -91,8 +90,7 @@ class JobRemovals:
 
     def _deletion(self, found: Found, nonce: str) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
-        known = found.job or found.done
-        past = past_of(known, now_ms=now_ms) if known else ()
+        past = past_of(found.known, now_ms=now_ms) if found.known else ()
         if nonce:
             past = ((nonce, now_ms + TRACE_MS), *past)
         record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past)

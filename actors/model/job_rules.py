@@ -49,6 +49,7 @@ __all__ = [
     "fires_of",
     "given_back",
     "has_fired",
+    "is_in_past",
     "is_same_add",
     "kept_s",
     "lane_order",
@@ -261,7 +262,12 @@ def past_of(job: Job | JobDone, *, now_ms: int) -> tuple[Past, ...]:
 def is_same_add(job: Job, found: Job | JobDone) -> bool:
     """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
     made = isinstance(found, Job) and found.nonce == job.nonce
-    return job.nonce != "" and (made or any(nonce == job.nonce for nonce, _ in found.past))
+    return job.nonce != "" and (made or is_in_past(found, job.nonce))
+
+
+def is_in_past(found: Job | JobDone, nonce: str) -> bool:
+    """Return whether what had this nonce, an add or a delete, is over."""
+    return any(each == nonce for each, _ in found.past)
 
 
 def leaves_trace(job: Job) -> bool:

@@ -25,7 +25,6 @@ from tests.support.job_history import Told
 __all__ = ["TTR_MS", "ClientDoor", "Door", "Held", "PublishDoor", "QueueDoor", "RestDoor", "ServiceDoor", "Wish"]
 
 TTR_MS = 1_000
-NONCES = "nonce" in NewJob.__struct_fields__
 ATTEMPTS = 1_000
 """So many that nothing becomes a dead letter by itself."""
 
@@ -240,8 +239,9 @@ class ServiceDoor:
             "ttr_ms": TTR_MS,
             "attempts": ATTEMPTS,
             "on_same": wish.on_same,
+            "nonce": wish.token,
         }
-        answer = await self._ask("add", {**asked, "nonce": wish.token} if NONCES else asked)
+        answer = await self._ask("add", asked)
         if answer.told == "ok" and not answer.body["is_new"]:
             return "ok" if answer.body["is_same_body"] else "kept"
         return answer.told
@@ -368,8 +368,9 @@ class PublishDoor(ClientDoor):
             "delay_ms": wish.delay_ms,
             "ttr_ms": TTR_MS,
             "attempts": ATTEMPTS,
+            "nonce": wish.token,
         }
-        payload = msgspec.json.encode({**asked, "nonce": wish.token} if NONCES else asked)
+        payload = msgspec.json.encode(asked)
         try:
             await self._publisher.publish(self._namespace.submit_job(wish.topic), payload, message_id=wish.token)
         except (Refused, Disconnected):

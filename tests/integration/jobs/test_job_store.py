@@ -585,14 +585,6 @@ async def test_a_cursor_of_ones_own_making_is_refused(jobs: Jobs, cursor: str) -
         await jobs.store.list_jobs(TOPIC, "delayed", cursor=cursor)
 
 
-async def test_one_id_is_found_in_all_topics(jobs: Jobs) -> None:
-    with fail_after(20):
-        await jobs.add("x 1")
-        await jobs.store.add_many([(jobs.make("x 1", topic="other"), "keep"), (jobs.make("y", topic="other"), "keep")])
-        assert sorted(found.topic for found in await jobs.store.find_in_all("x 1")) == [TOPIC, "other"]
-        assert await jobs.store.find_in_all("z") == []
-
-
 def test_the_margins_leave_room() -> None:
     assert STALE_AFTER_MS + 100 < RESERVED_SLACK_MS
 
