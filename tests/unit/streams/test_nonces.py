@@ -1,0 +1,28 @@
+"""A fresh nonce is known to nobody else: not to another add, not to another process."""
+
+import os
+
+from actors.model.job_rules import make_job
+from actors.model.topic_settings import TopicSettings
+from streams.job_messages import NewJob, body_of
+from streams.nonces import fresh_nonce
+
+
+def test_each_is_another_and_stands_as_it_is() -> None:
+    nonces = [fresh_nonce() for _ in range(1_000)]
+    assert len(set(nonces)) == 1_000
+    for nonce in (nonces[0], nonces[-1]):
+        new = NewJob(topic="mail", body=body_of(1), nonce=nonce)
+        assert make_job(new, TopicSettings(), now_ms=1, fresh_id="1").nonce == nonce
+
+
+def test_a_forked_process_has_others() -> None:
+    ours = fresh_nonce()
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writes, fresh_nonce().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reads, 100).decode()
+    assert theirs[:13] != ours[:13]
