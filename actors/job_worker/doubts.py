@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -49,10 +49,14 @@ class Doubts:
         self._waiting.append(_Doubt(queue, delivery, monotonic_s() + wait_s))
         self._has_some.set()
 
-    def remove_all(self) -> Iterable[Delivery]:
+    def remove_all(self) -> Sequence[Delivery]:
         """Return what is held back, and hold it no more."""
-        found = [doubt.delivery for doubt in self._waiting]
-        self._waiting.clear()
+        return self.remove(lambda _delivery: True)
+
+    def remove(self, is_meant: Callable[[Delivery], bool]) -> Sequence[Delivery]:
+        """Return what is meant of it, and hold that no more."""
+        found = [doubt.delivery for doubt in self._waiting if is_meant(doubt.delivery)]
+        self._waiting = deque(doubt for doubt in self._waiting if not is_meant(doubt.delivery))
         return found
 
     async def run(self) -> None:

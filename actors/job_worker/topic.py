@@ -225,8 +225,9 @@ class TopicWorker:
 
     def drop(self, suffix: str) -> None:
         """Drop the waiting jobs whose subject ends so: they were deleted."""
-        for delivery in self.ready.remove(lambda delivery: delivery.subject.endswith(suffix)):
-            delivery.forget()
+        for waiting in (self.ready, self._doubts):
+            for delivery in waiting.remove(lambda delivery: delivery.subject.endswith(suffix)):
+                delivery.forget()
 
     def tend(self) -> None:
         """Look after what runs and what is held; several times a second."""

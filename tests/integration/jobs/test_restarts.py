@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
+import msgspec
 import pytest
 
 from actors.job_worker.job import Job
@@ -11,7 +13,7 @@ from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.job_workers import Log, handler, until_gone, working
-from tests.support.jobs import Jobs, open_jobs
+from tests.support.jobs import TOPIC, Jobs, open_jobs
 
 JOBS = [f"{number}" for number in range(40)]
 """So many that the server has not written down that the last were handed out."""
@@ -98,3 +100,25 @@ async def test_what_was_lost_runs_again_and_that_is_its_second_run(
         for job_id in JOBS:
             await until_gone(jobs, job_id)
     assert sorted(log.lines[len(JOBS) : 2 * len(JOBS)]) == sorted(f"begun {job_id} 2" for job_id in JOBS)
+
+
+async def test_what_is_deleted_while_it_is_held_back_is_not_begun(
+    own_server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+
+    async with working(jobs, handler(handle), settings={"is_paused": True}) as work:
+        for job_id in ("1", "2"):
+            await jobs.add(job_id)
+        await own_server.kill()
+        await own_server.start()
+        await work.topics.change(TOPIC, {"is_paused": None})
+        with anyio.fail_after(20):
+            while work.worker.topic(TOPIC).held < 2:
+                await anyio.lowlevel.checkpoint()
+        assert not log.lines
+        assert await jobs.store.delete(TOPIC, "1") == "ready"
+        await jobs.connection.request(jobs.namespace.gone(), msgspec.json.encode({"topic": TOPIC, "key": "1"}))
+        await until_gone(jobs, "2")
+    assert log.lines == ["begun 2"]
