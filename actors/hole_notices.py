@@ -1,24 +1,30 @@
 """Tells of holes: those of one platform within a minute in one notice, and once more when none of them is left.
 
 In: what the leading monitor sees of each source at a scan. Out: notices. State: whether a hole was told lies in its
-ledger, where the monitor writes it; a notice on its way, and which sources have holes that were told, are remembered
-here while this node leads. A leader that dies before its mark leaves the notice to be told once more, and one that
-begins when the last hole has just gone does not tell of that.
+ledger, where the monitor writes it, and so does that the end is to be told (`owes_end`); a notice on its way is
+remembered here while this node leads. A leader that dies before its mark leaves the notice to be told once more.
+When it cannot go on: a ledger that cannot be written is written at the next scan.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 import msgspec
 
+from actors.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
+from actors.logs import fields
+from actors.model import steering
 from actors.model.ledger import Hole, Ledger
 from actors.notify import Notice, some_of
 from actors.settings_watch import LiveSettings
 from actors.sources import SourceKey
 from actors.teller import Teller
 from streams.clock import Clock
+
+log = logging.getLogger(__name__)
 
 __all__ = ["GivenUp", "HoleGroup", "HoleNotices", "due_holes", "hole_key", "holes_notice", "untold"]
 
@@ -50,7 +56,7 @@ class Cleared(msgspec.Struct, frozen=True):
     """A notice that no hole is left; `number` tells it from an earlier one."""
 
     place: Place
-    source: SourceKey
+    sources: tuple[SourceKey, ...]
     number: int
 
 
@@ -119,7 +125,8 @@ def _cleared_notice(platform: str) -> Notice:
 class HoleNotices:
     """What the leading monitor tells of holes."""
 
-    def __init__(self, teller: Teller, settings: LiveSettings, clock: Clock) -> None:
+    def __init__(self, ledgers: Ledgers, teller: Teller, settings: LiveSettings, clock: Clock) -> None:
+        self._ledgers = ledgers
         self._teller = teller
         self._settings = settings
         self._clock = clock
@@ -127,33 +134,35 @@ class HoleNotices:
         self._on_the_way: dict[Place, HoleGroup] = {}
         self._told: set[HoleKey] = set()
         self._waiting: dict[SourceKey, Place] = {}
+        self._left: set[SourceKey] = set()
         self._cleared: dict[Place, Cleared] = {}
         self._count = 0
 
     def forget(self) -> None:
         """Begin anew: another may have led, and told, meanwhile."""
-        for memory in (self._seen, self._on_the_way, self._told, self._waiting, self._cleared):
+        for memory in (self._seen, self._on_the_way, self._told, self._waiting, self._left, self._cleared):
             memory.clear()
 
     def see(self, source: SourceKey, ledger: Ledger, webhook: str) -> None:
         """Take what this scan sees of a source."""
         self._seen += [GivenUp(source, hole, webhook) for hole in untold(ledger)]
-        left = [hole for hole in ledger.holes if not hole.accepted_by]
-        if any(hole.is_told for hole in left):
-            self._waiting.setdefault(source, (source.platform, webhook))
-        elif not left and source in self._waiting:
-            self._leave(source)
+        if not ledger.owes_end:
+            self._waiting.pop(source, None)
+            return
+        self._waiting.setdefault(source, (source.platform, webhook))
+        if all(hole.accepted_by for hole in ledger.holes):
+            self._left.add(source)
 
     def has_told(self, source: SourceKey, hole: Hole) -> bool:
         """True once a notice of this hole was taken."""
         return hole_key(source, hole) in self._told
 
-    def tell(self, known: Collection[SourceKey]) -> list[Hashable]:
+    async def tell(self, known: Collection[SourceKey]) -> list[Hashable]:
         """Have told what is due after a scan of the `known` sources; return the keys of what is on its way."""
         seen, self._seen = self._seen, []
-        self._settle(seen)
-        for source in self._waiting.keys() - set(known):
-            self._leave(source)
+        left, self._left = self._left | (self._waiting.keys() - set(known)), set()
+        await self._settle(seen)
+        self._clear(left)
         new = [each for each in seen if not self.has_told(each.source, each.hole)]
         for group in due_holes(new, self._clock.now_ms()):
             place = group.platform, group.webhook
@@ -162,30 +171,46 @@ class HoleNotices:
                 self._teller.ask(group, holes_notice(group), self._webhook_of(group.members[0][0]))
         return [*self._on_the_way.values(), *self._cleared.values()]
 
-    def _settle(self, seen: Sequence[GivenUp]) -> None:
+    async def _settle(self, seen: Sequence[GivenUp]) -> None:
         """Let go of notices that were taken, and of those that nobody needs any more."""
         found = {hole_key(each.source, each.hole) for each in seen}
         self._told &= found
         for place, group in list(self._on_the_way.items()):
             keys = {hole_key(source, hole) for source, hole in group.members}
             is_told = self._teller.has_told(group)
-            if is_told:
+            if is_told and await self._mark({source for source, _ in group.members}, steering.owe_end):
                 self._told |= keys
-                for source, _ in group.members:
-                    self._waiting.setdefault(source, place)
-            if is_told or found.isdisjoint(keys):
+                del self._on_the_way[place]
+            elif not is_told and found.isdisjoint(keys):
                 del self._on_the_way[place]
         for place, cleared in list(self._cleared.items()):
-            if self._teller.has_told(cleared):
+            if self._teller.has_told(cleared) and await self._mark(cleared.sources, steering.mark_ended):
+                for source in cleared.sources:
+                    self._waiting.pop(source, None)
                 del self._cleared[place]
 
-    def _leave(self, source: SourceKey) -> None:
-        """Note that a source has no hole left; where it was the last one, that is told."""
-        place = self._waiting.pop(source)
-        if place not in self._waiting.values():
-            self._count += 1
-            cleared = self._cleared[place] = Cleared(place, source, self._count)
-            self._teller.ask(cleared, _cleared_notice(source.platform), self._webhook_of(source))
+    def _clear(self, left: Collection[SourceKey]) -> None:
+        """Have told where no source has a hole any more, of those of which somebody was told."""
+        still = {place for source, place in self._waiting.items() if source not in left}
+        for place in {self._waiting[source] for source in left if source in self._waiting} - still:
+            if place not in self._cleared:
+                self._count += 1
+                sources = tuple(sorted(source for source in left if self._waiting.get(source) == place))
+                cleared = self._cleared[place] = Cleared(place, sources, self._count)
+                self._teller.ask(cleared, _cleared_notice(place[0]), self._webhook_of(sources[0]))
+
+    async def _mark(self, sources: Iterable[SourceKey], mark: Callable[[Ledger], Ledger]) -> bool:
+        """Write into each ledger what was told; False if some could not be written."""
+        is_done = True
+        for source in sources:
+            try:
+                await self._ledgers.move(source, lambda ledger: (mark(ledger), None))
+            except (MissingLedger, BrokenLedger):  # removed, or told as such
+                continue
+            except Contended as error:
+                log.warning("monitor.hole_unmarked", extra=fields(source=str(source), error=str(error)))
+                is_done = False
+        return is_done
 
     def _webhook_of(self, source: SourceKey) -> Callable[[], str]:
         return lambda: self._settings.current(source.platform, source.source).webhook

@@ -129,7 +129,7 @@ class Monitor:
         self._clock = clock
         self._stop = stop
         self._teller = Teller(notifier)
-        self._holes = HoleNotices(self._teller, settings, clock)
+        self._holes = HoleNotices(ledgers, self._teller, settings, clock)
         self._outages = OutageNotices(ledgers, self._teller, settings, self._publish, clock)
         self.progress = Progress(STUCK_S)
         self.elected = anyio.Event()
@@ -179,6 +179,7 @@ class Monitor:
         """Forget what was told: another may have led meanwhile, and told that it is over."""
         for memory in (self._buried, self._lagging, self._suspects, self._unusable, self._failures):
             memory.clear()
+        self._teller.forget()
         self.progress.forget()
         self._outages.forget()
         self._holes.forget()
@@ -201,7 +202,7 @@ class Monitor:
             if number % SOURCES_A_TURN == 0:
                 await checkpoint()
         self._worth.update(await self._outages.tell())
-        self._worth.update(self._holes.tell(sources))
+        self._worth.update(await self._holes.tell(sources))
         self._forget_all_but(set(sources))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()

@@ -62,10 +62,12 @@ class Teller:
         for key in [key for key in self._asked if key not in keys]:
             del self._asked[key]
 
+    def forget(self) -> None:
+        """Forget all: what was told may be long ago."""
+        self.keep_only(())
+
     async def run(self) -> None:
-        """Tell for ever. What was told before is told again: it may be long ago."""
-        self._asked.clear()
-        self._under_way.clear()
+        """Tell for ever, also what was asked for before."""
         async with anyio.create_task_group() as tasks:
             while True:
                 for asked in self._next():

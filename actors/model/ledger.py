@@ -102,7 +102,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `trust` says whether its rows can be read as its adapter declares them: above 0, some could, and so many windows in
     a row may still hold nothing but odd ones; 0, none ever could, or none any more; below, and a window has failed for
-    it."""
+    it. `owes_end`: an administrator was told of a hole, and is to be told when none is left."""
 
     start_ms: int
     frontier_ms: int
@@ -117,6 +117,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     passes: tuple[Pass, ...] = ()
     trust: int = 0
     outage: Outage | None = None
+    owes_end: bool = False
 
 
 def first_ledger(start_ms: int) -> Ledger:

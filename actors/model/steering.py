@@ -150,7 +150,20 @@ def mark_told(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
     hole = _hole(ledger, slice_id)
     if hole is None:
         return ledger, False
-    return (ledger if hole.is_told else replace(ledger, holes=_put(ledger, replace(hole, is_told=True)))), True
+    if hole.is_told:
+        return ledger, True
+    return replace(owe_end(ledger), holes=_put(ledger, replace(hole, is_told=True))), True
+
+
+def owe_end(ledger: Ledger) -> Ledger:
+    """Record that an administrator was told of a hole, which may have gone meanwhile: he is to be told of the end."""
+    return ledger if ledger.owes_end else replace(ledger, owes_end=True)
+
+
+def mark_ended(ledger: Ledger) -> Ledger:
+    """Record that an administrator was told that no hole is left; nothing changes if he was told of another since."""
+    is_owed = any(hole.is_told and not hole.accepted_by for hole in ledger.holes)
+    return replace(ledger, owes_end=False) if ledger.owes_end and not is_owed else ledger
 
 
 def forget_hole(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:

@@ -256,6 +256,26 @@ async def test_many_holes_of_a_platform_are_one_notice_and_so_is_their_end(
     assert len(await dead_letters(connection)) == 42
 
 
+async def test_that_no_hole_is_left_is_told_once_though_nobody_led_when_the_last_one_went(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with an_office() as office:
+        async with running_node(connection, publisher, roles=WATCHES) as node:
+            for source in (SHOP, OTHER):
+                await add_shop(connection, publisher, with_hole(now_ms()), source, webhook=office.url)
+                await ledger_when(node.engine, source, all_told)
+        async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+            for source in (SHOP, OTHER):
+                await ledgers.move(source, lambda ledger: (accepted(ledger), None))
+        for name in ("heir", "third"):
+            async with running_node(connection, publisher, roles=WATCHES, node=name) as node:
+                for source in (SHOP, OTHER):
+                    await ledger_when(node.engine, source, lambda ledger: not ledger.owes_end)
+                await node.engine.monitor.elected.wait()
+                await node.engine.monitor.scan()
+    assert [notice.kind for notice in office.taken] == ["hole", "hole", "holes_over"]
+
+
 def accepted(ledger: Ledger) -> Ledger:
     holes = tuple(msgspec.structs.replace(hole, accepted_by="ann") for hole in ledger.holes)
     return revised(ledger, holes=holes)

@@ -34,7 +34,9 @@ from actors.model.steering import (
     accept_hole,
     add_backfill,
     forget_hole,
+    mark_ended,
     mark_told,
+    owe_end,
     pause,
     redrive_hole,
     remove_backfill,
@@ -348,6 +350,19 @@ def test_holes_are_told_once_and_forgotten_only_when_accepted() -> None:
     ledger, is_gone = forget_hole(ledger, "t1-0-60000")
     assert is_gone
     assert ledger.holes == ()
+
+
+def test_that_no_hole_is_left_is_owed_until_it_was_told() -> None:
+    ledger = hole_at(cut_up_to(1), "t1-0-60000")
+    assert not ledger.owes_end
+    ledger, _ = mark_told(ledger, "t1-0-60000")
+    assert ledger.owes_end
+    assert mark_ended(ledger) is ledger  # there is one again
+    ledger, _ = accept_hole(ledger, "t1-0-60000", "ann")
+    assert ledger.owes_end
+    ended = mark_ended(ledger)
+    assert not ended.owes_end
+    assert owe_end(ended).owes_end
 
 
 def test_a_backfill_runs_beside_the_tail_and_tells_when_it_is_through() -> None:
