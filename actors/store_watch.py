@@ -2,8 +2,8 @@
 
 In: the time, and each reconnect. Out: the state that doors refuse adds by (streams/store_health.py); what is in doubt
 after a power cut (streams/store_memory.py); a notice when the store is full, has failed or went back in time, and when
-that is over. Each node tells it by itself: with a full store nobody can hold a lease. State: memory only, but for the
-file of what was last seen. When it cannot go on: it looks again soon, and what was known stays.
+that is over; which node tells it, store_notices.py decides. State: memory only, but for the file of what was last seen.
+When it cannot go on: it looks again soon, and what was known stays.
 """
 
 import logging

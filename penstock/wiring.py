@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from anyio.abc import TaskStatus
-
 from actors.membership import Status
-from actors.notify import Notice, Notifier
-from actors.store_watch import WENT_BACK
+from actors.notify import Notifier
+from actors.store_notices import StoreNotices, turn_of
 from actors.supervisor import ActorSpec
 from actors.teller import Teller
 from penstock.node import Node
@@ -50,24 +48,19 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             tasks=batches.served,
             versions=batches.versions,
         )
-        teller = Teller(Notifier(fetch.transport))
-
-        def tell(notice: Notice) -> None:
-            teller.keep_only({WENT_BACK} - {notice.kind})  # how it fares now stands for how it fared before
-            teller.ask(notice.kind, notice, lambda: node.settings.current("", "").webhook)
-
-        node.store.tell = tell
+        notices = StoreNotices(
+            Teller(Notifier(fetch.transport)),
+            node.bucket("LEASES"),
+            turn=partial(turn_of, node.members),
+            webhook=lambda: node.settings.current("", "").webhook,
+        )
+        node.store.tell = notices.tell
         with serve_metrics(node.config.metrics, fetch.measures.registry):
             yield (
-                ActorSpec(name="notices of the store", role="monitor", run=partial(_tell, teller)),
+                ActorSpec(name="notices of the store", role="monitor", run=notices.run),
                 *await open_sink_actors(node),
                 *fetch.actors(),
                 *jobs.actors(),
                 *batches.actors(),
                 gateway_spec(node, jobs.desk, batches.desk),
             )
-
-
-async def _tell(teller: Teller, *, task_status: TaskStatus[None]) -> None:
-    task_status.started()
-    await teller.run()

@@ -11,6 +11,7 @@ import pytest
 
 from actors.membership import TTL_S as TTL_S_OF_ALL
 from actors.membership import Members, NameTaken, NodeRecord, Status, living
+from actors.store_notices import turn_of
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
@@ -93,6 +94,16 @@ async def test_a_node_is_seen_when_it_comes_and_gone_at_once_when_it_leaves(
         (NodeLeft, "b"),
     ]
     assert b.events == []
+
+
+async def test_each_monitor_has_a_turn_of_its_own(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
+        await tasks.start(a.members.run)
+        assert turn_of(a.members) == 0
+        await tasks.start(b.members.run)
+        await a.sees("a", "b")
+        assert sorted(turn_of(each.members) for each in (a, b)) == [0, 1]
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_node_whose_beats_stay_out_is_dropped_after_the_ttl(server: EmbeddedServer, ready: Namespace) -> None:
