@@ -80,6 +80,12 @@ class Restarts:
         """Remember what was begun and is not ours any more; if the server forgot it, its next run is not its first."""
         self._lost += [(delivery.seq, delivery.delivered) for delivery in deliveries]
 
+    def hold_lost(self) -> None:
+        """What was acknowledged and not confirmed may be somebody else's: it is not acknowledged once more."""
+        facts = map(read_reply, (*self._acked_before, *self._acked))
+        self._lost += [(one.seq, one.delivered) for one in facts]
+        self._acked, self._acked_before = [], []
+
     def confirmed(self) -> None:
         """The server has answered what was said in the last turn of the hold; call it once each turn."""
         self._acked_before, self._acked = self._acked, []

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import anyio
 import msgspec
@@ -134,7 +135,7 @@ class JobWorker:
             self._connection,
             ack_wait_s=self._ack_wait_s,
             pullers=self._pullers,
-            lose=lambda: sum(topic.lose() for topic in self._topics.values()),
+            lose=partial(self._lose, restarts),
             resume=self._resume,
             confirmed=restarts.confirmed,
             reconnected=restarts.reconnected,
@@ -161,6 +162,10 @@ class JobWorker:
     def _pullers(self) -> Iterable[Puller]:
         for topic in self._topics.values():
             yield from topic.pullers
+
+    def _lose(self, restarts: Restarts) -> int:
+        restarts.hold_lost()
+        return sum(topic.lose() for topic in self._topics.values())
 
     def _resume(self) -> None:
         for topic in self._topics.values():

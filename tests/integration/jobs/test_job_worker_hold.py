@@ -110,6 +110,55 @@ async def test_what_came_before_the_link_broke_is_not_begun_on_another(
     assert log.lines[0] == "begun 2"
 
 
+@asynccontextmanager
+async def an_end_in_a_silent_link(server: EmbeddedServer, jobs: Jobs, log: Log) -> AsyncIterator[Proxy]:
+    """Run job 1, whose acknowledgement is held back in the link."""
+    ends = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+        await ends.wait()
+        log("ended", job.id)
+
+    async with (
+        proxy(server.port) as link,
+        connect(link.url, name="behind", namespace=jobs.namespace) as connection,
+        Publisher(connection) as publisher,
+        working(Jobs(connection, publisher, jobs.pulls), handler(handle)),
+    ):
+        await jobs.add("1")
+        await log.has("begun 1")
+        link.hold("server")
+        ends.set()
+        await log.has("ended 1")
+        yield link
+
+
+async def test_an_end_that_was_lost_with_the_link_is_said_on_the_next(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    async with an_end_in_a_silent_link(server, jobs, log) as link:
+        await link.holds("server")
+        link.cut()
+        await until_gone(jobs, "1", within_s=2.5)  # before the ack wait could give it to anybody
+    assert log.lines == ["begun 1", "ended 1"]
+
+
+async def test_an_end_that_was_lost_for_too_long_is_not_said_for_whoever_has_it_by_then(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    async with an_end_in_a_silent_link(server, jobs, log) as link:
+        (anothers,) = await jobs.pull(1)
+        assert anothers.delivered > 1
+        link.cut()
+        await jobs.add("2")
+        await log.has("ended 2")
+        assert await jobs.state("1") == "ready"
+        await anothers.ack_sync()
+        await until_gone(jobs, "1")
+    assert log.lines == ["begun 1", "ended 1", "begun 2", "ended 2"]
+
+
 async def test_a_stop_gives_back_nothing_that_may_be_anothers(jobs: Jobs) -> None:
     """A node was silent for too long, finds a job in its socket that may be anybody's by now, and is stopped."""
 
