@@ -11,6 +11,7 @@ from penstock.gateway.operations import OPERATIONS, Operation
 from penstock.gateway.problems import Problem
 from penstock.gateway.replies import Reply, is_queue
 from penstock.gateway.shapes import LONGEST_URL_ID, TOPIC_PATTERN
+from streams.job_messages import LONGEST_NONCE
 
 __all__ = ["document"]
 
@@ -19,6 +20,13 @@ PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503, 504)
 ALWAYS = (*PUBLIC, 401)
 """What any operation with a token may answer."""
 ABOUT = "Delayed jobs and batches over HTTP. Times are milliseconds, moments are UTC by the server's clock."
+KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "a name for this call, the same in each repeat of it and in no other call: with it a repeat adds no "
+    "second job, and deletes no later one",
+    "schema": {"type": "string", "pattern": "^[!-~]+$", "maxLength": LONGEST_NONCE - len("/999")},
+}
 REF = "#/components/schemas/{name}"
 WHY = {
     400: "not HTTP or not JSON as it should be",
@@ -69,7 +77,11 @@ def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.do.__doc__ or "",
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "parameters": [
+            *_path_parameters(operation.path),
+            *_query_parameters(operation.query),
+            *([KEY] if operation.takes_key else []),
+        ],
         "responses": _responses(operation, schema_of),
         "security": [] if operation.is_public else [{"token": []}],
     }

@@ -53,6 +53,8 @@ class Operation(NamedTuple):
     is_public: bool = False
     files: tuple[str, ...] = ()
     """Media types that may come in place of JSON."""
+    takes_key: bool = False
+    """Whether it heeds `Idempotency-Key`."""
 
 
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
@@ -62,10 +64,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/queue", "command", "Carry out a command of the original protocol", None,
         {200: Reply}, queue_protocol.carry_out, queue_protocol.Command, problems=(400, 413, 415),
+        takes_key=True,
     ),
     Operation(
         "POST", J, "addJobs", "Add a job, or a list of jobs", "add",
         {200: (JobAdded, JobsAdded), 201: JobAdded}, jobs.add, JobToAdd | list[JobToAdd], problems=(*IN_BODY, 409, 507),
+        takes_key=True,
     ),
     Operation(
         "GET", J, "listJobs", "List a topic's jobs of one state", "read",
@@ -77,7 +81,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "DELETE", J + "/{job_id}", "deleteJob", "Delete a job in any state", "delete",
-        {200: JobChanged}, jobs.delete, problems=(400, 404, 422),
+        {200: JobChanged}, jobs.delete, problems=(400, 404, 422), takes_key=True,
     ),
     Operation(
         "POST", J + "/{job_id}/kick", "kickJob", "Make a delayed job due now", "admin",

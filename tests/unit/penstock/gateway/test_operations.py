@@ -39,6 +39,17 @@ def test_only_what_tells_nothing_needs_no_token() -> None:
     assert all(one.verb or one.is_public or one.path == "/queue" for one in OPERATIONS)
 
 
+def test_what_heeds_an_idempotency_key_says_so_and_nothing_else_does() -> None:
+    """A client that is made of the document has to be able to send it."""
+    told = {
+        described["operationId"]
+        for methods in document()["paths"].values()
+        for described in methods.values()
+        if any((one["in"], one["name"]) == ("header", "Idempotency-Key") for one in described["parameters"])
+    }
+    assert told == {"addJobs", "deleteJob", "command"}
+
+
 def test_one_bad_job_of_a_list_spoils_no_other() -> None:
     items: list[object] = [{"id": str(number)} for number in range(1000)]
     items[500] = {"id": "500", "delay_ms": -1}
