@@ -30,7 +30,7 @@ from penstock.batch_forms import (
 from penstock.batch_views import View
 from penstock.job_forms import read_ask
 from streams.connection import Connection
-from streams.micro import Endpoint, Service
+from streams.micro import WHO, Endpoint, Service
 
 __all__ = ["BatchService"]
 
@@ -55,6 +55,7 @@ class BatchService:
             about="batches: submit, look, steer, in JSON",
             endpoints=self._endpoints(),
             metadata={"namespace": self._connection.namespace.name},
+            who=self._connection.namespace.api("batch", WHO),
         )
         await service.serve(self._stop, task_status=task_status)
 

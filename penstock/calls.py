@@ -2,10 +2,19 @@
 
 A question whose answer was lost, or which nobody took, is asked again until the caller's time is over: so only what may
 be done twice is asked here.
+
+Of several nodes one may stand still, and the server goes on giving it questions. So after a moment of silence all are
+asked who has the question. If one is at it, its answer is waited for. If none is, one that lives is asked by itself,
+and the first answer to any of the tries counts. A node that wakes does not begin with what others were asked for
+(streams/micro.py).
 """
 
+import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 import anyio
@@ -23,15 +32,27 @@ from streams.errors import (
     StoreFailed,
     StoreFull,
     StreamError,
+    no_responders,
 )
 from streams.frames import Message
 from streams.job_messages import AGE_HEADER, MEMORY_HEADER
+from streams.micro import QUESTION_HEADER, WHO, Has
 
 __all__ = ["Answered", "Asker", "told"]
 
 TRY_S = 5.0
 """How long one try waits for its answer, beyond what the question itself may wait."""
 SHORTEST_TRY_S = 0.05
+SILENT_S = 0.4
+"""After so much silence it is asked who has the question."""
+AT_IT_S = 5.0
+"""The same after a node has said that it is at it."""
+PREFERRED_S = 10.0
+"""For how long the node that answered where another was silent is asked first."""
+NOBODY = 503
+"""The server's status where nobody listens."""
+LATE_S = 30.0
+"""How long an answer is waited for that came too late, where it has to be taken back."""
 PAUSE_S = (0.02, 1.0)
 """First and longest wait before asking again, doubled each time and spread."""
 
@@ -59,57 +80,183 @@ class Asker:
     """Asks one service, and asks again where that is harmless."""
 
     def __init__(self, connection: Connection, service: str, timeout_s: float) -> None:
-        self._connection = connection
+        self.connection = connection
         self._service = service
         self._timeout_s = timeout_s
+        self._name, self._numbers = secrets.token_hex(8), count()
+        self._preferred, self._preferred_until_s = "", 0.0
 
     @property
     def max_payload(self) -> int:
-        return self._connection.max_payload
+        return self.connection.max_payload
 
     async def ask(
-        self, endpoint: str, payload: bytes, *, wait_s: float = 0.0, timeout_s: float | None = None
+        self,
+        endpoint: str,
+        payload: bytes,
+        *,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+        on_late: Callable[[bytes], None] | None = None,
     ) -> Answered:
-        """Return the answer. `wait_s`: how long the service may take by our own wish.
+        """Return the answer. `wait_s`: how long the service may take by our own wish. `on_late`: hears of the answers
+        to other tries, if they come.
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        began_s, memory = monotonic_s(), self._connection.memory
-        deadline_s = began_s + limit_s + wait_s
-        subject = self._connection.namespace.api(self._service, endpoint)
-        is_repeated, pause_s = False, PAUSE_S[0]
+        question = _Question(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
+        try:
+            return Answered(await self._answer(question, limit_s, wait_s), question.is_repeated)
+        finally:
+            question.close(on_late)
+
+    async def _answer(self, question: "_Question", limit_s: float, wait_s: float) -> bytes:
+        pause_s = PAUSE_S[0]
         while True:
-            now_s = monotonic_s()
-            age = {AGE_HEADER: str(round((now_s - began_s) * 1000)), MEMORY_HEADER: memory}
-            headers = age if is_repeated and memory else None
-            try_s = min(deadline_s - now_s, TRY_S + wait_s)
             try:
-                return Answered(await self._try(subject, payload, headers, try_s), is_repeated)
+                return await question.answer(TRY_S + wait_s)
             except NotAccepted as refused:
-                refused.is_repeated = is_repeated
+                refused.is_repeated = question.is_repeated
                 raise
             except Timeout as lost:
-                is_repeated, failure = True, PenstockError(str(lost))
+                question.is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:
                 failure = busy
+            self._preferred = ""
             rest_s = pause_s * (0.5 + secrets.randbelow(1000) / 1000)
-            if monotonic_s() + rest_s + SHORTEST_TRY_S >= deadline_s:
-                if is_repeated:
+            if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
+                if question.is_repeated:
                     raise Timeout(
-                        f"{subject}: no answer within {limit_s + wait_s:g} s; it may have been done"
+                        f"{question.subject}: no answer within {limit_s + wait_s:g} s; it may have been done"
                     ) from failure
                 raise failure
             await anyio.sleep(rest_s)
             pause_s = min(PAUSE_S[1], pause_s * 2)
 
-    async def _try(self, subject: str, payload: bytes, headers: Mapping[str, str] | None, timeout_s: float) -> bytes:
+    # ---- for its questions, and for what is sent without waiting
+
+    def subject(self, endpoint: str) -> str:
+        return self.connection.namespace.api(self._service, endpoint)
+
+    def fresh_name(self) -> str:
+        """Return a name for one try of one question."""
+        return f"{self._name}.{next(self._numbers)}"
+
+    @property
+    def preferred(self) -> str:
+        """Return the instance to be asked first; empty: any."""
+        return self._preferred if monotonic_s() < self._preferred_until_s else ""
+
+    def prefer(self, instance: str) -> None:
+        self._preferred, self._preferred_until_s = instance, monotonic_s() + PREFERRED_S
+
+    def post(self, endpoint: str, payload: bytes) -> None:
+        """Ask once, where nobody can wait for the answer, nor does."""
+        with suppress(StreamError):
+            answer = self.connection.asked_now(self.subject(endpoint), payload)
+            asyncio.get_running_loop().call_later(LATE_S, answer.cancel)
+
+
+class _Question:
+    """One question with all its tries. `is_repeated`: an earlier try may have been done, and its answer lost."""
+
+    def __init__(self, asker: Asker, subject: str, payload: bytes, deadline_s: float) -> None:
+        self.subject = subject
+        self.deadline_s = deadline_s
+        self.is_repeated = False
+        self._asker = asker
+        self._connection = asker.connection
+        self._payload = payload
+        self._began_s, self._memory = monotonic_s(), asker.connection.memory
+        self._tries: set[asyncio.Future[Message]] = set()
+
+    async def answer(self, try_s: float) -> bytes:
+        """Ask, also another instance where the first has not got the question; return the first answer. Raises as
+        `Asker.ask` does; Timeout after `try_s`, or when the link broke."""
+        until_s = min(self.deadline_s, monotonic_s() + try_s)
         try:
-            answer = await self._connection.request(subject, payload, headers=headers, timeout_s=timeout_s)
+            name, silent_s = await self._ask(self._asker.preferred), SILENT_S
+            while (message := await self._heard(min(until_s, monotonic_s() + silent_s))) is None:
+                if monotonic_s() >= until_s:
+                    raise Timeout(f"{self.subject}: no answer within {try_s:g} s")
+                has = await self._who(name)
+                if has is not None and not has.is_at_it:
+                    self.is_repeated = True
+                    self._asker.prefer(has.id)
+                    name, silent_s = await self._ask(has.id), SILENT_S
+                else:
+                    silent_s = AT_IT_S if has is not None else min(AT_IT_S, 2 * silent_s)
         except StreamError as error:
             raise told(error) from error
-        if "Nats-Service-Error-Code" in answer.headers:
-            raise _error_of(answer)
-        return answer.payload
+        if "Nats-Service-Error-Code" in message.headers:
+            raise _error_of(message)
+        return message.payload
+
+    def close(self, on_late: Callable[[bytes], None] | None) -> None:
+        """Wait for no more answers, except to hand them to `on_late`."""
+        for each in self._tries:
+            if on_late is not None:
+                each.add_done_callback(partial(_tell_late, on_late))
+                asyncio.get_running_loop().call_later(LATE_S, each.cancel)
+            elif not each.cancel():
+                each.exception()  # looked at, so that nobody complains
+
+    async def _ask(self, instance: str) -> str:
+        """Ask once more, this instance or any; return the try's name."""
+        name = self._asker.fresh_name()
+        headers = {QUESTION_HEADER: name}
+        if self.is_repeated and self._memory:
+            age_ms = round((monotonic_s() - self._began_s) * 1000)
+            headers |= {AGE_HEADER: str(age_ms), MEMORY_HEADER: self._memory}
+        subject = f"{self.subject}.{instance}" if instance else self.subject
+        self._tries.add(
+            await self._connection.asked(subject, self._payload, headers=headers, deadline_s=self.deadline_s)
+        )
+        return name
+
+    async def _heard(self, until_s: float) -> Message | None:
+        """Return the first answer to any try, None if none came in time. Raises StreamError when a try failed."""
+        left_s = max(0.0, until_s - monotonic_s())
+        done, _ = await asyncio.wait(self._tries, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        failure: StreamError | None = None
+        for each in done:
+            self._tries.discard(each)
+            error = each.exception()
+            if error is None and each.result().status != NOBODY:
+                self._tries |= done - {each}
+                return each.result()
+            failure = error if isinstance(error, StreamError) else failure or no_responders(self.subject)
+        if failure is not None:
+            raise failure
+        return None
+
+    async def _who(self, name: str) -> Has | None:
+        """Return the instance that has the try of this name, or else one that lives; None if nobody says, or if an
+        answer came meanwhile."""
+        subject = f"{self.subject.rpartition('.')[0]}.{WHO}"
+        try:
+            until_s = monotonic_s() + SILENT_S
+            who = await self._connection.asked(subject, name.encode(), deadline_s=until_s)
+        except StreamError:
+            return None
+        try:
+            await asyncio.wait({who, *self._tries}, timeout=2 * SILENT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not who.done() or any(each.done() for each in self._tries):
+                return None
+            return msgspec.json.decode(who.result().payload, type=Has)
+        except (StreamError, msgspec.MsgspecError):
+            return None  # the link broke, or nobody there knows this question
+        finally:
+            if not who.cancel():
+                who.exception()
+
+
+def _tell_late(on_late: Callable[[bytes], None], answer: "asyncio.Future[Message]") -> None:
+    if answer.cancelled() or answer.exception() is not None:
+        return
+    message = answer.result()
+    if message.status != NOBODY and "Nats-Service-Error-Code" not in message.headers:
+        on_late(message.payload)
 
 
 def _error_of(answer: Message) -> PenstockError:

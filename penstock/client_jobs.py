@@ -184,7 +184,9 @@ class Jobs:
             ask["ttr_ms"] = millis("ttr", ttr)
         until_s = monotonic_s() + wait_ms / 1000
         while True:
-            answered = await self._asker.ask("reserve", encode(ask), wait_s=max(0, wait_ms) / 1000)
+            answered = await self._asker.ask(
+                "reserve", encode(ask), wait_s=max(0, wait_ms) / 1000, on_late=self._give_back
+            )
             held = [HeldJob(self, reserved) for reserved in decode(answered.payload, ReservedJobs).jobs]
             left_s = until_s - monotonic_s()
             if held or left_s <= 0:
@@ -193,6 +195,14 @@ class Jobs:
                 min(left_s, PAUSE_S)
             )  # a node that stops ends its waits early; another one takes the next
             ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
+
+    def _give_back(self, payload: bytes) -> None:
+        """Release what was handed out for a question that was answered by another node."""
+        receipts = [reserved.receipt for reserved in decode(payload, ReservedJobs).jobs]
+        if receipts:
+            reason = "handed out twice for one question"
+            ask = {"receipts": receipts, "delay_ms": 0, "counts": False, "reason": reason}
+            self._asker.post("release", encode(ask))
 
     async def finish(self, job: HeldJob | str) -> None:
         """Done, by the job or its receipt. Raises Stale."""

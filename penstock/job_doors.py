@@ -11,7 +11,6 @@ from actors.job_replay import JobReplay
 from actors.job_store import JobStore
 from actors.membership import Members
 from actors.release import ReleaseRates
-from actors.standstill import Standstill
 from actors.submissions import Submissions
 from actors.supervisor import ActorSpec
 from actors.topics import Topics
@@ -20,6 +19,7 @@ from penstock.node import Node
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.pull_once import PullOnce
+from streams.standstill import Standstill
 
 __all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk", "sharing_nodes"]
 

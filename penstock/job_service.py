@@ -36,7 +36,7 @@ from penstock.job_forms import (
 from streams.connection import Connection
 from streams.frames import Message
 from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry
-from streams.micro import Endpoint, RequestRefused, Service
+from streams.micro import WHO, Endpoint, RequestRefused, Service
 
 __all__ = ["JobService"]
 
@@ -69,6 +69,7 @@ class JobService:
             about="delayed jobs: add, reserve, finish and the rest, in JSON",
             endpoints=self._endpoints(),
             metadata={"namespace": self._connection.namespace.name},
+            who=self._connection.namespace.api("jobs", WHO),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_waits)
@@ -81,7 +82,6 @@ class JobService:
     def _endpoints(self) -> list[Endpoint]:
         """Return the endpoints; what hands out new work is bounded apart, so that it never holds up what ends some."""
         answers = {
-            "reserve": self._reserve,
             "finish": self._finish,
             "touch": self._touch,
             "release": self._release,
@@ -95,11 +95,12 @@ class JobService:
             "topic": self._topic,
         }
         subject = self._connection.namespace.api
-        most = {"reserve": MOST_WAITING}
+        reserve = guarded(self._reserve)
         return [
             Endpoint("add", subject("jobs", "add"), guarded_request(self._add), most=MOST_SHORT),
+            Endpoint("reserve", subject("jobs", "reserve"), reserve, most=MOST_WAITING, is_undone=True),
             *(
-                Endpoint(name, subject("jobs", name), guarded(answer), most=most.get(name, MOST_SHORT))
+                Endpoint(name, subject("jobs", name), guarded(answer), most=MOST_SHORT)
                 for name, answer in answers.items()
             ),
         ]

@@ -121,12 +121,9 @@ class Connection:
         Raises Disconnected (not sent), OutcomeUnknown (no answer in time, or the link broke meanwhile), NoStream when
         nobody listens, PermissionDenied, and for what cannot be sent MalformedSubject, MalformedHeader, TooLarge.
         """
-        block = self.checked(check_subject(subject), payload, headers)
         deadline_s = monotonic_s() + timeout_s
-        await self.connected_by(deadline_s)
-        reply, answer = self._answers.expect(subject)
+        answer = await self.asked(subject, payload, headers=headers, deadline_s=deadline_s)
         try:
-            self.client.send(publish_frame(subject, reply, block, payload))
             async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
                 message = await answer
         except TimeoutError:
@@ -136,6 +133,27 @@ class Connection:
         if message.status == 503:
             raise no_responders(subject)
         return message
+
+    async def asked(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, deadline_s: float
+    ) -> "asyncio.Future[Message]":
+        """Send a request and return the future of its answer, for whoever waits for several: they cancel it when they
+        wait no more. A `status` of 503 there: nobody listens. Raises as `request` does before it waits."""
+        await self.connected_by(deadline_s)
+        return self.asked_now(subject, payload, headers=headers)
+
+    def asked_now(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> "asyncio.Future[Message]":
+        """Do as `asked` where nobody can wait for the link."""
+        block = self.checked(check_subject(subject), payload, headers)
+        reply, answer = self._answers.expect(subject)
+        try:
+            self.client.send(publish_frame(subject, reply, block, payload))
+        except BaseException:
+            answer.cancel()
+            raise
+        return answer
 
     async def api(self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
         """Ask the JetStream API and return its answer; raise the Refused that fits its `err_code`, and as `request`."""

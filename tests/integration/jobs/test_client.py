@@ -4,8 +4,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from msgspec import Raw, Struct
 
@@ -175,7 +177,7 @@ async def test_a_long_wait_is_asked_for_in_pieces(client: Client, monkeypatch: p
     asked: list[str] = []
     ask = client.jobs._asker.ask
 
-    async def count(endpoint: str, payload: bytes, **more: float) -> calls.Answered:
+    async def count(endpoint: str, payload: bytes, **more: Any) -> calls.Answered:
         asked.append(endpoint)
         if asked == ["reserve"] * 3:
             await client.jobs.add(TOPIC, 1)
@@ -328,18 +330,20 @@ async def test_what_a_person_does(client: Client, office: Office) -> None:
 async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
     client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = client.jobs._asker._connection
-    ask, lost = connection.request, 0
+    connection = client.jobs._asker.connection
+    ask, lost = connection.asked, 0
 
-    async def lose(subject: str, payload: bytes = b"", **more: object) -> Message:
+    async def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
         nonlocal lost
-        answer = await ask(subject, payload, **more)  # type: ignore[arg-type] # passed through
+        answer = await ask(subject, payload, **more)
         if lost < 2:
             lost += 1
-            raise OutcomeUnknown("the answer was lost", subject=subject)
+            await answer
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(OutcomeUnknown("the answer was lost", subject=subject))
         return answer
 
-    monkeypatch.setattr(connection, "request", lose)
+    monkeypatch.setattr(connection, "asked", lose)
     for on_same in ("keep", "error", "replace"):
         lost = 0
         added = await client.jobs.add(TOPIC, 1, delay=HOUR, on_same=on_same)
@@ -396,6 +400,45 @@ async def test_an_unknown_outcome_is_told_as_such(
     async with penstock.connect(server.url, namespace=f"{office.namespace.name}y", timeout_s=0.3) as client:
         with pytest.raises(penstock.Timeout, match="may have been done"):
             await client.jobs.count(TOPIC)
+    await subscription.unsubscribe()
+
+
+async def test_jobs_handed_out_for_a_question_that_another_node_answered_are_given_back(
+    server: EmbeddedServer, office: Office
+) -> None:
+    """The first node is silent until the second has answered, and hands out a job then."""
+    await office.add("1")
+    connection, given_back = office.connection, asyncio.Event()
+    name = f"{office.namespace.name}z"
+    api = f"{name}.api.jobs"
+    late: list[str] = []
+
+    def answer(reply: str, document: object) -> None:
+        payload = msgspec.json.encode(document)
+        connection.client.send(b"PUB %b  %d\r\n%b\r\n" % (reply.encode(), len(payload), payload))
+
+    def heard(message: Message) -> None:
+        match message.subject.removeprefix(f"{api}."):
+            case "reserve":
+                late.append(message.reply)
+            case "who":
+                answer(message.reply, {"id": "second", "is_at_it": False})
+            case "reserve.second":
+                answer(message.reply, {"jobs": []})
+            case "release":
+                asked = json.loads(message.payload)
+                assert asked["receipts"] == [job.receipt]
+                assert (asked["delay_ms"], asked["counts"]) == (0, False)
+                given_back.set()
+
+    job = await office.reserve()
+    subscription = await connection.subscribe(f"{api}.>", heard)
+    await connection.flush()
+    async with penstock.connect(server.url, namespace=name) as client:
+        assert await client.jobs.reserve_many(TOPIC) == []
+        answer(late[0], {"jobs": [job]})
+        with anyio.fail_after(20):
+            await given_back.wait()
     await subscription.unsubscribe()
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from streams import micro
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown
 from streams.frames import Message
-from streams.micro import Endpoint, RequestRefused, Service
+from streams.micro import QUESTION_HEADER, WHO, Endpoint, RequestRefused, Service
 from streams.server import EmbeddedServer
 from tests.support.natscli import NatsCli
 from tests.support.server import connected
@@ -35,7 +36,7 @@ async def large(request: Message) -> bytes:
     return bytes(2_000_000)
 
 
-def service(connection: Connection, *more: Endpoint, name: str = "") -> Service:
+def service(connection: Connection, *more: Endpoint, name: str = "", who: str = "") -> Service:
     prefix = connection.namespace.name
     endpoints = [
         Endpoint("echo", f"{prefix}.api.echo", echo, metadata={"about": "gives back"}),
@@ -44,7 +45,8 @@ def service(connection: Connection, *more: Endpoint, name: str = "") -> Service:
         Endpoint("large", f"{prefix}.api.large", large),
         *more,
     ]
-    return Service(connection, name=name or f"svc-{prefix}", version="1.2.3", about="for tests", endpoints=endpoints)
+    name = name or f"svc-{prefix}"
+    return Service(connection, name=name, version="1.2.3", about="for tests", endpoints=endpoints, who=who)
 
 
 @asynccontextmanager
@@ -278,3 +280,47 @@ async def test_the_nats_command_finds_and_asks_it(
         stats = await nats.json("micro", "stats", name, one.id)
         counts = {each["name"]: (each["num_requests"], each["num_errors"]) for each in stats[0]["endpoints"]}
         assert (counts["echo"], counts["refuse"]) == ((1, 0), (1, 1))
+
+
+# ---- who has a question
+
+
+async def test_who_has_a_question_says_so_and_the_others_are_asked_by_themselves(connection: Connection) -> None:
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def slow(request: Message) -> bytes:
+        begun.set()
+        await go_on.wait()
+        return request.payload
+
+    who = subject(connection, WHO)
+    endpoint = Endpoint("slow", subject(connection, "slow"), slow)
+    async with running(service(connection, endpoint, who=who)) as _, anyio.create_task_group() as tasks:
+        one = json.loads((await connection.request(who, b"nothing", timeout_s=20)).payload)
+        named = {QUESTION_HEADER: "mine"}
+        ask = partial(connection.request, f"{endpoint.subject}.{one['id']}", headers=named, timeout_s=20)
+        tasks.start_soon(ask)
+        await begun.wait()
+        async with running(service(connection, endpoint, who=who)):
+            told = json.loads((await connection.request(who, b"mine", timeout_s=20)).payload)
+            assert told == {"id": one["id"], "is_at_it": True}
+            other = json.loads((await connection.request(who, b"another", timeout_s=20)).payload)
+            assert other["is_at_it"] is False
+        go_on.set()
+
+
+async def test_a_question_that_nobody_had_when_it_was_asked_for_is_not_begun(connection: Connection) -> None:
+    begun: list[bytes] = []
+
+    async def note(request: Message) -> bytes:
+        begun.append(request.payload)
+        return b""
+
+    who = subject(connection, WHO)
+    endpoint = Endpoint("note", subject(connection, "note"), note)
+    async with running(service(connection, endpoint, who=who)):
+        await connection.request(who, b"mine", timeout_s=20)
+        over = connection.asked_now(endpoint.subject, b"over", headers={QUESTION_HEADER: "mine"})
+        await connection.request(endpoint.subject, b"next", headers={QUESTION_HEADER: "next"}, timeout_s=20)
+        assert begun == [b"next"]
+        over.cancel()
