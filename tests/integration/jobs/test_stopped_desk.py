@@ -185,6 +185,18 @@ async def test_no_caller_over_http_waits_for_a_desk_that_stands_still(
         assert (counts.delayed, counts.ready, counts.reserved) == (0, 0, 0), "nothing came back"
 
 
+async def test_who_asks_for_batches_does_not_wait_for_it_either(
+    server: EmbeddedServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PREFERRED_S", 0.0)
+    async with two_desks(server, connection) as desks:
+        batches = desks.client.batches
+        desks.stop()
+        found = await desks.many("list", lambda task: batches.list(task=task), [f"t{n}" for n in range(AT_ONCE)])
+        assert found == [[]] * AT_ONCE
+        assert max(desks.took_s["list"]) < SOON_S
+
+
 async def test_a_long_poll_does_not_wait_at_a_desk_that_stands_still(
     server: EmbeddedServer, connection: Connection
 ) -> None:

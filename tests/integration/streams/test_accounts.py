@@ -1,5 +1,6 @@
 """The project's accounts on a real server: what each role may do, what it may not, and that a refusal is fatal."""
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ from streams.connection import Connection, connect
 from streams.errors import PermissionDenied, StreamError
 from streams.frames import Message
 from streams.lease import acquire
-from streams.micro import Endpoint, Service
+from streams.micro import QUESTION_HEADER, WHO, Endpoint, Service
 from streams.publisher import Publisher
 from streams.puller import Puller
 from streams.server import EmbeddedServer
@@ -194,6 +195,46 @@ async def test_a_node_answers_whoever_asks_its_services(secured: EmbeddedServer,
                 assert b"ping_response" in (await app.request("$SRV.PING.svc")).payload
                 stop.set()
             assert refused == []
+
+
+async def test_all_nodes_are_asked_from_another_account_who_has_a_question(
+    secured: EmbeddedServer, users: Users
+) -> None:
+    """Several answer, of which one gets through, and no answer is refused, which would end its node."""
+    begun, go_on = Event(), Event()
+
+    async def slow(request: Message) -> bytes:
+        begun.set()
+        await go_on.wait()
+        return request.payload
+
+    endpoint, who = Endpoint("slow", NS.api("jobs", "slow"), slow), NS.api("jobs", WHO)
+    refused: list[StreamError] = []
+    with fail_after(30):
+        async with (
+            logged_in(secured, users, "node") as one,
+            logged_in(secured, users, "node") as other,
+            logged_in(secured, users, "app") as app,
+            create_task_group() as tasks,
+        ):
+            stop = Event()
+            for node in (one, other):
+                node.on_failure(refused.append)
+                service = Service(node, name="svc", version="1.0.0", about="for tests", endpoints=[endpoint], who=who)
+                await tasks.start(service.serve, stop)
+            asked = app.asked_now(endpoint.subject, b"1", headers={QUESTION_HEADER: "mine"})
+            await begun.wait()
+            has = json.loads((await app.request(who, b"mine")).payload)
+            assert has["is_at_it"] is True
+            lives = json.loads((await app.request(who, b"another")).payload)
+            assert lives["is_at_it"] is False
+            go_on.set()
+            assert (await asked).payload == b"1"
+            assert (await app.request(f"{endpoint.subject}.{lives['id']}", b"2")).payload == b"2"
+            for node in (one, other):
+                await node.flush()
+            stop.set()
+    assert refused == []
 
 
 async def test_a_refused_publish_is_told_at_once_and_ends_the_connection(secured: EmbeddedServer, users: Users) -> None:
