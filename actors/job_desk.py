@@ -35,7 +35,7 @@ from actors.model.job_answers import (
 )
 from actors.model.job_checks import check_depth, check_id, check_range, check_topic
 from actors.model.job_receipt import BadReceipt, JobReceipt, read_receipt
-from actors.model.job_rules import KEPT_MS, BadJob, is_same_add, make_job, named_nonce
+from actors.model.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
 from actors.model.setting_values import BadSetting
 from actors.model.topic_settings import DEFAULT, as_document
 from actors.topics import Topics
@@ -275,7 +275,10 @@ class JobDesk:
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
         for each in found:
-            if each.state != "done" and (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
+            is_repeat = each.known is not None and is_in_past(each.known, mark)
+            if each.state == "done" and not is_repeat:
+                continue
+            if (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
                 await self._copies.drop(each.topic, each.key)
                 was = state
         if was is None:

@@ -467,6 +467,17 @@ async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
 # ---- what a person does
 
 
+async def test_a_delete_that_is_repeated_is_told_what_the_first_one_did(office: Office) -> None:
+    """Its answer was lost, or its desk stopped in the midst of it."""
+    await office.add()
+    for _ in range(2):
+        assert (await office.desk.delete(TOPIC, "1", nonce="mine")).code == "ok"
+    assert (await office.desk.delete(TOPIC, "1", nonce="another")).code == "not_found"
+    await office.add()
+    assert (await office.desk.delete(TOPIC, "1", nonce="mine")).code == "ok"
+    assert await office.state() == "ready", "a job that was added since stands"
+
+
 @pytest.mark.parametrize("state", ["delayed", "ready", "reserved"])
 async def test_what_was_deleted_is_never_handed_out(office: Office, state: str) -> None:
     await office.add("a", delay_ms=3_600_000 if state == "delayed" else 0)
