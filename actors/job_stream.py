@@ -13,7 +13,7 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
-from streams.firing import SHOT
+from streams.firing import EXPECTED, SCHEDULER, SHOT
 from streams.job_messages import (
     DELAYED_TOKENS,
     FREE_TOKEN,
@@ -24,7 +24,7 @@ from streams.job_messages import (
     decode_job,
     encode_job,
 )
-from streams.log import LogEntry, delete_entry, last_entry
+from streams.log import LogEntry, delete_entry, last_entry, next_entry
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
@@ -146,6 +146,9 @@ class JobStream:
         it back."""
         left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
         try:
+            if self.connection.is_clustered and await self._was_overtaken(move, seq):
+                await delete_entry(self.connection, self.name, seq)
+                return RevisionConflict("its schedule was fired just before it was made", subject=move.subject)
             while (last := await last_entry(self.connection, self.name, move.thing)) is not None and last.seq == seq:
                 if left_s <= 0:
                     return seq
@@ -157,6 +160,12 @@ class JobStream:
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
+
+    async def _was_overtaken(self, move: Move, seq: int) -> bool:
+        """Return whether something of the same job came between what was expected and the move. The leader of a cluster
+        compares with what is stored, and not with a firing that is on its way to the other servers."""
+        between = await next_entry(self.connection, self.name, move.thing, start_seq=move.expected + 1)
+        return between is not None and between.seq < seq
 
     async def _tell_due(self, delayed: Iterable[tuple[Move, int]]) -> None:
         """Tell `[due_ms, seq, "<topic>.<key>"]` of each, partition by partition. What is reserved is not told: the
@@ -188,10 +197,14 @@ def _has_fired(move: Move, last: LogEntry | None) -> bool:
 
 
 def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:
-    """Return whether the server may fire this job once more. Three servers write the time at which a message was
-    proposed, not the one from which it counts: there the time of its arrival is taken."""
+    """Return whether another copy of this ready job may follow, or have come before, by the server's own firing.
+
+    Three servers write the time at which a message was proposed, not the one from which it counts: there the time of
+    its arrival is taken. And there a timer's copy may follow the server's, since its condition does not see what is on
+    its way: so what the server fired is doubtful, too."""
     if not delivery.has_header(SHOT):
-        return False
+        is_fired = delivery.has_header(SCHEDULER) and not delivery.has_header(EXPECTED)
+        return is_fired and connection.is_clustered
     stored_ms = delivery.stored_ms
     if connection.is_clustered:
         stored_ms = max(stored_ms, clock.now_ms())

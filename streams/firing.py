@@ -27,6 +27,9 @@ SLOW = 2
 SILENT_S = 2.0
 """After this a shot counts as lost."""
 SHOT = b"Penstock-Shot"
+SCHEDULER = b"Nats-Scheduler"
+EXPECTED = b"Nats-Expected-Last-Subject-Sequence"
+"""Moves of ours have both; what the server fired has the first alone."""
 """Header of what a timer made ready. The server's own firings have none."""
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 

@@ -1,0 +1,121 @@
+"""Answers that come late on three servers, whose leader stood still.
+
+The leader compares a move's condition with what is stored, not with a firing that is on its way to the other servers.
+Both are stored then, the firing first (ADR 30)."""
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import fail_after
+
+from actors.job_store import Settled
+from actors.job_worker.job import Job
+from actors.model.job_rules import BACKSTOP_MS
+from streams.clock import now_ms
+from streams.connection import connect
+from streams.publisher import Publisher
+from tests.support.job_workers import Log, handler, working
+from tests.support.jobs import Jobs, open_jobs
+from tests.support.processes import ServerProcess, cluster, urls_of
+from tests.support.timers import ready_jobs, running_timer, until_complete
+
+COUNT, ROUNDS, TTR_MS = 100, 4, 1_000
+
+
+class Three:
+    """Three servers, and jobs on them."""
+
+    def __init__(self, servers: list[ServerProcess], jobs: Jobs) -> None:
+        self.jobs = jobs
+        self._servers = servers
+
+    @asynccontextmanager
+    async def leader_stands_still(self, until_ms: int) -> AsyncIterator[Jobs]:
+        """Stop the leader of JOBS before the block, and let it go on at a time. Yields the jobs as another server's
+        caller has them."""
+        api = f"STREAM.INFO.{self.jobs.namespace.stream('JOBS')}"
+        leader = (await self.jobs.connection.api(api, timeout_s=20))["cluster"]["leader"]
+        (server,) = (server for server in self._servers if server.name == leader)
+        others = ",".join(other.url for other in self._servers if other is not server)
+
+        async def go_on() -> None:
+            await clock_reaches(until_ms)
+            server.send_signal(signal.SIGCONT)
+
+        async with (
+            connect(others, name="other", namespace=self.jobs.namespace) as connection,
+            Publisher(connection) as publisher,
+            anyio.create_task_group() as tasks,
+        ):
+            await clock_reaches(until_ms - 950)
+            server.send_signal(signal.SIGSTOP)
+            tasks.start_soon(go_on)
+            yield Jobs(connection, publisher, self.jobs.pulls)
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Three]:
+    async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as connection:
+        async with open_jobs(connection) as jobs:
+            yield Three(servers, jobs)
+
+
+async def clock_reaches(at_ms: float) -> None:
+    while now_ms() < at_ms:
+        await anyio.lowlevel.checkpoint()
+
+
+async def settled(jobs: Jobs, how: str, receipts: Any) -> Any:
+    match how:
+        case "finish":
+            return await jobs.store.finish_many(receipts, remember_s=0)
+        case "touch":
+            return await jobs.store.touch_many(receipts, ttr_ms=600_000)
+        case "release":
+            return await jobs.store.release_many(receipts, delay_ms=600_000)
+        case _:
+            return await jobs.store.bury_many(receipts, reason="late")
+
+
+async def test_what_was_settled_while_the_leader_stood_still_over_the_ttr_is_not_ready_again(three: Three) -> None:
+    jobs = three.jobs
+    with fail_after(120):
+        for how in ("finish", "touch", "release", "bury"):
+            for round_ in range(ROUNDS):
+                await jobs.store.add_many([(jobs.make(f"{how}-{round_}-{n}"), "keep") for n in range(COUNT)])
+                held = (await jobs.hand_out(COUNT, ttr_ms=TTR_MS)).reservations
+                until_ms = max(one.receipt.until_ms for one in held)
+                async with three.leader_stands_still(until_ms + 800) as others:
+                    answers = await settled(others, how, [one.receipt for one in held])
+                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+                ready = {one.id for one in await ready_jobs(jobs.connection)}
+                assert not ok & ready, f"{how}, round {round_}: answered ok, and ready again"
+
+
+async def test_what_becomes_due_while_the_leader_stands_still_is_run_once(three: Three) -> None:
+    jobs, log = three.jobs, Log()
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id, job.attempt)
+
+    with fail_after(120):
+        async with (
+            running_timer(jobs.connection, jobs.publisher) as firer,
+            working(jobs, handler(handle, concurrency=COUNT)),
+        ):
+            await until_complete(firer.timer)
+            for round_ in range(ROUNDS):
+                due_ms = now_ms() + 2_000
+                ids = [f"{round_}-{n}" for n in range(COUNT)]
+                await jobs.store.add_many([(jobs.make(one, delay_ms=due_ms - now_ms()), "keep") for one in ids])
+                async with three.leader_stands_still(due_ms + BACKSTOP_MS + 100):
+                    await clock_reaches(due_ms + BACKSTOP_MS + 100)
+                await log.until(lambda log: len(set(log.lines)) >= (round_ + 1) * COUNT)  # noqa: B023 # at once
+        await clock_reaches(now_ms() + 1_500)
+    assert {line: count for line, count in Counter(log.lines).items() if count > 1} == {}
