@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from actors.failpoints import reach
 from actors.job_reads import Found, JobReads
 from actors.job_stream import PAUSES_S, SOON_MS, JobStream
-from actors.model.job_rules import is_same_add, on_same_id, past_of
+from actors.model.job_rules import is_in_past, on_same_id, past_of
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
 from streams.log import delete_entry
@@ -123,10 +123,10 @@ class JobAdds:
             await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find_key(job.topic, token_of(job.id))
-                if found and found.known and is_same_add(job, found.known):
+                if found and found.job and found.job.nonce == job.nonce != "":
                     is_same = _is_same(job, found) is not False
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
-                if is_repeat:
+                if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
                     return Stored(job.id, token_of(job.id), "done", 0, job.due_ms)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)

@@ -174,13 +174,14 @@ class JobDesk:
         """Return the answer to one too many: a repeat of what was added before is no new one."""
         first = await self._store.find(job.topic, job.id) if asked.on_same == "keep" else None
         if first is not None and first.job is not None:
+            is_over = is_in_past(first.job, job.nonce)
             return Added(
                 topic=job.topic,
                 id=job.id,
-                state=first.state,
+                state="done" if is_over else first.state,
                 due_ms=first.job.due_ms,
                 is_new=is_same_add(job, first.job),
-                is_same_body=bytes(first.job.body) == bytes(job.body),
+                is_same_body=is_over or bytes(first.job.body) == bytes(job.body),
             )
         reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
         return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)

@@ -30,7 +30,7 @@ MARGIN_MS = 300
 """How much clocks and schedulers may be off, where a rule counts milliseconds. Below the 600 of a mutant."""
 LATE_MS = 150
 """As much for the end of a hold, which is known to the millisecond; a late settling is never up to that."""
-REPEATED_MS = 900
+REPEATED_MS = 500
 """A call that took longer may have been asked again on its way: then `not found` may tell of its own first try."""
 FORGOTTEN_MS = 200
 """What a killed server forgets of its consumers, and how late we may have noted the kill."""

@@ -128,6 +128,8 @@ async def test_an_id_that_is_over_is_free_and_each_add_is_known_by_its_nonce(job
         for n, job in enumerate(adds):
             (stored,) = await jobs.store.add_many([(job, "keep")])
             assert (stored.is_new, stored.state) == (True, "ready")  # type: ignore[union-attr]
+            late = await jobs.store.add_many([(one, "keep") for one in adds[:n]])
+            assert [(one.is_new, one.is_same, one.state) for one in late] == [(True, True, "done")] * n  # type: ignore[union-attr]
             if n == 1:
                 assert await jobs.store.delete(TOPIC, "1") == "ready"
             else:
