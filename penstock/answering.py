@@ -6,9 +6,10 @@ import msgspec
 
 from actors.batch_instances import InstanceExists, UnknownInstance
 from actors.batch_tasks import UnknownTask
+from actors.model.batch_refusals import BatchRefused
 from actors.model.job_answers import HTTP_CODES
 from actors.model.job_rules import BadJob
-from penstock.errors import NotAccepted, UsageError
+from penstock.errors import UsageError
 from penstock.job_forms import Malformed
 from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
 from streams.files import FileTooLarge
@@ -40,7 +41,7 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "exists", "id"
         case FileTooLarge():
             return "too_large", "file"
-        case NotAccepted():
+        case BatchRefused():
             return error.code, error.field
         case BadJob():
             return "bad", error.field

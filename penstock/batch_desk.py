@@ -16,25 +16,25 @@ from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch_uploads import FRESH_MS
 from actors.callback_transport import BadCallback, check_callback
 from actors.model import batch_moves as moves
+from actors.model.batch_encodings import known_encoding, unknown_encoding
 from actors.model.batch_record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
+from actors.model.batch_refusals import BatchRefused
 from actors.model.callback_rules import Allowed
 from actors.transport import shown_url
-from penstock.batch_sheets import SheetInput, sheet_of
 from penstock.batch_views import (
     UPLOAD_BYTES,
     Beat,
     ItemPage,
     ItemView,
+    SheetInput,
     View,
     Wanted,
     find_file,
     is_upload_of,
     result_file,
+    sheet_of,
     upload_name,
 )
-from penstock.errors import NotAccepted, UsageError
-from penstock.sheets.kinds import check_encoding
-from penstock.sheets.limits import BadSheet
 from streams.batch_messages import LOST, Chunk, ChunkResult, last_outcomes, lost_parts
 from streams.bucket import Bucket
 from streams.clock import Clock
@@ -60,7 +60,7 @@ ROOM_EACH = 100
 
 class BatchDesk:
     """One desk; `waits_for` tells whom an instance waits for, `callbacks` whom its submitters may have called. Raises
-    UnknownTask, UnknownInstance, InstanceExists, NotAccepted (with `code`: `state`, `not_found`, `bad`), UsageError,
+    UnknownTask, UnknownInstance, InstanceExists, BatchRefused,
     MalformedSubject, FileTooLarge, and the broker's errors."""
 
     def __init__(
@@ -111,7 +111,7 @@ class BatchDesk:
         callback = self._checked_callback(callback or self._tasks.current(task).callback)
         chosen = check_token("instance", instance_id or secrets.token_hex(8))
         if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
-            raise UsageError(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
+            raise BatchRefused(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
         asked = _input_of(given)
         if tenant:
             check_token("tenant", tenant)
@@ -141,13 +141,13 @@ class BatchDesk:
         try:
             check_callback(url, self._callbacks)
         except BadCallback as error:
-            raise NotAccepted(str(error), code="bad", field="callback") from error
+            raise BatchRefused(str(error), code="bad", field="callback") from error
         return url
 
     async def _sheet_input(self, instance_id: str, file: str, *, params: Raw, **named: str) -> Raw:
         info = await self._files.info(file) if is_upload_of(instance_id, file) else None
         if info is None:
-            raise UsageError(
+            raise BatchRefused(
                 f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
             )
         await self._check_fresh(instance_id, file)
@@ -160,7 +160,7 @@ class BatchDesk:
         if stored_ms is not None and stored_ms >= self._clock.now_ms() - FRESH_MS:
             return
         if self._instances.seen(instance_id) is None:
-            raise UsageError(
+            raise BatchRefused(
                 f"file {file[:80]!a}: it lies there for more than {FRESH_MS // 3_600_000} hours; send it again"
             )
 
@@ -243,12 +243,12 @@ class BatchDesk:
         before = await self._instances.get(check_token("instance", instance_id))
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
-            raise NotAccepted(reason, code="state")
+            raise BatchRefused(reason, code="state")
         _check_items(before, items)
         after = await self._instances.move(instance_id, lambda record: moves.retry(record, items))
         if after.state == before.state:
             reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
-            raise NotAccepted(reason, code="state")
+            raise BatchRefused(reason, code="state")
         return self._view(after)
 
     async def result(self, instance_id: str, name: str = "") -> tuple[FileInfo, AsyncIterator[bytes]]:
@@ -257,7 +257,7 @@ class BatchDesk:
         chosen = result_file(view, name)
         info = await find_file(self._files, view, chosen)
         if info is None:
-            raise NotAccepted(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
+            raise BatchRefused(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
         return info, self._files.read(info)
 
     def tasks(self) -> list[TaskRecord]:
@@ -332,36 +332,36 @@ def _input_of(given: Any) -> Raw:
     try:
         asked = given if isinstance(given, Raw) else Raw(msgspec.json.encode(given))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise UsageError(f"input: cannot be written as JSON: {error}") from error
+        raise BatchRefused(f"input: cannot be written as JSON: {error}") from error
     if len(bytes(asked)) > INPUT_BYTES:
-        raise UsageError(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
+        raise BatchRefused(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
     return Raw(bytes(asked) or b"null")
 
 
 def _checked_encoding(name: str) -> str:
-    try:
-        return check_encoding(name)
-    except BadSheet as error:
-        raise UsageError(str(error)) from error
+    known = known_encoding(name)
+    if known is None:
+        raise BatchRefused(unknown_encoding(name))
+    return known
 
 
 def _check_name(field: str, name: str) -> None:
     if len(name) > LONGEST_NAME or not name.isprintable():
-        raise UsageError(f"{field} {name[:80]!a}: use up to {LONGEST_NAME} printable characters")
+        raise BatchRefused(f"{field} {name[:80]!a}: use up to {LONGEST_NAME} printable characters")
 
 
 def _check_most(most: int, largest: int) -> None:
     if not 1 <= most <= largest:
-        raise UsageError(f"most {most}: use 1 to {largest}")
+        raise BatchRefused(f"most {most}: use 1 to {largest}")
 
 
 def _check_items(record: Instance, items: Sequence[int]) -> None:
     count = known_items(record) or 0
     if len(items) > MOST_REDONE:
-        raise UsageError(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")
+        raise BatchRefused(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")
     for index in items:
         if not 0 <= index < count:
-            raise UsageError(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
+            raise BatchRefused(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
 
 
 def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
@@ -373,7 +373,7 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
         return msgspec.convert({**declared, **values, **asked}, TaskLimits)
     except msgspec.ValidationError as error:
         known = ", ".join(TaskLimits.__struct_fields__)
-        raise UsageError(f"limits: {error}; there are {known}") from error
+        raise BatchRefused(f"limits: {error}; there are {known}") from error
 
 
 def _read_cursor(cursor: str) -> tuple[int, int]:
@@ -382,5 +382,5 @@ def _read_cursor(cursor: str) -> tuple[int, int]:
         return 0, 0
     digits = first + second
     if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
-        raise UsageError(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
+        raise BatchRefused(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
     return int(first), int(second)

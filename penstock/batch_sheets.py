@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 
 from actors.batch_worker.contexts import ItemResult, ReduceContext, SplitContext
-from penstock.batch_views import is_upload_of
+from penstock.batch_views import sheet_of
 from penstock.sheets.kinds import SheetKind
 from penstock.sheets.limits import BadSheet
 from penstock.sheets.parsing import parse_sheet
@@ -23,7 +23,7 @@ from penstock.sheets.rows import Row
 from penstock.sheets.writing import SheetWriter, open_sheet
 from streams.files import DamagedFile, FileInfo, Files
 
-__all__ = ["Sheet", "SheetInput", "SheetRow", "read_sheet", "reduce_to_sheet", "sheet_of", "split_sheet", "write_sheet"]
+__all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
 
 PAGE = 1_000
 STATUS, REASON, ROW = "status", "reason", "row"
@@ -34,19 +34,6 @@ GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again
 MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """How a file begins that says itself what it is."""
 _WORDS = {"ok": "succeeded", "again": "failed"}
-
-
-class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance is submitted with when a file comes along. `file`: its name in the object store; `name`: what
-    its sender called it; `params`: whatever else was given."""
-
-    file: str
-    name: str = ""
-    sheet: str = ""
-    encoding: str = ""
-    params: msgspec.Raw = msgspec.Raw(b"null")
-    digest: str = ""
-    """Of the file's bytes, so that the same file sent twice is known as the same."""
 
 
 class SheetRow(msgspec.Struct, frozen=True, array_like=True):
@@ -66,16 +53,6 @@ async def split_sheet(context: SplitContext) -> None:
     ):
         await context.commit(*(SheetRow(number, cells) for number, cells in rows))
         context.progress(rows[-1][0])
-
-
-def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
-    """Return the sheet that an instance was submitted with; None if its input is another. A file that was not uploaded
-    for this instance is none: a submitter may write anything into an input, other people's files, too."""
-    try:
-        sheet = msgspec.json.decode(given, type=SheetInput)
-    except msgspec.MsgspecError:
-        return None
-    return sheet if is_upload_of(instance_id, sheet.file) else None
 
 
 async def read_sheet(

@@ -3,10 +3,11 @@
 import secrets
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from actors.model.batch_record import FINAL, Moment
-from penstock.errors import NotAccepted
+from actors.model.batch_refusals import BatchRefused
 from streams.batch_messages import Counts, Status
 from streams.files import FileInfo, Files
 
@@ -15,11 +16,13 @@ __all__ = [
     "Beat",
     "ItemPage",
     "ItemView",
+    "SheetInput",
     "View",
     "Wanted",
     "find_file",
     "is_upload_of",
     "result_file",
+    "sheet_of",
     "upload_name",
 ]
 
@@ -33,6 +36,19 @@ class Beat(Struct, frozen=True):
     by: str = ""
     done: int = 0
     total: int | None = None
+
+
+class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance is submitted with when a file comes along. `file`: its name in the object store; `name`: what
+    its sender called it; `params`: whatever else was given."""
+
+    file: str
+    name: str = ""
+    sheet: str = ""
+    encoding: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"null")
+    digest: str = ""
+    """Of the file's bytes, so that the same file sent twice is known as the same."""
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -102,14 +118,24 @@ def _uploads(instance_id: str) -> str:
     return f"{instance_id}/upload-"
 
 
+def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
+    """Return the sheet that an instance was submitted with; None if its input is another. A file that was not uploaded
+    for this instance is none: a submitter may write anything into an input, other people's files, too."""
+    try:
+        sheet = msgspec.json.decode(given, type=SheetInput)
+    except msgspec.MsgspecError:
+        return None
+    return sheet if is_upload_of(instance_id, sheet.file) else None
+
+
 def result_file(view: View, name: str = "") -> str:
-    """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
+    """Return the name of a result's file, of its first one without a name. Raises BatchRefused if there is none."""
     names = [each for each in view.files() if each]
     if name in names or (names and not name):
         return name or names[0]
     has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"
     what = f"no file {name[:80]!a}" if name else "no file of a result"
-    raise NotAccepted(f"{view.instance_id}: {what}; {has}", code="not_found", field="name")
+    raise BatchRefused(f"{view.instance_id}: {what}; {has}", code="not_found", field="name")
 
 
 async def find_file(files: Files, view: View, name: str) -> FileInfo | None:

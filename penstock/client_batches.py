@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from actors.batch_tasks import TaskRecord, UnknownTask
+from actors.model.batch_refusals import BatchRefused
 from penstock.batch_forms import TaskList, ViewList
 from penstock.batch_views import UPLOAD_BYTES, ItemPage, ItemView, View, Wanted, find_file, result_file, upload_name
 from penstock.calls import Asker, told
@@ -162,7 +163,7 @@ class Batches:
         """Fetch a file of the result, its first one without a `name`, and return where it is. At `path` it is there
         wholly or not at all."""
         view = await self.show(id)
-        chosen = result_file(view, name)
+        chosen = chosen_file(view, name)
         target = Path(path)
         async with self._files() as files:
             info = await find_file(files, view, chosen)
@@ -234,3 +235,11 @@ async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.Path(growing).unlink(missing_ok=True)
         raise
+
+
+def chosen_file(view: View, name: str = "") -> str:
+    """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
+    try:
+        return result_file(view, name)
+    except BatchRefused as refused:
+        raise NotAccepted(str(refused), code=refused.code, field=refused.field) from refused

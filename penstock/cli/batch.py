@@ -211,10 +211,10 @@ async def _result(
     name: Annotated[str, typer.Option(metavar="NAME", help="Which of several.", show_default=False)] = "",
 ) -> None:
     """Fetch a file of the result."""
-    from penstock.batch_views import result_file
+    from penstock.client_batches import chosen_file
 
     async with open_batches(call) as batches:
-        told = result_file(await batches.show(id_), name)
+        told = chosen_file(await batches.show(id_), name)
         path = await batches.result(id_, out or Path(told).name, name=told)
     size = path.stat().st_size  # the command's last line
     call.out.say(f"{path}: {size} bytes")

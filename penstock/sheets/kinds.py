@@ -1,43 +1,19 @@
-"""Which kind of sheet a file is: by what is in it, never by its name alone. And the encodings of text in one."""
+"""Which kind of sheet a file is: by what is in it, never by its name alone."""
 
 import codecs
 import re
 from pathlib import Path
 from typing import Literal
 
+from actors.model.batch_encodings import known_encoding, unknown_encoding
 from penstock.sheets.limits import BadSheet
 
-__all__ = ["ENCODINGS", "InputKind", "SheetKind", "check_encoding", "kind_of"]
+__all__ = ["InputKind", "SheetKind", "check_encoding", "kind_of"]
 
 SheetKind = Literal["xlsx", "csv", "jsonl"]
 """What is written."""
 InputKind = SheetKind | Literal["parquet"]
 """What is read."""
-ENCODINGS = {
-    "utf-8": "utf-8-sig",
-    "utf-16": "utf-16",
-    "gb18030": "gb18030",
-    "big5": "cp950",
-    "shift-jis": "cp932",
-    "euc-jp": "euc-jp",
-    "euc-kr": "cp949",
-    "koi8-r": "koi8-r",
-    "iso-8859-2": "iso-8859-2",
-    "iso-8859-15": "iso-8859-15",
-    **{f"windows-{number}": f"cp{number}" for number in (874, *range(1250, 1259))},
-}
-"""Python's codec by the name that the web has for an encoding (https://encoding.spec.whatwg.org/#names-and-labels)."""
-_LABELS = {
-    "utf8": "utf-8",
-    "us-ascii": "utf-8",
-    "utf-16le": "utf-16",
-    "gbk": "gb18030",
-    "gb2312": "gb18030",
-    "iso-8859-1": "windows-1252",
-    "latin1": "windows-1252",
-    "x-sjis": "shift-jis",
-}
-"""What else programs call them; Latin-1 is what the web takes it for."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PARE": "encrypted parquet"}
@@ -45,10 +21,9 @@ _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar ar
 
 def check_encoding(name: str) -> str:
     """Return the name of an encoding in small letters. Raises BadSheet."""
-    known = name.lower().replace("_", "-")
-    known = _LABELS.get(known, known)
-    if known and known not in ENCODINGS:
-        raise BadSheet(f"encoding {name[:80]!a}: not one of {', '.join(ENCODINGS)}")
+    known = known_encoding(name)
+    if known is None:
+        raise BadSheet(unknown_encoding(name))
     return known
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 import python_calamine
 
+from actors.model.batch_encodings import ENCODINGS
 from penstock.sheets.error_cells import errors_as_text
-from penstock.sheets.kinds import ENCODINGS, InputKind
+from penstock.sheets.kinds import InputKind
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parquet import read_parquet
 from penstock.sheets.rows import Cell, Row, named_rows

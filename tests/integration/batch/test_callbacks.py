@@ -16,7 +16,8 @@ import penstock
 from actors.batch_callbacks import TOPIC
 from actors.model.backoff import Backoff
 from actors.model.batch_record import Instance, Moment
-from penstock.errors import NotAccepted, UsageError
+from actors.model.batch_refusals import BatchRefused
+from penstock.errors import UsageError
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
 from streams.log import read_log
@@ -235,7 +236,7 @@ async def test_a_tenant_is_told_of_its_batch_by_its_own_id(connection: Connectio
 @pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "https://evil.example.org/", "nonsense"])
 async def test_who_may_not_be_called_is_refused_at_the_door(connection: Connection, url: str) -> None:
     async with calling(connection, "shop.example.com") as node:
-        with pytest.raises(NotAccepted, match="callback") as refused:
+        with pytest.raises(BatchRefused, match="callback") as refused:
             await node.desk.submit("told", ["ok"], callback=url)
         assert (refused.value.code, refused.value.field) == ("bad", "callback")
         assert await node.desk.all() == []
@@ -246,7 +247,7 @@ async def test_the_tasks_own_callback_holds_for_who_names_none(connection: Conne
         assert (await node.desk.submit("told-broken", ["ok"])).callback == "https://nobody.example.com/told"
         assert (await node.desk.submit("told-broken", ["ok"], callback="none")).callback == ""
     async with calling(connection, "shop.example.com") as node:
-        with pytest.raises(NotAccepted, match=r"nobody\.example\.com is not among the hosts"):
+        with pytest.raises(BatchRefused, match=r"nobody\.example\.com is not among the hosts"):
             await node.desk.submit("told-broken", ["ok"])
 
 

@@ -15,7 +15,7 @@ import penstock
 from actors.batch_instances import InstanceExists, UnknownInstance
 from actors.batch_items import BatchItems
 from actors.batch_tasks import UnknownTask
-from penstock.errors import NotAccepted, UsageError
+from actors.model.batch_refusals import BatchRefused
 from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
@@ -244,7 +244,7 @@ async def test_what_failed_is_run_again_alone_and_the_result_is_made_anew(node: 
     await node.desk.retry(view.instance_id)
     await node.until(view.instance_id, "done")
     assert log.ran - before == Counter({6: 6, 5: 3})
-    with pytest.raises(NotAccepted, match="nothing failed"):
+    with pytest.raises(BatchRefused, match="nothing failed"):
         await node.desk.retry((await node.run("plain", ["ok"])).instance_id)
 
 
@@ -331,7 +331,7 @@ async def test_cancelled_by_mistake_what_had_not_ended_is_run(node: Plant) -> No
     with anyio.fail_after(LONG_S):
         await log.began.wait()
     await node.desk.cancel(view.instance_id)
-    with pytest.raises(NotAccepted, match="is cancelling"):
+    with pytest.raises(BatchRefused, match="is cancelling"):
         await node.desk.retry(view.instance_id)
     log.gate.set()
     assert (await node.until(view.instance_id, "cancelled")).counts.cancelled > 0
@@ -412,7 +412,7 @@ async def test_what_there_is_not_is_told(node: Plant) -> None:
         await node.desk.submit("nothing")
     with pytest.raises(UnknownInstance, match="no instance 'nothing'"):
         await node.desk.show("nothing")
-    with pytest.raises(UsageError, match="cursor 'x'"):
+    with pytest.raises(BatchRefused, match="cursor 'x'"):
         await node.desk.items((await node.run("plain", [])).instance_id, cursor="x")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from actors.batch_uploads import FRESH_MS, KEEP_MS
-from penstock.errors import UsageError
+from actors.model.batch_refusals import BatchRefused
 from streams.connection import Connection
 from streams.files import CHUNK, Files, files_stream
 from streams.log import extent_of
@@ -96,7 +96,7 @@ async def test_no_instance_is_made_of_a_file_that_may_be_removed_meanwhile(
         first = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
         await node.until("mine", "done")
         monkeypatch.setattr("penstock.batch_desk.FRESH_MS", -HOUR_MS)
-        with pytest.raises(UsageError, match="send it again"):
+        with pytest.raises(BatchRefused, match="send it again"):
             await node.desk.submit("of-uploads", instance_id="old", file="old/upload-0a1b2c3d", name="a.csv")
         again = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
     assert (again.state, again.created_ms) == ("done", first.created_ms)

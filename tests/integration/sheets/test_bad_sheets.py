@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import xlsxwriter
 
-from penstock.sheets.kinds import ENCODINGS, check_encoding
+from actors.model.batch_encodings import ENCODINGS
+from penstock.sheets.kinds import check_encoding
 from penstock.sheets.limits import BadSheet, SheetLimits
 from penstock.sheets.parsing import parse_sheet
 from penstock.sheets.reading import read_rows

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from actors.model.batch_refusals import BatchRefused
 from penstock.batch_views import Beat, View, result_file, upload_name
 from penstock.cli.batch_bar import Speed, far, said
-from penstock.errors import NotAccepted
 from streams.batch_messages import Counts
 
 
@@ -77,7 +77,7 @@ def test_a_file_of_the_result_is_one_that_it_names() -> None:
     assert result_file(done) == "result.xlsx"
     assert result_file(done, "failed.csv") == "failed.csv"
     for shown, name in ((done, "../upload-1"), (done, "upload-1"), (view(), ""), (view(result=["x"]), "x")):
-        with pytest.raises(NotAccepted) as refused:
+        with pytest.raises(BatchRefused) as refused:
             result_file(shown, name)
         assert refused.value.code == "not_found"
 
@@ -91,7 +91,7 @@ def test_a_file_of_the_result_is_one_that_it_names() -> None:
 def test_whatever_a_reduce_returned_names_files_or_none(result: Any) -> None:
     try:
         name = result_file(view("done", result={"files": result}))
-    except NotAccepted:
+    except BatchRefused:
         return
     assert isinstance(name, str)
     assert name
