@@ -9,9 +9,6 @@ from collections.abc import Collection
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from actors.model.ledger import Ledger
-from actors.sources import SourceKey
-
 __all__ = ["Measures"]
 
 BY_SOURCE = ("platform", "source")
@@ -33,7 +30,7 @@ class Measures:
         self._lag = Gauge("penstock_watermark_lag_seconds", "How far behind.", BY_SOURCE, registry=self.registry)
         self._open = Gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE, registry=self.registry)
         self._holes = Gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE, registry=self.registry)
-        self._known: set[SourceKey] = set()
+        self._known: set[tuple[str, str]] = set()
         self._down = Gauge(
             "penstock_source_down_seconds",
             "For how long it cannot be reached; 0: it can.",
@@ -78,19 +75,21 @@ class Measures:
     def orders_published(self, platform: str, count: int) -> None:
         self._orders.labels(platform).inc(count)
 
-    def source(self, source: SourceKey, ledger: Ledger, *, lag_ms: int, down_ms: int) -> None:
-        """Take one source's figures, as the leading monitor sees them."""
-        self._known.add(source)
-        names = (source.platform, source.source)
+    def source(
+        self, platform: str, source: str, *, lag_ms: int, down_ms: int, slices: int, holes: int, is_parked: bool
+    ) -> None:
+        """Take one source's figures, as the leading monitor sees them: `slices` that are open, `holes` not accepted."""
+        names = (platform, source)
+        self._known.add(names)
         self._lag.labels(*names).set(lag_ms / 1000)
         self._down.labels(*names).set(down_ms / 1000)
-        self._open.labels(*names).set(len(ledger.open))
-        self._holes.labels(*names).set(sum(not hole.accepted_by for hole in ledger.holes))
-        self._parked.labels(*names).set(ledger.state == "parked")
+        self._open.labels(*names).set(slices)
+        self._holes.labels(*names).set(holes)
+        self._parked.labels(*names).set(is_parked)
 
-    def keep_only(self, sources: Collection[SourceKey]) -> None:
-        """Drop the figures of all other sources: they were removed, or another node leads by now."""
-        for source in self._known.difference(sources):
-            self._known.discard(source)
+    def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
+        """Drop the figures of all other sources (platform and source): they were removed, or another node leads."""
+        for names in self._known.difference(sources):
+            self._known.discard(names)
             for gauge in (self._lag, self._down, self._open, self._holes, self._parked):
-                gauge.remove(source.platform, source.source)
+                gauge.remove(*names)

@@ -209,7 +209,7 @@ class Monitor:
             await self._look_at_consumers()
 
     def _forget_all_but(self, sources: set[SourceKey]) -> None:
-        self._measures.keep_only(sources)
+        self._measures.keep_only([(source.platform, source.source) for source in sources])
         self._teller.keep_only(self._worth)
         self._buried &= self._worth
         self._lagging &= sources
@@ -235,7 +235,15 @@ class Monitor:
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()
         down_ms = now_ms - ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else 0
-        self._measures.source(source, ledger, lag_ms=lag_ms(ledger, settings, now_ms), down_ms=max(0, down_ms))
+        self._measures.source(
+            source.platform,
+            source.source,
+            lag_ms=lag_ms(ledger, settings, now_ms),
+            down_ms=max(0, down_ms),
+            slices=len(ledger.open),
+            holes=sum(not hole.accepted_by for hole in ledger.holes),
+            is_parked=ledger.state == "parked",
+        )
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
             self._tell((source, "parked", ledger.reason), parked_notice(source, ledger))
