@@ -44,7 +44,7 @@ chaos seed="1":
 
 # renew docs/settings.md from the table of settings, and check all pages
 docs:
-    {{bin}}/python -m penstock.settings_page > docs/settings.md
+    {{bin}}/python -m penstock.admin.settings_page > docs/settings.md
     {{bin}}/pytest tests/unit/docs tests/integration/docs
 
 # every measured claim: ratio, target, verdict

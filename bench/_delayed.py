@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import anyio
 
-from actors.job_store import JobStore, Stored
-from actors.model.due_times import PARTITIONS
-from actors.model.job_rules import BACKSTOP_MS
+from actors.jobs.rules.due_times import PARTITIONS
+from actors.jobs.rules.job_rules import BACKSTOP_MS
+from actors.jobs.store import JobStore, Stored
 from penstock.demo.processes import NodeProcess
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect

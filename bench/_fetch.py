@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import anyio
 import msgspec
 
-from actors.ledgers import open_ledgers
-from actors.model.ledger import Ledger, first_ledger
-from actors.sources import SourceKey, SourceRecord
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.sources import SourceKey, SourceRecord
 from penstock.demo.processes import MallProcess, NodeProcess, start_mall
 from streams.bucket import Bucket
 from streams.connection import Connection, connect

@@ -15,17 +15,17 @@ import anyio
 import anyio.to_thread
 import xlsxwriter
 
-from actors.batch_instances import Instances
-from actors.batch_items import BatchItems
-from actors.batch_tasks import Tasks
+from actors.batch.desk import BatchDesk
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems
+from actors.batch.tasks import Tasks
+from actors.batch.views import View
 from bench import _batch_theirs
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, two_of
 from bench.idle import memory_mb
-from penstock.batch_desk import BatchDesk
-from penstock.batch_views import View
-from penstock.sheets.parsing import parse_sheet
-from penstock.sheets.writing import open_sheet
+from penstock.rows.sheets.parsing import parse_sheet
+from penstock.rows.sheets.writing import open_sheet
 from streams.clock import SYSTEM, monotonic_s
 from streams.files import Files
 

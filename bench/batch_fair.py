@@ -14,10 +14,10 @@ import statistics
 
 import anyio
 
+from actors.batch.desk import BatchDesk
 from bench._fetch import fetch_bench
 from bench.batch import LOOK_S, open_desk
 from bench.harness import Result
-from penstock.batch_desk import BatchDesk
 from streams.clock import monotonic_s
 
 NAME = "batch_fair"

@@ -24,9 +24,9 @@ from bench._beanstalk import Beanstalk, Worker, beanstalkd, find_beanstalkd
 from bench._drain_app import Note
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, Rounds, in_turns
-from penstock.client import Client
-from penstock.client import connect as connect_client
-from penstock.client_jobs import new_job
+from penstock.sdk.client import Client
+from penstock.sdk.client import connect as connect_client
+from penstock.sdk.client_jobs import new_job
 from streams.clock import monotonic_s
 from streams.specs import job_consumer
 

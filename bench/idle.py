@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from bench._fetch import fetch_bench
 from bench.harness import Result
 from streams.clock import monotonic_s, now_ms

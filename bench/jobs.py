@@ -20,17 +20,17 @@ from pathlib import Path
 import anyio
 import nats
 
-from actors.job_desk import JobDesk
-from actors.job_store import JobStore
-from actors.model.job_answers import Added
-from actors.release import ReleaseRates
-from actors.topics import Topics
+from actors.jobs.desk import JobDesk
+from actors.jobs.release import ReleaseRates
+from actors.jobs.rules.job_answers import Added
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
 from bench._fetch import Bench, fetch_bench
 from bench._jobs_theirs import Theirs
 from bench.harness import Result, Rounds, in_turns, rate_of
-from penstock.client import Client
-from penstock.client import connect as connect_client
-from penstock.job_doors import open_desk
+from penstock.node.job_doors import open_desk
+from penstock.sdk.client import Client
+from penstock.sdk.client import connect as connect_client
 from streams.clock import SYSTEM, monotonic_s
 from streams.job_messages import NewJob, body_of
 

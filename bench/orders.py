@@ -13,7 +13,7 @@ import aiohttp
 import anyio
 import msgspec
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
 from platforms.adapter import Account, Window

@@ -7,8 +7,8 @@ import statistics
 import aiohttp
 import msgspec
 
-from actors.model.ledger import Ledger
-from actors.sources import SourceKey
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.sources import SourceKey
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
 from streams.clock import monotonic_s

@@ -10,7 +10,7 @@ import statistics
 import aiohttp
 import anyio
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
 from platforms.adapter import Account, Window

@@ -48,33 +48,33 @@ __all__ = [
 ]
 
 _LATER = {
-    "connect": "penstock.client",
-    "Client": "penstock.client",
+    "connect": "penstock.sdk.client",
+    "Client": "penstock.sdk.client",
     "Credentials": "streams.credentials",
-    "HeldJob": "penstock.held_jobs",
-    "new_job": "penstock.client_jobs",
-    "Outbox": "penstock.outbox",
-    "batch": "penstock.batches",
-    "external_batch": "penstock.batches",
-    "Reject": "actors.batch_worker.handler",
-    "Skip": "actors.batch_worker.handler",
-    "ItemContext": "actors.batch_worker.contexts",
-    "ItemResult": "actors.batch_worker.contexts",
-    "ReduceContext": "actors.batch_worker.contexts",
-    "SplitContext": "actors.batch_worker.contexts",
-    "write_sheet": "penstock.batch_sheets",
-    "opensearch_rows": "penstock.batch_sources",
-    "sql_rows": "penstock.batch_sources",
-    "SourceFailed": "penstock.batch_sources",
-    "sink": "penstock.sinks",
-    "job": "penstock.jobs",
-    "Job": "actors.job_worker.job",
-    "JobLost": "actors.job_worker.job",
-    "Bury": "actors.job_worker.job",
-    "Retry": "actors.job_worker.job",
+    "HeldJob": "penstock.sdk.held_jobs",
+    "new_job": "penstock.sdk.client_jobs",
+    "Outbox": "penstock.sdk.outbox",
+    "batch": "penstock.sdk.batches",
+    "external_batch": "penstock.sdk.batches",
+    "Reject": "actors.batch.executor.handler",
+    "Skip": "actors.batch.executor.handler",
+    "ItemContext": "actors.batch.executor.contexts",
+    "ItemResult": "actors.batch.executor.contexts",
+    "ReduceContext": "actors.batch.executor.contexts",
+    "SplitContext": "actors.batch.executor.contexts",
+    "write_sheet": "penstock.sdk.batch_sheets",
+    "opensearch_rows": "penstock.rows.batch_sources",
+    "sql_rows": "penstock.rows.batch_sources",
+    "SourceFailed": "penstock.rows.batch_sources",
+    "sink": "penstock.node.sinks",
+    "job": "penstock.sdk.jobs",
+    "Job": "actors.jobs.worker.job",
+    "JobLost": "actors.jobs.worker.job",
+    "Bury": "actors.jobs.worker.job",
+    "Retry": "actors.jobs.worker.job",
     "Order": "streams.messages",
-    "OrderRefused": "actors.stores.store",
-    "StoreDown": "actors.stores.store",
+    "OrderRefused": "actors.fetch.stores.store",
+    "StoreDown": "actors.fetch.stores.store",
 }
 """Public names by the module that has them, imported when they are asked for: `import penstock` stays quick."""
 
@@ -104,19 +104,19 @@ _check_packages()
 
 
 if TYPE_CHECKING:
-    from actors.batch_worker.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
-    from actors.batch_worker.handler import Reject, Skip
-    from actors.job_worker.job import Bury, Job, JobLost, Retry
-    from actors.stores.store import OrderRefused, StoreDown
-    from penstock.batch_sheets import write_sheet
-    from penstock.batch_sources import SourceFailed, opensearch_rows, sql_rows
-    from penstock.batches import batch, external_batch
-    from penstock.client import Client, connect
-    from penstock.client_jobs import new_job
-    from penstock.held_jobs import HeldJob
-    from penstock.jobs import job
-    from penstock.outbox import Outbox
-    from penstock.sinks import sink
+    from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
+    from actors.batch.executor.handler import Reject, Skip
+    from actors.fetch.stores.store import OrderRefused, StoreDown
+    from actors.jobs.worker.job import Bury, Job, JobLost, Retry
+    from penstock.node.sinks import sink
+    from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
+    from penstock.sdk.batch_sheets import write_sheet
+    from penstock.sdk.batches import batch, external_batch
+    from penstock.sdk.client import Client, connect
+    from penstock.sdk.client_jobs import new_job
+    from penstock.sdk.held_jobs import HeldJob
+    from penstock.sdk.jobs import job
+    from penstock.sdk.outbox import Outbox
     from streams.credentials import Credentials
     from streams.messages import Order
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from actors.model.setting_values import BadSetting, read_duration
+from actors.runtime.rules.setting_values import BadSetting, read_duration
 from penstock.errors import UsageError
 
 __all__ = ["read_moment", "read_range", "read_zone", "span_text", "time_text"]

@@ -108,7 +108,8 @@ class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Due in `delay_ms`, or at `due_ms`; given up when it was not started within `expires_in_ms`, or by `expires_ms`.
     `on_same`: what becomes of it if there is a job of this id. `nonce`: the same in each repeat of this add, and in no
-    other add of this id; without one, each call is an add of its own. Not checked here: see actors/model/job_rules.py.
+    other add of this id; without one, each call is an add of its own. Not checked here: see
+    actors/jobs/rules/job_rules.py.
     """
 
     topic: str

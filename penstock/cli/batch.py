@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.batch_views import Wanted
+from actors.batch.views import Wanted
 from penstock.cli.call import Call, command
 from penstock.cli.output import moment
 from penstock.cli.person import progress
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from actors.batch_tasks import TaskRecord
-    from actors.model.batch_record import Moment
-    from penstock.batch_views import ItemView, View
-    from penstock.client_batches import Batches
+    from actors.batch.rules.record import Moment
+    from actors.batch.tasks import TaskRecord
+    from actors.batch.views import ItemView, View
+    from penstock.sdk.client_batches import Batches
 
 __all__ = ["add_to"]
 
@@ -51,8 +51,8 @@ def add_to(app: typer.Typer) -> None:
 @asynccontextmanager
 async def open_batches(call: Call) -> "AsyncIterator[Batches]":
     """Connect, and give the client's way to batches."""
-    from penstock.calls import Asker
-    from penstock.client_batches import Batches
+    from penstock.sdk.calls import Asker
+    from penstock.sdk.client_batches import Batches
 
     async with call.session() as session:
         yield Batches(Asker(session.connection, "batch", ASK_S), session.connection)
@@ -211,7 +211,7 @@ async def _result(
     name: Annotated[str, typer.Option(metavar="NAME", help="Which of several.", show_default=False)] = "",
 ) -> None:
     """Fetch a file of the result."""
-    from penstock.client_batches import chosen_file
+    from penstock.sdk.client_batches import chosen_file
 
     async with open_batches(call) as batches:
         told = chosen_file(await batches.show(id_), name)
@@ -240,7 +240,7 @@ async def _task(
     ] = None,
 ) -> None:
     """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency; 0 is none."""
-    from actors.batch_tasks import UnknownTask
+    from actors.batch.tasks import UnknownTask
 
     limits = {name: _number(name, value) for name, value in map(_pair, changes or [])}
     async with open_batches(call) as batches:

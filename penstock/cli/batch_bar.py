@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from streams.clock import monotonic_s
 
 if TYPE_CHECKING:
-    from penstock.batch_views import View
+    from actors.batch.views import View
 
 __all__ = ["Speed", "following", "said"]
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 import typer
 
 from penstock.cli.output import Output
-from penstock.config import Config, load_config
 from penstock.errors import PenstockError
-from penstock.logs import set_up_logs
+from penstock.node.config import Config, load_config
+from penstock.node.logs import set_up_logs
 
 if TYPE_CHECKING:
-    from penstock.session import Session
+    from penstock.node.session import Session
 
 __all__ = ["TAKES_TIMES", "Call", "command", "end_with"]
 
@@ -73,8 +73,8 @@ class Call:
         return load_config(self.file, os.environ, {**self.flags, **flags})
 
     def session(self) -> "AbstractAsyncContextManager[Session]":
-        """Connect for this command; see penstock/session.py."""
-        from penstock.session import open_session
+        """Connect for this command; see penstock/node/session.py."""
+        from penstock.node.session import open_session
 
         config = self.config()
         set_up_logs("error", "text")
@@ -124,7 +124,7 @@ def _run(call: Call, body: Callable[[], Awaitable[None]]) -> None:
     """Run a command's body to its end, and end the process with what it failed with."""
     import anyio
 
-    from actors.supervisor import one_error
+    from actors.runtime.supervisor import one_error
 
     async def alone() -> None:
         with one_error():
@@ -146,7 +146,7 @@ def _run(call: Call, body: Callable[[], Awaitable[None]]) -> None:
 
 def end_with(error: Exception, out: Output) -> NoReturn:
     """Say in one line what went wrong (and as JSON to programs), and end with its exit code."""
-    from actors.model.setting_values import BadSetting
+    from actors.runtime.rules.setting_values import BadSetting
     from streams.errors import MalformedSubject, NoStream, StreamError
 
     if isinstance(error, PenstockError):

@@ -15,8 +15,8 @@ from penstock.times import span_text, time_text
 from streams.clock import monotonic_s, now_ms
 
 if TYPE_CHECKING:
-    from penstock.dead_letters import Filter, Letter, Replayed
-    from penstock.records import Records
+    from penstock.admin.dead_letters import Filter, Letter, Replayed
+    from penstock.admin.records import Records
     from streams.job_messages import Job
 
 __all__ = ["add_to"]
@@ -61,8 +61,8 @@ async def _list(
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Go on behind this one.")] = 0,
 ) -> None:
     """List dead letters, the oldest first, a page at a time."""
-    from penstock.dead_letters import letters
-    from penstock.records import Records
+    from penstock.admin.dead_letters import letters
+    from penstock.admin.records import Records
 
     which = _filter(engine, name, reason, older_than, newer_than)
     found: list[Letter] = []
@@ -84,8 +84,8 @@ async def _list(
 
 
 def _filter(engine: str, name: str, reason: str, older_than: str, newer_than: str) -> "Filter":
-    from penstock.dead_letters import Filter
-    from penstock.job_rows import read_span
+    from penstock.admin.dead_letters import Filter
+    from penstock.rows.job_rows import read_span
 
     at_ms = now_ms()
     before_ms = at_ms - read_span("--older-than", older_than) if older_than else 0
@@ -113,8 +113,8 @@ async def _show(
     call: Call, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
 ) -> None:
     """Show one letter: why, history, body, and what sending it again would do. With --json it is whole."""
-    from penstock.dead_letters import find
-    from penstock.records import Records
+    from penstock.admin.dead_letters import find
+    from penstock.admin.records import Records
 
     async with call.session() as session:
         records = Records(session)
@@ -146,7 +146,7 @@ def _lines(letter: "Letter") -> Iterator[str]:
 
 
 def _job(letter: "Letter") -> "Job | None":
-    from penstock.dead_letters import Requeue, plan
+    from penstock.admin.dead_letters import Requeue, plan
 
     found = plan(letter.letter) if letter.letter is not None else None
     return found.job if isinstance(found, Requeue) else None
@@ -165,7 +165,7 @@ def _body(letter: "Letter") -> str:
 
 
 def _plan_text(letter: "Letter") -> str:
-    from penstock.dead_letters import Cannot, Redrive, Requeue, Resubmit, Send, SendStored, plan
+    from penstock.admin.dead_letters import Cannot, Redrive, Requeue, Resubmit, Send, SendStored, plan
 
     if letter.letter is None:
         return "not possible: it does not decode"
@@ -200,8 +200,8 @@ async def _replay(
     """Send letters round again, and remove those that were.
 
     A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
-    from penstock.dead_letters import Replayer
-    from penstock.records import Records
+    from penstock.admin.dead_letters import Replayer
+    from penstock.admin.records import Records
 
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
@@ -230,7 +230,7 @@ async def _paced(
     chosen: "AsyncIterator[tuple[Letter, float]]", rate: float
 ) -> "AsyncIterator[tuple[list[Letter], float]]":
     """Yield letters in groups, no more of them a second than `rate`, with the share that is done by each group."""
-    from actors.model.pacing import Pace, Rate, acquire
+    from actors.runtime.rules.pacing import Pace, Rate, acquire
 
     most = MOST_AT_ONCE if math.isinf(rate) else max(1, min(MOST_AT_ONCE, int(rate / TURNS_A_SECOND)))
     pace = Pace()
@@ -266,8 +266,8 @@ async def _drop(
     yes: Yes = False,
 ) -> None:
     """Remove letters for good. A hole stays listed in its ledger: this drops only the letter about it."""
-    from penstock.dead_letters import drop
-    from penstock.records import Records
+    from penstock.admin.dead_letters import drop
+    from penstock.admin.records import Records
 
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
@@ -302,7 +302,7 @@ def _check_choice(seqs: list[int] | None, which: "Filter", *, all_: bool) -> Non
 
 async def _chosen(records: "Records", seqs: list[int] | None, which: "Filter") -> "AsyncIterator[tuple[Letter, float]]":
     """Yield the letters named, or all that were there when we began, with the share that is done by each."""
-    from penstock.dead_letters import letter_at, letters
+    from penstock.admin.dead_letters import letter_at, letters
     from streams.log import extent_of
 
     for at, seq in enumerate(seqs or (), 1):

@@ -28,7 +28,7 @@ async def _demo(
 
     from penstock.demo.run import Options, run_demo
     from penstock.demo.watch import Picture, drawn
-    from penstock.logs import set_up_logs
+    from penstock.node.logs import set_up_logs
 
     config = call.config()
     set_up_logs("error", "text")

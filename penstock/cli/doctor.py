@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.call import Call, command
-from penstock.logs import set_up_logs
+from penstock.node.logs import set_up_logs
 
 __all__ = ["add_to"]
 
@@ -22,7 +22,7 @@ async def _doctor(
     monitor: Annotated[str | None, typer.Option(metavar="URL", help="The server's monitoring address.")] = None,
 ) -> None:
     """Look at this machine, the server and its settings; exit code 1 if something fails."""
-    from penstock.doctor import examine
+    from penstock.admin.doctor import examine
 
     config = call.config(profile=profile, replicas=replicas, monitor=monitor)
     set_up_logs("error", "text")

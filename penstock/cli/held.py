@@ -13,9 +13,9 @@ from penstock.errors import UsageError
 from penstock.times import time_text
 
 if TYPE_CHECKING:
-    from actors.model.job_answers import Answer
-    from penstock.calls import Asker
-    from penstock.client_jobs import Jobs
+    from actors.jobs.rules.job_answers import Answer
+    from penstock.sdk.calls import Asker
+    from penstock.sdk.client_jobs import Jobs
 
 __all__ = ["Topic", "add_to", "open_asker", "open_jobs"]
 
@@ -43,7 +43,7 @@ def add_to(group: typer.Typer) -> None:
 @asynccontextmanager
 async def open_asker(call: Call) -> "AsyncIterator[Asker]":
     """Connect, and give what asks the nodes' service of jobs."""
-    from penstock.calls import Asker
+    from penstock.sdk.calls import Asker
 
     async with call.session() as session:
         yield Asker(session.connection, "jobs", ASK_S)
@@ -52,7 +52,7 @@ async def open_asker(call: Call) -> "AsyncIterator[Asker]":
 @asynccontextmanager
 async def open_jobs(call: Call) -> "AsyncIterator[Jobs]":
     """Connect, and give the client's way to jobs."""
-    from penstock.client_jobs import Jobs
+    from penstock.sdk.client_jobs import Jobs
 
     async with open_asker(call) as asker:
         yield Jobs(asker)
@@ -71,9 +71,9 @@ async def _reserve(
     ] = "",
 ) -> None:
     """Hold ready jobs until their time to run is over; each is then finished, touched, released or buried."""
-    from actors.model.job_answers import Reserved
-    from penstock.client_forms import ReservedJobs, decode, encode
-    from penstock.job_rows import read_span
+    from actors.jobs.rules.job_answers import Reserved
+    from penstock.rows.job_rows import read_span
+    from penstock.sdk.client_forms import ReservedJobs, decode, encode
 
     wait_ms = read_span("--wait", wait)
     ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
@@ -95,7 +95,7 @@ async def _reserve(
 
 
 async def _is_paused(asker: "Asker", topic: str) -> bool:
-    from penstock.client_forms import TopicViews, decode
+    from penstock.sdk.client_forms import TopicViews, decode
 
     views = decode((await asker.ask("topics", b"")).payload, TopicViews).topics
     return any(view.topic == topic and view.settings.get("is_paused") for view in views)
@@ -112,7 +112,7 @@ async def _touch(
     ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.", show_default=False)] = "",
 ) -> None:
     """Hold it longer."""
-    from penstock.job_rows import read_span
+    from penstock.rows.job_rows import read_span
 
     more = {"ttr_ms": read_span("--ttr", ttr)} if ttr else {}
     await _settle(call, "touch", "held", receipts, **more)
@@ -128,7 +128,7 @@ async def _release(
     keeps_attempt: Annotated[bool, typer.Option("--keep-attempt", help="Do not count this one as an attempt.")] = False,
 ) -> None:
     """Give it back, for another attempt."""
-    from penstock.job_rows import read_span
+    from penstock.rows.job_rows import read_span
 
     more = {"delay_ms": read_span("--delay", delay)} if delay else {}
     await _settle(call, "release", "released", receipts, reason=reason, counts=not keeps_attempt, **more)
@@ -141,7 +141,7 @@ async def _bury(call: Call, receipts: Receipts, reason: Reason = "") -> None:
 
 async def _settle(call: Call, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
     """Ask for it, and tell of each receipt what became of it; exit code 1 if any is not settled."""
-    from penstock.client_forms import Answers, decode, encode
+    from penstock.sdk.client_forms import Answers, decode, encode
 
     named = _receipts(receipts)
     answers: list[Answer] = []

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.admin.source_door import read_source
 from penstock.cli.call import Call, command
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import PenstockError, UsageError
-from penstock.source_door import read_source
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from actors.model.ledger import Ledger
-    from actors.sources import SourceKey
-    from penstock.records import Records
+    from actors.fetch.rules.ledger import Ledger
+    from actors.fetch.sources import SourceKey
+    from penstock.admin.records import Records
 
 __all__ = ["add_to"]
 
@@ -45,7 +45,7 @@ async def _slices(
     ] = None,
 ) -> None:
     """List the slices that are cut and not finished: who holds them, or what they wait for."""
-    from penstock.records import Records
+    from penstock.admin.records import Records
 
     async with call.session() as session:
         records = Records(session)
@@ -67,7 +67,7 @@ async def _slices(
 
 def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
     """Return the open slices of a ledger; `waiting` are those that nobody may take yet."""
-    from actors.model.outages import earliest_ms, may_take
+    from actors.fetch.rules.outages import earliest_ms, may_take
 
     rows: list[dict[str, object]] = []
     for held in ledger.open:
@@ -105,7 +105,7 @@ def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[
 
 async def _list(call: Call, source: MaybeSource = "") -> None:
     """List the holes, with what was tried and why it failed."""
-    from penstock.records import Records
+    from penstock.admin.records import Records
 
     async with call.session() as session:
         records = Records(session)
@@ -148,8 +148,8 @@ async def _redrive(
     by: By = "",
 ) -> None:
     """Have a hole read again, from its first attempt on."""
-    from penstock import holes
-    from penstock.records import Records
+    from penstock.admin import holes
+    from penstock.admin.records import Records
 
     if bool(slice_id) == all_:
         raise UsageError("name one SLICE, or say --all")
@@ -171,8 +171,8 @@ async def _redrive(
 
 async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = "") -> None:
     """Let the watermark pass a hole as it is. It stays listed, with who accepted it."""
-    from penstock import holes
-    from penstock.records import Records
+    from penstock.admin import holes
+    from penstock.admin.records import Records
 
     key = read_source(source)
     async with call.session() as session:
@@ -184,8 +184,8 @@ async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = ""
 
 async def _forget(call: Call, source: SourceName, slice_id: SliceId, yes: Yes = False) -> None:
     """Take an accepted hole off the list for good."""
-    from penstock import holes
-    from penstock.records import Records
+    from penstock.admin import holes
+    from penstock.admin.records import Records
 
     key = read_source(source)
     confirm(f"{key}: forget that {slice_id} was never read?", is_sure=yes)
@@ -198,7 +198,7 @@ async def _forget(call: Call, source: SourceName, slice_id: SliceId, yes: Yes = 
 
 async def _ledgers(records: "Records", source: str) -> "list[tuple[SourceKey, Ledger]]":
     """Return the ledgers asked for. One that is broken is told, and ends the command only if it was asked for alone."""
-    from penstock.records import Broken
+    from penstock.admin.records import Broken
 
     if source:
         key = read_source(source)

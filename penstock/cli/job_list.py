@@ -13,8 +13,8 @@ from streams.clock import now_ms
 from streams.job_messages import State
 
 if TYPE_CHECKING:
-    from actors.model.job_answers import Listed, TopicView
-    from penstock.calls import Asker
+    from actors.jobs.rules.job_answers import Listed, TopicView
+    from penstock.sdk.calls import Asker
 
 __all__ = ["add_to"]
 
@@ -110,7 +110,7 @@ async def _list(
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.", show_default=False)] = "",
 ) -> None:
     """List a topic's jobs of a state, a page at a time."""
-    from penstock.client_forms import ListPage, decode, encode
+    from penstock.sdk.client_forms import ListPage, decode, encode
 
     zone, at_ms = read_zone(tz), now_ms()
     ask: dict[str, object] = {"topic": topic, "state": state, "after": after, "limit": limit}
@@ -154,7 +154,7 @@ async def _count(
     ] = None,
 ) -> None:
     """Count jobs by state."""
-    from penstock.client_jobs import Jobs
+    from penstock.sdk.client_jobs import Jobs
 
     async with open_asker(call) as asker:
         names = topics or [view.topic for view in await _known(asker)]
@@ -186,8 +186,8 @@ async def _topic(
     ] = None,
 ) -> None:
     """Show what is in force for a topic, after changing what is named."""
-    from actors.model.job_answers import TopicView
-    from penstock.client_forms import decode, encode
+    from actors.jobs.rules.job_answers import TopicView
+    from penstock.sdk.client_forms import decode, encode
 
     wanted = _values(values or (), unset or ()) | ({} if pause is None else {"is_paused": pause})
     async with open_asker(call) as asker:
@@ -199,8 +199,8 @@ async def _topic(
 
 
 async def _known(asker: "Asker") -> "list[TopicView]":
-    from actors.model.job_answers import TopicView
-    from penstock.client_forms import decode
+    from actors.jobs.rules.job_answers import TopicView
+    from penstock.sdk.client_forms import decode
 
     return decode((await asker.ask("topics", b"{}")).payload, dict[str, list[TopicView]])["topics"]
 

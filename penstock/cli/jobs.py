@@ -15,7 +15,7 @@ from streams.clock import now_ms
 from streams.job_messages import NewJob, OnSame, Priority
 
 if TYPE_CHECKING:
-    from penstock.job_rows import Defaults
+    from penstock.rows.job_rows import Defaults
 
 __all__ = ["add_to"]
 
@@ -67,7 +67,7 @@ async def _add(
 
     A line of the file has any of topic, id, body, delay, at, ttr, priority, attempts, expires, on_same; the options say
     what holds for lines that do not."""
-    from penstock.job_rows import Defaults, read_body, read_due, read_span
+    from penstock.rows.job_rows import Defaults, read_body, read_due, read_span
 
     if bool(body) == bool(file):
         raise UsageError("give a BODY (null for none), or --file")
@@ -91,7 +91,7 @@ async def _add(
 
 
 async def _add_one(call: Call, job: NewJob) -> None:
-    from actors.model.job_answers import NotAdded
+    from actors.jobs.rules.job_answers import NotAdded
 
     async with open_jobs(call) as jobs:
         [answer] = await jobs.add_many([job])
@@ -104,7 +104,7 @@ async def _add_one(call: Call, job: NewJob) -> None:
 
 
 async def _add_file(call: Call, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int) -> None:
-    from penstock.job_files import add_rows, open_rows
+    from penstock.rows.job_files import add_rows, open_rows
 
     with open_rows(path) as rows:
         async with open_jobs(call) as jobs:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from actors.membership import NodeRecord, living
-from actors.settings_desk import Seeded, seed_levels
+from actors.fetch.settings_desk import Seeded, seed_levels
+from actors.runtime.membership import NodeRecord, living
 from penstock.cli.call import Call, command
 from penstock.cli.output import moment
 from penstock.cli.settings import seed_of
-from penstock.config import origin_of
-from penstock.logs import set_up_logs
+from penstock.node.config import origin_of
+from penstock.node.logs import set_up_logs
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ async def _up(
     seed: Seed = None,
 ) -> None:
     """Run a node until it is stopped: on the server at --nats, else on an embedded one."""
-    from penstock.app import run_node
-    from penstock.sinks import load_app
+    from penstock.node.app import run_node
+    from penstock.node.sinks import load_app
 
     config = call.config(
         name=name,
@@ -120,9 +120,9 @@ async def _work(
 ) -> None:
     """Run your own code in a process of its own, until it is stopped: batches' tasks and jobs' handlers, nothing else.
     Without --nats it works for the node that runs in the data folder."""
-    from penstock.app import run_node
-    from penstock.session import server_url
-    from penstock.sinks import load_app
+    from penstock.node.app import run_node
+    from penstock.node.session import server_url
+    from penstock.node.sinks import load_app
 
     config = call.config(name=name, zone=zone, drain_s=drain, log_level=log_level, app=app, roles="worker,executor")
     config = msgspec.structs.replace(config, nats=server_url(config))
@@ -143,7 +143,7 @@ async def _init(
     check: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
-    from penstock.session import open_session, topology_of
+    from penstock.node.session import open_session, topology_of
     from streams.topology import apply, diff
 
     config = call.config(profile=profile, replicas=replicas)
@@ -167,7 +167,7 @@ async def _init(
 
 
 async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> Seeded:
-    from penstock.session import Session
+    from penstock.node.session import Session
     from streams.publisher import Publisher
 
     async with Publisher(connection) as publisher:

@@ -41,11 +41,11 @@ async def _relay(
     call: Call, db: Db, table: Table = "penstock_outbox", once: Once = False, poll: Poll = 0.1, batch: Batch = 200
 ) -> None:
     """Hand over what was committed, until stopped; at any moment, since what is done twice counts once."""
-    from penstock.client import connect
-    from penstock.logs import set_up_logs
-    from penstock.outbox import Outbox
-    from penstock.outbox_relay import relay, relay_once
-    from penstock.session import credentials_of, server_url
+    from penstock.node.logs import set_up_logs
+    from penstock.node.outbox_relay import relay, relay_once
+    from penstock.node.session import credentials_of, server_url
+    from penstock.sdk.client import connect
+    from penstock.sdk.outbox import Outbox
 
     config = call.config()
     schema, _, name = table.rpartition(".")
@@ -87,7 +87,7 @@ def _url(db: str) -> "URL":
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
-    from actors.secrets import BadReference, is_reference, resolve_reference
+    from actors.runtime.secrets import BadReference, is_reference, resolve_reference
 
     try:
         url = make_url(resolve_reference(db).reveal() if is_reference(db) else db)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from actors.model.recurrence import Misfire, Overlap
+from actors.jobs.rules.recurrence import Misfire, Overlap
 from penstock.cli.call import Call, command
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
@@ -15,8 +15,8 @@ from streams.clock import now_ms
 from streams.job_messages import Priority
 
 if TYPE_CHECKING:
-    from actors.model.recurrence import Recurring
-    from penstock.recurring import Record
+    from actors.jobs.rules.recurrence import Recurring
+    from penstock.admin.recurring import Record
 
 __all__ = ["add_to"]
 
@@ -70,9 +70,9 @@ async def _add(
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
     first time; lines with a * for minute or hour follow the elapsed time."""
-    from actors.model.recurrence import Recurring
-    from penstock import recurring
-    from penstock.job_rows import read_body, read_span
+    from actors.jobs.rules.recurrence import Recurring
+    from penstock.admin import recurring
+    from penstock.rows.job_rows import read_body, read_span
 
     topic, name = recurring.read_name(which)
     zone = read_zone(tz)
@@ -99,7 +99,7 @@ async def _add(
 
 
 def _every(text: str) -> int:
-    from penstock.job_rows import read_span
+    from penstock.rows.job_rows import read_span
 
     every_ms = read_span("--every", text) if text else 0
     if text and not every_ms:
@@ -111,7 +111,7 @@ async def _list(
     call: Call, topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = ""
 ) -> None:
     """List recurring jobs: when each is due next, and what became of the last ones."""
-    from penstock import recurring
+    from penstock.admin import recurring
 
     topic = recurring.read_topic(topic)
     async with call.session() as session:
@@ -127,7 +127,7 @@ async def _list(
 
 
 def _cells(record: "Record", at_ms: int) -> list[object]:
-    from penstock.recurring import upcoming
+    from penstock.admin.recurring import upcoming
 
     it = record.recurring
     if it is None:
@@ -146,7 +146,7 @@ async def _show(
     most: Annotated[int, typer.Option("--next", min=0, max=100, help="So many of the next due times.")] = 5,
 ) -> None:
     """Show one whole, with its next due times."""
-    from penstock import recurring
+    from penstock.admin import recurring
 
     names = recurring.read_name(which)
     async with call.session() as session:
@@ -181,7 +181,7 @@ def _lines(record: "Record") -> Iterator[tuple[str, object]]:
 
 async def _pause(call: Call, which: Which) -> None:
     """Have nothing more added; what was added and is not due yet is taken back."""
-    from penstock import recurring
+    from penstock.admin import recurring
 
     names = recurring.read_name(which)
     async with call.session() as session:
@@ -192,7 +192,7 @@ async def _pause(call: Call, which: Which) -> None:
 
 async def _resume(call: Call, which: Which) -> None:
     """Go on from now; what the pause left out was not missed."""
-    from penstock import recurring
+    from penstock.admin import recurring
 
     names = recurring.read_name(which)
     async with call.session() as session:
@@ -203,7 +203,7 @@ async def _resume(call: Call, which: Which) -> None:
 
 async def _remove(call: Call, which: Which, yes: Yes = False) -> None:
     """Remove a recurring job; what was added and is not due yet goes too, as soon as a node sees it."""
-    from penstock import recurring
+    from penstock.admin import recurring
 
     topic, name = recurring.read_name(which)
     async with call.session() as session:

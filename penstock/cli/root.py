@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import batch, dead, demo, doctor, holes, jobs, node, outbox, settings, sources, tokens, verify
-from penstock.logs import guard_descriptors
+from penstock.node.logs import guard_descriptors
 
 app = typer.Typer(
     name="penstock",

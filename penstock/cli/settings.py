@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from actors.model.setting_table import SETTINGS
-from actors.model.setting_values import BadSetting, nearest
-from actors.model.settings import as_level, origins
-from actors.settings_desk import Changed, Stored, change_level, read_seed, read_stored, value_of
-from actors.settings_levels import LevelName, UnknownLevel, level_named
+from actors.fetch.rules.setting_table import SETTINGS
+from actors.fetch.rules.settings import as_level, origins
+from actors.fetch.settings_desk import Changed, Stored, change_level, read_seed, read_stored, value_of
+from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
+from actors.runtime.rules.setting_values import BadSetting, nearest
 from penstock.cli.call import Call, command
 from penstock.errors import UsageError
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from actors.model.settings import LevelValues
+    from actors.fetch.rules.settings import LevelValues
 
 __all__ = ["add_to", "seed_of"]
 

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from penstock.admin.source_door import read_platform, read_source
 from penstock.cli.call import Call, command
 from penstock.errors import UsageError
-from penstock.source_door import read_platform, read_source
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from actors.settings_levels import Levels
-    from actors.sources import SourceKey, SourceRecord
-    from penstock.records import Broken, Records
-    from penstock.source_view import Overview
+    from actors.fetch.settings_levels import Levels
+    from actors.fetch.sources import SourceKey, SourceRecord
+    from penstock.admin.records import Broken, Records
+    from penstock.admin.source_view import Overview
 
 __all__ = ["add_to"]
 
@@ -32,7 +32,7 @@ async def _list(
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
 ) -> None:
     """List the sources: state, how far they are read, what is open or given up on, and the node that tends each."""
-    from penstock.records import Records
+    from penstock.admin.records import Records
 
     pattern = f"{read_platform(platform)}.*" if platform else ">"
     async with call.session() as session:
@@ -47,7 +47,7 @@ async def _list(
 
 
 async def _overviews(records: "Records", pattern: str) -> "list[Overview]":
-    from penstock.source_view import overview
+    from penstock.admin.source_view import overview
 
     sources, ledgers = await records.sources(pattern), await records.all_ledgers(pattern)
     levels, nodes, settles = await records.levels(), await records.node_names("allocator"), dict[str, int]()
@@ -68,8 +68,8 @@ async def _settle_ms(
     known: dict[str, int],
 ) -> int:
     """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""
-    from actors.settings_levels import LevelName
-    from actors.sources import SourceRecord
+    from actors.fetch.settings_levels import LevelName
+    from actors.fetch.sources import SourceRecord
 
     own_ms = levels.settings(LevelName(source.platform, source.source)).settle_ms
     if not isinstance(record, SourceRecord):
@@ -103,11 +103,11 @@ async def _show(
     all_: Annotated[bool, typer.Option("--all", help="Every setting, also those at their default.")] = False,
 ) -> None:
     """Show one source whole: account, settings and where they come from, ledger, and the last event of each kind."""
-    from actors.model.ledger import faults
-    from actors.model.settings import as_level, origins
-    from actors.settings_levels import LevelName
-    from penstock.records import Records
-    from penstock.source_view import account_shown, ledger_document
+    from actors.fetch.rules.ledger import faults
+    from actors.fetch.rules.settings import as_level, origins
+    from actors.fetch.settings_levels import LevelName
+    from penstock.admin.records import Records
+    from penstock.admin.source_view import account_shown, ledger_document
 
     key = read_source(source)
     async with call.session() as session:

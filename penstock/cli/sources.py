@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.admin.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.cli import source_list
 from penstock.cli.call import TAKES_TIMES, Call, command
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import UsageError
-from penstock.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.times import read_moment, read_range, read_zone, time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from actors.model.ledger import Ledger
-    from actors.sources import SourceKey
+    from actors.fetch.rules.ledger import Ledger
+    from actors.fetch.sources import SourceKey
 
 __all__ = ["add_to"]
 
@@ -63,9 +63,9 @@ async def _add(
 
     A source that was removed with --keep goes on where its ledger is; --start then only guards against a gap before it.
     """
-    from penstock import sources
-    from penstock.records import Records
-    from penstock.source_view import ledger_document
+    from penstock.admin import sources
+    from penstock.admin.records import Records
+    from penstock.admin.source_view import ledger_document
 
     wanted = sources.Wanted(
         source=read_source(source),
@@ -103,8 +103,8 @@ async def _set(
     pin: Pin = None,
 ) -> None:
     """Change a source's account, adapter or settings. An adapter FILE replaces the stored one for all its sources."""
-    from penstock import sources
-    from penstock.records import Records
+    from penstock.admin import sources
+    from penstock.admin.records import Records
 
     key = read_source(source)
     edit = sources.Edit(
@@ -127,8 +127,8 @@ async def _pause(
     call: Call, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
 ) -> None:
     """Stop fetching; what is being read is finished. Time goes on: `resume` reads what was left out."""
-    from penstock import source_moves
-    from penstock.records import Records
+    from penstock.admin import source_moves
+    from penstock.admin.records import Records
 
     key = read_source(source)
     async with call.session() as session:
@@ -139,8 +139,8 @@ async def _pause(
 
 async def _resume(call: Call, source: SourceName, by: By = "") -> None:
     """Run on after a pause, or after the platform's refusal has been mended."""
-    from penstock import source_moves
-    from penstock.records import Records
+    from penstock.admin import source_moves
+    from penstock.admin.records import Records
 
     key = read_source(source)
     async with call.session() as session:
@@ -150,7 +150,7 @@ async def _resume(call: Call, source: SourceName, by: By = "") -> None:
 
 
 def _tell_state(call: Call, source: "SourceKey", ledger: "Ledger", *, is_changed: bool) -> None:
-    from penstock.source_view import ledger_document
+    from penstock.admin.source_view import ledger_document
 
     reason = f": {ledger.reason}" if ledger.reason else ""
     call.out.say(f"{source} is {ledger.state}{'' if is_changed else ' already'}{reason}")
@@ -162,9 +162,9 @@ async def _rewind(call: Call, source: SourceName, time: Moment, tz: Zone = "") -
 
     What comes again is recognised by key and version, so sinks do not see it twice. To read one past window only, and
     leave the live tail alone, use `backfill`."""
-    from penstock import source_moves
-    from penstock.records import Records
-    from penstock.source_view import ledger_document
+    from penstock.admin import source_moves
+    from penstock.admin.records import Records
+    from penstock.admin.source_view import ledger_document
 
     key = read_source(source)
     to_ms = read_moment(time, now_ms=now_ms(), zone=read_zone(tz))
@@ -185,8 +185,8 @@ async def _backfill(
     tz: Zone = "",
 ) -> None:
     """Read a past window once more, beside the live tail and at lower priority."""
-    from penstock import source_moves
-    from penstock.records import Records
+    from penstock.admin import source_moves
+    from penstock.admin.records import Records
 
     key = read_source(source)
     if bool(cancel) == bool(from_ or to) or (not cancel and not to):
@@ -213,8 +213,8 @@ async def _remove(
     yes: Yes = False,
 ) -> None:
     """Remove a source. Orders that were fetched stay; without --keep, how far it was read is forgotten."""
-    from penstock import source_moves
-    from penstock.records import Records
+    from penstock.admin import source_moves
+    from penstock.admin.records import Records
 
     key = read_source(source)
     async with call.session() as session:
@@ -249,7 +249,7 @@ def _adapter(text: str) -> str | AdapterTable:
 
 
 def _settings(texts: list[str] | None, pin: str | None) -> dict[str, object]:
-    from actors.settings_desk import value_of
+    from actors.fetch.settings_desk import value_of
 
     values = {name: value_of(name, text) for name, text in read_pairs("--set", texts or ()).items()}
     if pin is not None:

@@ -13,7 +13,7 @@ from penstock.times import time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from penstock.gateway.tokens import TokenRecord, Verb
+    from penstock.api.http.tokens import TokenRecord, Verb
 
 __all__ = ["add_to"]
 
@@ -64,8 +64,8 @@ async def _add(
     expires: Expires = "",
 ) -> None:
     """Make a token and print it, this once. A second one of the same name is for changing over to."""
-    from penstock.gateway.tokens import MOST_TOPICS, TokenWish, create_token
-    from penstock.job_rows import read_span
+    from penstock.api.http.tokens import MOST_TOPICS, TokenWish, create_token
+    from penstock.rows.job_rows import read_span
 
     at_ms = now_ms()
     wish = TokenWish(
@@ -85,8 +85,8 @@ async def _add(
 
 
 def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
-    from actors.model.setting_values import nearest
-    from penstock.gateway.tokens import VERBS
+    from actors.runtime.rules.setting_values import nearest
+    from penstock.api.http.tokens import VERBS
 
     for name in names or ():
         if name not in VERBS:
@@ -96,8 +96,8 @@ def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
 
 async def _rotate(call: Call, name: Name, expires: Expires = "") -> None:
     """Make a second token that may do the same; revoke the first when nobody uses it any more."""
-    from penstock.gateway.tokens import rotate_token
-    from penstock.job_rows import read_span
+    from penstock.api.http.tokens import rotate_token
+    from penstock.rows.job_rows import read_span
 
     at_ms = now_ms()
     expires_ms = at_ms + read_span("--expires", expires) if expires else 0
@@ -115,7 +115,7 @@ def _show_text(call: Call, text: str, record: "TokenRecord") -> None:
 
 async def _list(call: Call) -> None:
     """List tokens and what each may do; the tokens themselves are stored nowhere."""
-    from penstock.gateway.tokens import list_tokens
+    from penstock.api.http.tokens import list_tokens
 
     async with call.session() as session:
         with _told():
@@ -153,7 +153,7 @@ async def _revoke(
     yes: Yes = False,
 ) -> None:
     """Make a name's tokens, or one of them, invalid everywhere within a second."""
-    from penstock.gateway.tokens import list_tokens, revoke_token
+    from penstock.api.http.tokens import list_tokens, revoke_token
 
     confirm(f"Revoke {f'token {id_}' if id_ else 'all tokens'} of {name}?", is_sure=yes)
     async with call.session() as session:
@@ -169,7 +169,7 @@ async def _revoke(
 async def _forget(call: Call, name: Name, yes: Yes = False) -> None:
     """Remove what is known of a name's revoked and expired tokens. Without any token left, the gateway asks for none on
     loopback."""
-    from penstock.gateway.tokens import forget_tokens, list_tokens
+    from penstock.api.http.tokens import forget_tokens, list_tokens
 
     confirm(f"Forget the tokens of {name} that are not valid any more?", is_sure=yes)
     async with call.session() as session:
@@ -199,7 +199,7 @@ def _document(record: "TokenRecord") -> dict[str, object]:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    from penstock.gateway.tokens import BadToken
+    from penstock.api.http.tokens import BadToken
 
     try:
         yield

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from penstock.admin.source_door import read_source
 from penstock.cli.call import TAKES_TIMES, Call, command
 from penstock.cli.person import progress
 from penstock.errors import PenstockError
-from penstock.source_door import read_source
 from penstock.times import read_range, read_zone, span_text, time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from actors.model.ledger import Ledger
-    from actors.sources import SourceKey
-    from penstock.audit import Audit
-    from penstock.coverage import Coverage, Stretch, StretchState
-    from penstock.records import Records
+    from actors.fetch.rules.ledger import Ledger
+    from actors.fetch.sources import SourceKey
+    from penstock.admin.audit import Audit
+    from penstock.admin.coverage import Coverage, Stretch, StretchState
+    from penstock.admin.records import Records
     from streams.messages import SliceCompleted
 
 __all__ = ["add_to"]
@@ -44,8 +44,8 @@ async def _verify(
     ] = "",
 ) -> None:
     """Tell what of a time was read, by whom, with how many rows. Exit code 1 if anything in it is missing."""
-    from penstock.records import Records
-    from penstock.verify import read_coverage
+    from penstock.admin.records import Records
+    from penstock.admin.verify import read_coverage
 
     key = read_source(source)
     start_ms, end_ms = read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
@@ -62,8 +62,8 @@ async def _verify(
 
 
 async def _audit(records: "Records", source: "SourceKey", coverage: "Coverage") -> "Audit":
-    from penstock.asking import open_asker
-    from penstock.audit import audit
+    from penstock.admin.audit import audit
+    from penstock.admin.platform_calls import open_asker
 
     if coverage.start_ms >= records.now_ms():
         raise PenstockError(f"{source}: the whole range lies in the future; there is nothing to ask for")

@@ -17,15 +17,15 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from actors.ledgers import open_ledgers
-from actors.logs import fields
-from actors.model.ledger import Ledger, first_ledger
-from actors.sources import SourceKey, SourceRecord
-from penstock.config import Config
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.logs import fields
 from penstock.demo.processes import MallProcess, NodeProcess, start_mall
 from penstock.demo.report import Comparison, Report, compare
 from penstock.demo.truth import count_orders, mall_stats, read_changes, read_orders, read_truth
 from penstock.demo.watch import Picture, SourceLine, source_line
+from penstock.node.config import Config
 from streams.backlog import consumers_pending
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms

@@ -8,8 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from actors.model.ledger import Ledger
-from actors.sources import SourceKey
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.sources import SourceKey
 
 __all__ = ["Picture", "SourceLine", "drawn", "source_line"]
 

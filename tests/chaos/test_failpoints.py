@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from streams.log import read_log
 from streams.messages import decode_dead_letter
 from tests.chaos.conftest import Tell

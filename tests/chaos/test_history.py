@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import calls
+from penstock.sdk import calls
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form
 from tests.support.history_world import open_history

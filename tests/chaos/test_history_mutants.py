@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import calls
+from penstock.sdk import calls
 from tests.support.chaos import Form
 from tests.support.history_world import Hurt, open_history
 from tests.support.mutant_node import MUTANTS

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from penstock import calls
+from penstock.sdk import calls
 from streams.clock import monotonic_s
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, eventually, kill_again_and_again

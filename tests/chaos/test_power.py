@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.job_store import Settled, Stored
-from actors.revenants import Revenants
+from actors.jobs.store import Settled, Stored
+from actors.runtime.revenants import Revenants
 from streams.connection import connect
 from streams.errors import StreamError
 from streams.server import EmbeddedServer, embedded_server

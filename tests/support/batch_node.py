@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
-from actors.batch_tasks import TaskRecord, Tasks
-from penstock.gateway.tokens import TokenWish, create_token
+from actors.batch.tasks import TaskRecord, Tasks
+from penstock.api.http.tokens import TokenWish, create_token
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection, connect

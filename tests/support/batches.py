@@ -9,22 +9,22 @@ from typing import Any
 
 import anyio
 
-from actors.batch_callbacks import TRIES
-from actors.batch_items import BatchItems
-from actors.batch_worker.handler import TaskHandler
-from actors.measures import Measures
-from actors.membership import Members, NodeRecord, Status
-from actors.model.backoff import Backoff
-from actors.model.batch_record import Instance
-from actors.supervisor import ActorSpec, Supervisor
-from penstock.batch_callbacks import open_callbacks
-from penstock.batch_desk import BatchDesk
-from penstock.batch_engine import BatchEngine, open_batch_engine
-from penstock.batch_views import View
-from penstock.batches import task_handlers
-from penstock.config import Config
-from penstock.jobs_engine import open_jobs_engine
-from penstock.node import Node, open_node
+from actors.batch.callbacks import TRIES
+from actors.batch.desk import BatchDesk
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance
+from actors.batch.views import View
+from actors.runtime.measures import Measures
+from actors.runtime.membership import Members, NodeRecord, Status
+from actors.runtime.rules.backoff import Backoff
+from actors.runtime.supervisor import ActorSpec, Supervisor
+from penstock.node.batch_callbacks import open_callbacks
+from penstock.node.batch_engine import BatchEngine, open_batch_engine
+from penstock.node.config import Config
+from penstock.node.jobs_engine import open_jobs_engine
+from penstock.node.node import Node, open_node
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import ChunkResult
 from streams.connection import Connection
 from streams.topology import apply

@@ -10,11 +10,11 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from actors.batch_instances import Instances
-from actors.batch_items import BatchItems
-from actors.batch_tasks import Tasks
-from actors.model.batch_record import Instance, files_at
-from penstock.batch_desk import BatchDesk
+from actors.batch.desk import BatchDesk
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, files_at
+from actors.batch.tasks import Tasks
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts, last_outcomes
 from streams.bucket import Bucket

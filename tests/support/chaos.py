@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
-from actors.ledgers import open_ledgers
-from actors.model.ledger import Ledger, first_ledger
-from actors.sources import SourceKey, SourceRecord
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.sources import SourceKey, SourceRecord
 from platforms.mall.config import MallConfig
 from platforms.mall.server import Mall, open_mall
 from streams.backlog import consumers_pending

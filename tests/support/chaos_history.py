@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from actors.model.ledger import Ledger, faults
-from actors.sources import SourceKey
-from penstock.coverage import cover
+from actors.fetch.rules.ledger import Ledger, faults
+from actors.fetch.sources import SourceKey
+from penstock.admin.coverage import cover
 from penstock.demo.report import Comparison, OrderId, compare
 from penstock.demo.truth import read_changes, read_orders
 from platforms.mall.server import Mall

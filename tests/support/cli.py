@@ -11,9 +11,9 @@ from typing import Any
 import anyio.to_thread
 from typer.testing import CliRunner
 
+from penstock.admin.records import Records
 from penstock.cli.root import app
-from penstock.records import Records
-from penstock.session import Session
+from penstock.node.session import Session
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.topology import apply

@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.job_desk import JobDesk
-from actors.job_store import JobStore
-from actors.model.job_answers import Added, NotAdded, Reserved
-from actors.release import ReleaseRates
-from actors.topics import Topics
-from penstock.job_doors import open_desk
-from penstock.job_service import JobService
+from actors.jobs.desk import JobDesk
+from actors.jobs.release import ReleaseRates
+from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from penstock.api.job_service import JobService
+from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection

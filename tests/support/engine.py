@@ -14,15 +14,15 @@ import msgspec
 from aiohttp import web
 
 import platforms
-from actors.events import Events
-from actors.ledgers import BrokenLedger, open_ledgers
-from actors.membership import Members, NodeRecord
-from actors.model.ledger import Ledger, first_ledger
-from actors.settings_history import kept_values
-from actors.settings_watch import LiveSettings
-from actors.sources import SourceKey, SourceRecord
-from actors.supervisor import ActorSpec, Supervisor
-from penstock.fetch_engine import FetchEngine, open_fetch_engine
+from actors.fetch.ledgers import BrokenLedger, open_ledgers
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.settings_history import kept_values
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.events import Events
+from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.supervisor import ActorSpec, Supervisor
+from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
 from platforms.mall.config import MallConfig
 from platforms.mall.faults import FaultName, Faults
 from platforms.mall.server import Mall, wall_clock_ms

@@ -9,20 +9,20 @@ import anyio
 import anyio.abc
 import anyio.from_thread
 
-from actors.batch_instances import Instances
-from actors.batch_items import BatchItems
-from actors.batch_tasks import Tasks
-from actors.job_desk import JobDesk
-from actors.job_store import JobStore
-from actors.release import ReleaseRates
-from actors.supervisor import ActorSpec, Supervisor
-from actors.topics import Topics
-from penstock.batch_desk import BatchDesk
-from penstock.config import Config
-from penstock.gateway.actor import Gateway
-from penstock.gateway.live_tokens import LiveTokens
-from penstock.gateway.tokens import TokenWish, create_token
-from penstock.job_doors import open_desk
+from actors.batch.desk import BatchDesk
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems
+from actors.batch.tasks import Tasks
+from actors.jobs.desk import JobDesk
+from actors.jobs.release import ReleaseRates
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.runtime.supervisor import ActorSpec, Supervisor
+from penstock.api.http.live_tokens import LiveTokens
+from penstock.api.http.tokens import TokenWish, create_token
+from penstock.node.config import Config
+from penstock.node.gateway import Gateway
+from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from aiohttp import ClientConnectorError, ClientError, ClientSession
 
-from actors.model.job_answers import Added
-from penstock.client import Client
-from penstock.client_jobs import new_job
+from actors.jobs.rules.job_answers import Added
 from penstock.errors import NotAccepted, PenstockError, Stale, Unavailable
+from penstock.sdk.client import Client
+from penstock.sdk.client_jobs import new_job
 from streams.connection import Connection
 from streams.errors import Disconnected, NoStream, Refused, StreamError
 from streams.job_messages import NewJob

@@ -15,8 +15,8 @@ import anyio
 import msgspec
 from aiohttp import ClientSession, ClientTimeout
 
-from penstock.client import Client
-from penstock.client import connect as connect_client
+from penstock.sdk.client import Client
+from penstock.sdk.client import connect as connect_client
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
 from streams.connection import connect

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from actors.model.job_rules import STALE_AFTER_MS
+from actors.jobs.rules.job_rules import STALE_AFTER_MS
 
 __all__ = ["Broken", "Kill", "Op", "judge"]
 

@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.job_worker.handler import Handler
-from actors.job_worker.job import Job
-from actors.job_worker.worker import JobWorker
-from actors.measures import Measures
-from actors.release import ReleaseRates
-from actors.topics import Topics
+from actors.jobs.release import ReleaseRates
+from actors.jobs.topics import Topics
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Job
+from actors.jobs.worker.worker import JobWorker
+from actors.runtime.measures import Measures
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.topology import Topology, apply

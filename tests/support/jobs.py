@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from actors.job_store import Handed, JobStore, Reservation, Stored
-from actors.model.job_rules import make_job
-from actors.model.topic_settings import TopicSettings
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.rules.topic_settings import TopicSettings
+from actors.jobs.store import Handed, JobStore, Reservation, Stored
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.delivery import Delivery

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import anyio
 import msgspec
 
-from actors.model.job_answers import Added
-from penstock.client import Client
-from penstock.client import connect as connect_client
-from penstock.client_jobs import new_job
+from actors.jobs.rules.job_answers import Added
 from penstock.errors import PenstockError
-from penstock.held_jobs import HeldJob
+from penstock.sdk.client import Client
+from penstock.sdk.client import connect as connect_client
+from penstock.sdk.client_jobs import new_job
+from penstock.sdk.held_jobs import HeldJob
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
-from penstock.client import connect
 from penstock.errors import Stale
-from penstock.held_jobs import HeldJob
+from penstock.sdk.client import connect
+from penstock.sdk.held_jobs import HeldJob
 from tests.support.jobs_chaos import HELD
 
 

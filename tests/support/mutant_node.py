@@ -30,14 +30,14 @@ def end_without_condition() -> None:
 
 def receipts_count_too_long() -> None:
     """A receipt counts for five seconds more after the TTR's end."""
-    from actors import job_reservations
+    from actors.jobs import reservations as job_reservations
 
     vars(job_reservations)["STALE_AFTER_MS"] += 5_000
 
 
 def fired_early() -> None:
     """Timers fire 600 ms before a job is due."""
-    from actors.delay_timer.timer import DelayTimer
+    from actors.jobs.delay_timer.timer import DelayTimer
 
     class Ahead:
         def __init__(self, clock: Any) -> None:
@@ -65,7 +65,7 @@ def adds_without_nonce() -> None:
     """A desk takes each try of an add for an add of its own."""
     from msgspec.structs import replace
 
-    from actors.job_desk import JobDesk
+    from actors.jobs.desk import JobDesk
     from streams.job_messages import NewJob
 
     sound = JobDesk.add
@@ -78,7 +78,7 @@ def adds_without_nonce() -> None:
 
 def settled_without_second_look() -> None:
     """What was acknowledged after the server's own firing was due is not looked at again."""
-    from actors.job_stream import JobStream
+    from actors.jobs.stream import JobStream
     from streams.moves import Move
 
     sound = JobStream.move_many

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 from aiohttp import web
 
-from actors.notify import Notice
+from actors.runtime.notify import Notice
 
 
 class Office:

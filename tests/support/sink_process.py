@@ -10,9 +10,9 @@ from pathlib import Path
 
 import anyio
 
-from actors.failpoints import reach
-from actors.sink import Settings, run
-from actors.stores.sqlite import SqliteStore
+from actors.fetch.sink import Settings, run
+from actors.fetch.stores.sqlite import SqliteStore
+from actors.runtime.failpoints import reach
 from streams.connection import Connection, connect
 from streams.messages import Order
 from streams.publisher import Publisher

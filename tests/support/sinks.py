@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import anyio
 import msgspec
 
-from actors.stores.store import Store
+from actors.fetch.stores.store import Store
 from streams.connection import Connection
 from streams.frames import Message
 from streams.message_ids import order_message_id

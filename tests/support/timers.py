@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import anyio
 
-from actors.delay_timer.timer import DelayTimer
-from actors.membership import Members, NodeRecord
-from actors.model.due_times import partition_of
+from actors.jobs.delay_timer.timer import DelayTimer
+from actors.jobs.rules.due_times import partition_of
+from actors.runtime.membership import Members, NodeRecord
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from penstock.calls import Asker
-from penstock.client_batches import Batches
+from penstock.sdk.calls import Asker
+from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from tests.support.batch_node import BatchNode, batch_node

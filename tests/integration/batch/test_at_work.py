@@ -11,10 +11,10 @@ import pytest
 from msgspec import Raw
 
 import penstock
-from actors.batch_items import BatchItems
-from actors.batch_worker.rounds import Round
-from actors.batch_worker.singly import run_marked
-from penstock.batches import task_handlers
+from actors.batch.executor.rounds import Round
+from actors.batch.executor.singly import run_marked
+from actors.batch.items import BatchItems
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Counts, Outcome, Pointer
 from streams.connection import Connection
 from streams.errors import RevisionConflict
@@ -84,7 +84,7 @@ async def test_no_more_items_are_at_work_than_may_be(
 ) -> None:
     """`trusted`: of as many deliveries nobody suspects an item; with 0 every chunk looks as if its executors had
     died."""
-    monkeypatch.setattr("actors.batch_worker.chunks.TRUSTED", trusted)
+    monkeypatch.setattr("actors.batch.executor.chunks.TRUSTED", trusted)
     async with plant(connection, [task]) as node:
         view = await node.run(task)
     assert view.counts == Counts(succeeded=ITEMS)

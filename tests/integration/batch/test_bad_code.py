@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 import penstock
-from penstock.batch_views import View
+from actors.batch.views import View
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
@@ -321,8 +321,8 @@ async def test_94_nothing_is_run_and_nothing_summed_up_before_the_split_has_ende
 async def test_95_a_credential_that_the_code_tells_is_hidden_in_the_log(
     node: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from actors.secrets import resolve_reference
-    from penstock.logs import json_line
+    from actors.runtime.secrets import resolve_reference
+    from penstock.node.logs import json_line
 
     monkeypatch.setenv("SHOP_KEY", SECRET)
     monkeypatch.setitem(ENDS, "leak", ValueError(f"GET /?key={resolve_reference('env:SHOP_KEY').reveal()}"))

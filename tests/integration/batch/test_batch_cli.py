@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from penstock.records import Records
-from penstock.session import Session
+from penstock.admin.records import Records
+from penstock.node.session import Session
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.batch_node import UNSERVED, BatchNode

@@ -6,10 +6,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from penstock.client_batches import Batches
 from penstock.errors import NotAccepted, Timeout, UsageError
-from penstock.sheets.parsing import parse_sheet
-from penstock.sheets.rows import Row
+from penstock.rows.sheets.parsing import parse_sheet
+from penstock.rows.sheets.rows import Row
+from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.files import Files
 from streams.publisher import Publisher

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from aiohttp import ClientSession
 
-from penstock.gateway.uploads import SHEETS
+from penstock.api.http.uploads import SHEETS
 from streams.connection import Connection
 from streams.files import files_stream
 from tests.support.batch_app import ODD_NAME

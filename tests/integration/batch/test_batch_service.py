@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from penstock.batch_service import NAME
-from penstock.client_batches import Batches
-from penstock.dead_letters import Resubmit, plan
+from penstock.admin.dead_letters import Resubmit, plan
+from penstock.api.batch_service import NAME
+from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.log import read_log
 from streams.messages import decode_dead_letter

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 import penstock
-from actors.batch_callbacks import TOPIC
-from actors.model.backoff import Backoff
-from actors.model.batch_record import Instance, Moment
-from actors.model.batch_refusals import BatchRefused
+from actors.batch.callbacks import TOPIC
+from actors.batch.rules.record import Instance, Moment
+from actors.batch.rules.refusals import BatchRefused
+from actors.runtime.rules.backoff import Backoff
 from penstock.errors import UsageError
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection

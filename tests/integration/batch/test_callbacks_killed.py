@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from penstock.calls import Asker
-from penstock.client_batches import Batches
+from penstock.sdk.calls import Asker
+from penstock.sdk.client_batches import Batches
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
 from streams.log import read_log

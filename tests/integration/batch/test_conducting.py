@@ -13,11 +13,11 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 
 import penstock
-from actors.batch_items import BatchItems
-from actors.batch_tasks import TaskRecord
-from actors.membership import Members, NodeRecord
-from actors.model.batch_record import Instance, Seal, beat_key
-from actors.model.placement import owner
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, Seal, beat_key
+from actors.batch.tasks import TaskRecord
+from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.rules.placement import owner
 from streams.backlog import consumers_pending
 from streams.batch_messages import Chunk, ChunkResult, Counts, Pointer, decode_pointer, encode_message
 from streams.bucket import Bucket
@@ -78,7 +78,7 @@ async def test_what_goes_round_again_is_offered_when_its_time_has_come(
 async def test_what_was_offered_and_is_gone_is_offered_again(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_offers.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.offers.REOFFER_MS", 50)
     async with plant(connection, [], roles=CONDUCTOR) as node:
         await node.engine.tasks.declare(TASK)
         await node.engine.instances.create(await running(BatchItems(connection, publisher), "mine", 1))
@@ -188,7 +188,7 @@ def fresh() -> None:
 async def test_what_runs_when_it_is_cancelled_has_the_time_to_end(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 600_000)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 600_000)
     async with plant(connection, ["held"]) as node:
         await node.desk.submit("held", [0], instance_id="mine")
         with anyio.fail_after(LONG_S):

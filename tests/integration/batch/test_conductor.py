@@ -12,11 +12,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.batch_conductor import Conductor
-from actors.batch_instances import Instances, UnknownInstance
-from actors.batch_items import BatchItems
-from actors.batch_tasks import TaskLimits, TaskRecord
-from actors.model.batch_record import Instance, Seal
+from actors.batch.conductor import Conductor
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, Seal
+from actors.batch.tasks import TaskLimits, TaskRecord
 from streams.batch_messages import Chunk, Counts
 from streams.bucket import Entry
 from streams.clock import now_ms
@@ -48,7 +48,7 @@ async def staged(items: BatchItems, instance_id: str, **facts: Any) -> Instance:
 async def test_a_cancelled_instance_that_nobody_works_on_ends(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     items = BatchItems(connection, publisher)
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.tasks.declare(TASK)
@@ -65,7 +65,7 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so is what tells that they are gone."""
-    monkeypatch.setattr("actors.batch_instances.GONE_S", 1)
+    monkeypatch.setattr("actors.batch.instances.GONE_S", 1)
     monkeypatch.setattr("streams.files.GONE_S", 1)
     items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
 
@@ -179,9 +179,9 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody serves the task for longer than thirty begins would take."""
-    monkeypatch.setattr("actors.batch_conductor.BEAT_TTL_S", 0)
-    monkeypatch.setattr("actors.batch_conductor.LOOK_MS", 1)
-    monkeypatch.setattr("actors.batch_offers.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.BEAT_TTL_S", 0)
+    monkeypatch.setattr("actors.batch.conductor.LOOK_MS", 1)
+    monkeypatch.setattr("actors.batch.offers.REOFFER_MS", 50)
     looks, keep = 0, Conductor._keep_step
 
     async def counted(conductor: Conductor, record: Instance) -> Instance:
@@ -210,7 +210,7 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
 async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is_dropped(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     items, namespace = BatchItems(connection, publisher), connection.namespace
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.instances.create(await staged(items, "left"))

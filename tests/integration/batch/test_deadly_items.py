@@ -8,11 +8,11 @@ import anyio
 from msgspec import Raw
 
 import penstock
-from actors.batch_items import BatchItems
-from actors.batch_worker.lanes import OpenGate
-from actors.batch_worker.rounds import Round
-from actors.batch_worker.singly import run_suspected
-from penstock.batches import task_handlers
+from actors.batch.executor.lanes import OpenGate
+from actors.batch.executor.rounds import Round
+from actors.batch.executor.singly import run_suspected
+from actors.batch.items import BatchItems
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Outcome, Pointer
 from streams.connection import Connection
 from streams.publisher import Publisher

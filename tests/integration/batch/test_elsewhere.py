@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 import penstock
-from penstock.batch_views import View
-from penstock.batches import task_handlers
+from actors.batch.views import View
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from streams.frames import Message

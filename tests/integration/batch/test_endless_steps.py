@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import penstock
-from actors.batch_worker import steps
+from actors.batch.executor import steps
 from streams.connection import Connection
 from tests.support.batches import LONG_S, plant
 

@@ -12,10 +12,10 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from actors.batch_instances import InstanceExists, UnknownInstance
-from actors.batch_items import BatchItems
-from actors.batch_tasks import UnknownTask
-from actors.model.batch_refusals import BatchRefused
+from actors.batch.instances import InstanceExists, UnknownInstance
+from actors.batch.items import BatchItems
+from actors.batch.rules.refusals import BatchRefused
+from actors.batch.tasks import UnknownTask
 from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task

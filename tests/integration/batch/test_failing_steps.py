@@ -79,7 +79,7 @@ async def test_what_stays_as_it_is_fails_after_its_attempts_and_says_so(
 async def test_what_passes_uses_up_no_attempt(
     connection: Connection, error: StreamError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_worker.executor.AGAIN_S", 0.01)
+    monkeypatch.setattr("actors.batch.executor.executor.AGAIN_S", 0.01)
     log.error, log.times, log.runs = error, ATTEMPTS + 2, 0
     async with plant(connection, ["in-trouble"]) as node:
         view = await node.run("in-trouble")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import penstock
-from actors.batch_instances import Instances
+from actors.batch.instances import Instances
 from streams.batch_messages import Counts
 from streams.connection import Connection, connect
 from streams.server import EmbeddedServer

@@ -6,9 +6,9 @@ import anyio
 import anyio.lowlevel
 
 import penstock
-from actors.batch_tasks import TaskLimits, TaskRecord, Tasks
-from actors.model.batch_record import Instance
-from penstock.batches import task_handlers
+from actors.batch.rules.record import Instance
+from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
+from penstock.sdk.batches import task_handlers
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.publisher import Publisher

@@ -11,9 +11,9 @@ import pytest
 from msgspec import Raw
 
 import penstock
-from actors.batch_tasks import TaskRecord
-from actors.model.batch_record import Instance, OpenChunk, Seal, faults
-from penstock.sheets.parsing import parse_sheet
+from actors.batch.rules.record import Instance, OpenChunk, Seal, faults
+from actors.batch.tasks import TaskRecord
+from penstock.rows.sheets.parsing import parse_sheet
 from streams.batch_messages import LOST, Chunk, ChunkResult, Counts, Outcome
 from streams.connection import Connection
 from streams.log import delete_entry, last_entry
@@ -149,7 +149,7 @@ async def test_a_result_of_an_earlier_pass_that_is_gone_runs_nothing_again(conne
 async def test_a_cancelled_instance_whose_chunks_are_gone_ends(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     async with plant(connection, [], roles=("conductor",)) as node:
         await node.engine.tasks.declare(TaskRecord(task="robbed"))
         await sealed(node, released=1, open=(OpenChunk(chunk=0, round=1),))

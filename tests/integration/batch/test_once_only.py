@@ -12,13 +12,13 @@ import pytest
 from msgspec import Raw
 
 import penstock
-from actors.batch_items import BatchItems
-from actors.batch_worker.chunks import Chunks
-from actors.batch_worker.lanes import ItemRates, OpenGate
-from actors.batch_worker.rounds import Round
-from actors.batch_worker.singly import run_marked
-from actors.model.batch_record import Instance, OpenChunk, Seal
-from penstock.batches import task_handlers
+from actors.batch.executor.chunks import Chunks
+from actors.batch.executor.lanes import ItemRates, OpenGate
+from actors.batch.executor.rounds import Round
+from actors.batch.executor.singly import run_marked
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, OpenChunk, Seal
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Chunk, Counts, Pointer
 from streams.connection import Connection, connect
 from streams.errors import RevisionConflict
@@ -112,7 +112,7 @@ async def wait_for(event: anyio.Event) -> None:
 async def test_cancelled_and_retried_while_an_item_is_at_work_it_does_not_begin_again(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     async with plant(connection, ["once"]) as node:
         view = await node.desk.submit("once")
         await wait_for(gates["began"])
@@ -180,7 +180,7 @@ async def test_who_leaves_items_to_others_lets_nobody_begin_them_in_his_round(
 async def test_a_round_that_was_answered_for_nobody_is_closed_to_whoever_still_runs_it(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_conductor.REOFFER_MS", 50)
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     async with plant(connection, [], roles=("conductor", "desk")) as node:
         await node.engine.tasks.declare(task_handlers()["once"].record)
         refused = anyio.Event()

@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from actors.batch_uploads import FRESH_MS, KEEP_MS
-from actors.model.batch_refusals import BatchRefused
+from actors.batch.rules.refusals import BatchRefused
+from actors.batch.uploads import FRESH_MS, KEEP_MS
 from streams.connection import Connection
 from streams.files import CHUNK, Files, files_stream
 from streams.log import extent_of
@@ -74,7 +74,7 @@ async def test_the_pieces_of_an_upload_that_was_never_finished_go_too(
 async def test_a_node_looks_by_itself(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.batch_uploads.KEEP_MS", -HOUR_MS)
+    monkeypatch.setattr("actors.batch.uploads.KEEP_MS", -HOUR_MS)
     files = store(connection, publisher)
     async with plant(connection, ["of-uploads"]):
         pass
@@ -95,7 +95,7 @@ async def test_no_instance_is_made_of_a_file_that_may_be_removed_meanwhile(
         await files.put("mine/upload-0a1b2c3d", data())
         first = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
         await node.until("mine", "done")
-        monkeypatch.setattr("penstock.batch_desk.FRESH_MS", -HOUR_MS)
+        monkeypatch.setattr("actors.batch.desk.FRESH_MS", -HOUR_MS)
         with pytest.raises(BatchRefused, match="send it again"):
             await node.desk.submit("of-uploads", instance_id="old", file="old/upload-0a1b2c3d", name="a.csv")
         again = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 import penstock
-from actors.model import batch_moves as moves
-from actors.model.batch_record import files_at
+from actors.batch.rules import moves
+from actors.batch.rules.record import files_at
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files
@@ -71,7 +71,7 @@ async def test_a_reduce_that_stood_still_and_wakes_takes_no_files_place(
 ) -> None:
     global log
     log = Log(holds={1}, fails=set())
-    monkeypatch.setattr("actors.batch_worker.steps.BEAT_S", 8.0)  # else the first one sees that it counts no more
+    monkeypatch.setattr("actors.batch.executor.steps.BEAT_S", 8.0)  # else the first one sees that it counts no more
     async with plant(connection, ["writes-files"]) as node:
         await node.desk.submit("writes-files", instance_id="mine")
         with anyio.fail_after(LONG_S):

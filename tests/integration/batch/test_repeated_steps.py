@@ -10,8 +10,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 import penstock
-from actors.model import batch_moves as moves
-from actors.model.batch_record import beat_key
+from actors.batch.rules import moves
+from actors.batch.rules.record import beat_key
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts, Pointer, encode_message
 from streams.bucket import Bucket

@@ -9,9 +9,9 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from actors import batch_conductor
-from actors.batch_worker import steps
-from actors.model.batch_record import beat_key
+from actors.batch import conductor as batch_conductor
+from actors.batch.executor import steps
+from actors.batch.rules.record import beat_key
 from streams.backlog import consumers_pending
 from streams.batch_messages import Counts
 from streams.bucket import Bucket

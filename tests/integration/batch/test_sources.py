@@ -23,7 +23,7 @@ import pytest
 from aiohttp import web
 
 import penstock
-from penstock import batch_sources
+from penstock.rows import batch_sources
 from streams.connection import Connection
 from tests.support.batches import plant
 from tests.support.postgres import PostgresServer, find_programs, postgres_server

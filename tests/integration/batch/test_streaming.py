@@ -11,11 +11,11 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from actors.model import batch_moves as moves
-from actors.model.backoff import Backoff
-from penstock.batches import task_handlers
-from penstock.calls import Asker
-from penstock.client_batches import Batches
+from actors.batch.rules import moves
+from actors.runtime.rules.backoff import Backoff
+from penstock.sdk.batches import task_handlers
+from penstock.sdk.calls import Asker
+from penstock.sdk.client_batches import Batches
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown

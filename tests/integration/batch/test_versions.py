@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import penstock
-from actors.batch_worker.handler import TaskHandler
-from actors.model.batch_record import Instance, Seal
-from penstock.batches import task_handlers
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.rules.record import Instance, Seal
+from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Chunk, Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant

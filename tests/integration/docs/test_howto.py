@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.model.callback_rules import signature
+from actors.batch.rules.callbacks import signature
 from streams.clock import now_ms
 from tests.support.docs import DOCS, ROOT, Page
 from tests.support.processes import free_ports

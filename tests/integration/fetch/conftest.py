@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors import settings_watch
-from actors.fetcher import decisions, session
+from actors.fetch import settings_watch
+from actors.fetch.fetcher import decisions, session
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.ledgers import open_ledgers
-from actors.membership import NodeRecord
-from actors.model.ledger import Ledger, first_ledger
-from actors.slice_allocator import SliceAllocator
-from actors.sources import SourceKey, SourceRecord
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.slice_allocator import SliceAllocator
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.membership import NodeRecord
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.log import extent_of, read_log

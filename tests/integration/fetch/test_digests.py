@@ -2,9 +2,9 @@
 
 import hashlib
 
-from actors.digests import HOUR_MS, MOST_ROWS, Digest, Digests
-from actors.model.slices import Slice
-from actors.sources import SourceKey
+from actors.fetch.digests import HOUR_MS, MOST_ROWS, Digest, Digests
+from actors.fetch.rules.slices import Slice
+from actors.fetch.sources import SourceKey
 from platforms.adapter import Window
 from streams.bucket import Bucket
 from streams.connection import Connection

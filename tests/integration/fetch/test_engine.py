@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.engine import a_mall, add_source, ledger_when, running_engine, stored_orders

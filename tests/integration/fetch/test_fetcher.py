@@ -8,14 +8,14 @@ import anyio
 import pytest
 from aiohttp import web
 
-from actors.fetcher import session, window
-from actors.ledgers import open_ledgers
-from actors.model import steering
-from actors.model.cutting import cut
-from actors.model.ledger import Ledger, first_ledger
-from actors.model.ledger import faults as broken_rules
-from actors.model.settings import FetchSettings
-from actors.sources import SourceKey
+from actors.fetch.fetcher import session, window
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules import steering
+from actors.fetch.rules.cutting import cut
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.ledger import faults as broken_rules
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.connection import Connection

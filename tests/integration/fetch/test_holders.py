@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from actors.ledgers import open_ledgers
-from actors.model.ledger import Ledger
-from actors.sources import SourceKey
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
@@ -264,7 +264,7 @@ async def until_pinned(node: Node, pin: str) -> None:
 async def test_a_full_sink_stops_the_fetching_until_it_has_caught_up(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.fetcher.lanes.GATE_PERIOD_S", 0.05)
+    monkeypatch.setattr("actors.fetch.fetcher.lanes.GATE_PERIOD_S", 0.05)
     spec = sink_consumer(connection.namespace, "books")
     subject = connection.namespace.orders("elsewhere", "s1")
     waiting = [Outgoing(subject, b"{}", str(number)) for number in range(50)]
@@ -291,7 +291,7 @@ async def test_a_full_sink_stops_the_fetching_until_it_has_caught_up(
 async def test_a_consumer_deleted_by_hand_is_made_again(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.fetcher.lanes.CONSUMERS_PERIOD_S", 0.2)
+    monkeypatch.setattr("actors.fetch.fetcher.lanes.CONSUMERS_PERIOD_S", 0.2)
     stream = connection.namespace.stream("SLICES")
     async with a_mall(ago_ms=PAST_MS, shops=2) as mall, running_node(connection, publisher) as node:
         await add_shop(connection, publisher, mall)

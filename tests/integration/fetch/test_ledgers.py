@@ -7,9 +7,9 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from actors.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger, read_ledger
-from actors.model.ledger import Ledger, first_ledger
-from actors.sources import SourceKey
+from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger, read_ledger
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.sources import SourceKey
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.errors import RevisionConflict, TooLarge

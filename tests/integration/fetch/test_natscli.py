@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import hole_notices
-from actors.ledgers import read_ledger
-from actors.sources import SourceKey
+from actors.fetch import hole_notices
+from actors.fetch.ledgers import read_ledger
+from actors.fetch.sources import SourceKey
 from streams.connection import Connection
 from streams.messages import HoleMade
 from streams.publisher import Publisher

@@ -7,11 +7,11 @@ import anyio
 import msgspec
 import pytest
 
-from actors.fetcher import session
-from actors.model import outages
-from actors.model.ledger import Ledger
-from actors.model.outages import is_down
-from actors.sources import SourceKey
+from actors.fetch.fetcher import session
+from actors.fetch.rules import outages
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.outages import is_down
+from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.connection import Connection

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.engine import (

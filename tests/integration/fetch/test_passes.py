@@ -6,11 +6,11 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from actors.ledgers import open_ledgers
-from actors.model import holding, steering
-from actors.model.ledger import Ledger
-from actors.model.ledger import faults as broken_rules
-from actors.sources import SourceKey
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules import holding, steering
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.ledger import faults as broken_rules
+from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.connection import Connection
 from streams.messages import LateOrders, SliceCompleted

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.ledgers import open_ledgers
-from actors.model import steering
-from actors.sources import SourceKey
-from penstock.dead_letters import Cannot, plan
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules import steering
+from actors.fetch.sources import SourceKey
+from penstock.admin.dead_letters import Cannot, plan
 from penstock.times import time_text
 from streams.clock import now_ms
 from streams.connection import Connection
@@ -65,7 +65,7 @@ async def test_unreadable_row_whose_letter_is_refused_holds_its_slice_until_it_i
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody would know of the row otherwise: its window would be over, and say that all was read."""
-    monkeypatch.setattr("actors.fetcher.window.STORE_AGAIN_MS", 50)
+    monkeypatch.setattr("actors.fetch.fetcher.window.STORE_AGAIN_MS", 50)
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         at_ms = int(request.query["to"]) - 1_000

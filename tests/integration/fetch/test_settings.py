@@ -6,10 +6,10 @@ from typing import Any
 import anyio
 import pytest
 
-from actors import settings_watch
-from actors.model.ledger import Ledger
-from actors.model.ledger import faults as broken_rules
-from actors.sources import SourceKey
+from actors.fetch import settings_watch
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.ledger import faults as broken_rules
+from actors.fetch.sources import SourceKey
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.messages import SettingsRefused, SliceCompleted

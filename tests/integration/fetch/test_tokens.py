@@ -1,6 +1,6 @@
 """Access tokens that become void again and again, as where each node that is granted one ends the others'."""
 
-from actors.sources import SourceKey
+from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.connection import Connection
 from streams.publisher import Publisher

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 from aiohttp import web
 
-from actors.transport import LARGE, BadUrl, PlatformDown, TooMuch, Transport, open_transport
+from actors.runtime.transport import LARGE, BadUrl, PlatformDown, TooMuch, Transport, open_transport
 from platforms.adapter import Request, Response
 
 SECRET = "s3cr3t-sign"

@@ -12,11 +12,11 @@ import pytest
 from msgspec import Raw, Struct
 
 import penstock
-from actors.model.job_answers import Added, NotAdded
-from penstock import calls, client_jobs, held_jobs
-from penstock.client import Client
-from penstock.client_forms import parts_of
-from penstock.held_jobs import HeldJob
+from actors.jobs.rules.job_answers import Added, NotAdded
+from penstock.sdk import calls, client_jobs, held_jobs
+from penstock.sdk.client import Client
+from penstock.sdk.client_forms import parts_of
+from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
 from streams.frames import Message

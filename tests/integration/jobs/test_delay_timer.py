@@ -5,8 +5,8 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from actors.job_store import JobStore, Stored
-from actors.model.due_times import PARTITIONS
+from actors.jobs.rules.due_times import PARTITIONS
+from actors.jobs.store import JobStore, Stored
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.job_messages import Job

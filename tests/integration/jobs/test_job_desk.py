@@ -7,9 +7,9 @@ import anyio
 import pytest
 from msgspec import Raw, json
 
-from actors.job_copies import GoneAnswer, GoneAsk
-from actors.model.job_answers import Added, NotAdded, Reserved
-from actors.model.job_rules import BadJob
+from actors.jobs.copies import GoneAnswer, GoneAsk
+from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
+from actors.jobs.rules.job_rules import BadJob
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused
 from streams.frames import Message

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from actors.model.job_rules import make_job
-from actors.model.topic_settings import TopicSettings
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.rules.topic_settings import TopicSettings
 from streams.connection import Connection
 from streams.job_messages import NewJob, body_of
 from streams.publisher import Publisher

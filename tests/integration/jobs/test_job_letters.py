@@ -7,9 +7,9 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.job_letters import Burial, job_letter, job_of, write_letters
-from actors.job_replay import JobReplay
-from actors.job_store import JobStore, Stored
+from actors.jobs.dead_letters import Burial, job_letter, job_of, write_letters
+from actors.jobs.replay import JobReplay
+from actors.jobs.store import JobStore, Stored
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.errors import Refused

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actors import revenants
-from actors.revenants import Revenants
+from actors.runtime import revenants
+from actors.runtime.revenants import Revenants
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.server import EmbeddedServer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from penstock import job_service
+from penstock.api import job_service
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_service

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from actors.model.job_rules import make_job
-from actors.model.topic_settings import TopicSettings
-from penstock.last_end import LAST_S
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.rules.topic_settings import TopicSettings
+from penstock.node.last_end import LAST_S
 from streams.connection import Connection
 from streams.job_messages import NewJob
 from streams.publisher import Publisher

@@ -11,8 +11,8 @@ from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
-from actors.job_store import BadCursor, Clash, Found, Retry, Settled, Stale, Stored, partition_of
-from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
+from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
+from actors.jobs.store import BadCursor, Clash, Found, Retry, Settled, Stale, Stored, partition_of
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.frames import Message

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from actors.job_worker.job import Bury, Job, Retry
+from actors.jobs.worker.job import Bury, Job, Retry
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import Jobs
 

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actors.job_worker.job import Job
-from actors.job_worker.topic import TopicWorker
+from actors.jobs.worker.job import Job
+from actors.jobs.worker.topic import TopicWorker
 from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer

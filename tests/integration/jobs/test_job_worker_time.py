@@ -9,8 +9,8 @@ import anyio
 import msgspec
 import pytest
 
-from actors.job_store import Clash
-from actors.job_worker.job import Job, JobLost
+from actors.jobs.store import Clash
+from actors.jobs.worker.job import Job, JobLost
 from streams.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, until_gone, working

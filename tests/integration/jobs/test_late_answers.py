@@ -8,8 +8,8 @@ import anyio
 import pytest
 from anyio import fail_after
 
-from actors.job_store import Settled
-from actors.model.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
+from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
+from actors.jobs.store import Settled
 from streams.clock import now_ms
 from streams.errors import OutcomeUnknown
 from streams.server import EmbeddedServer

@@ -14,9 +14,9 @@ import anyio
 import pytest
 from anyio import fail_after
 
-from actors.job_store import Settled
-from actors.job_worker.job import Job
-from actors.model.job_rules import BACKSTOP_MS
+from actors.jobs.rules.job_rules import BACKSTOP_MS
+from actors.jobs.store import Settled
+from actors.jobs.worker.job import Job
 from streams.clock import now_ms
 from streams.connection import connect
 from streams.publisher import Publisher

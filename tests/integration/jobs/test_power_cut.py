@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.revenants import Revenants
+from actors.runtime.revenants import Revenants
 from streams.connection import connect
 from streams.server import EmbeddedServer, embedded_server
 from streams.store_memory import StoreMemory

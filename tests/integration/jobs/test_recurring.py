@@ -13,13 +13,13 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.job_store import JobStore, Stored
-from actors.model.job_answers import Added, NotAdded
-from actors.model.job_rules import make_job
-from actors.model.recurrence import Misfire, Recurring, occurrence_id
-from actors.model.topic_settings import TopicSettings
-from actors.recurring import Found, JobFinder, RecurringJobs, decode_recurring
-from penstock import recurring
+from actors.jobs.recurring import Found, JobFinder, RecurringJobs, decode_recurring
+from actors.jobs.rules.job_answers import Added, NotAdded
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.rules.recurrence import Misfire, Recurring, occurrence_id
+from actors.jobs.rules.topic_settings import TopicSettings
+from actors.jobs.store import JobStore, Stored
+from penstock.admin import recurring
 from penstock.errors import UsageError
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio import fail_after
 
-from actors.job_store import Stored
+from actors.jobs.store import Stored
 from streams.connection import connect
 from streams.errors import Disconnected, OutcomeUnknown
 from streams.job_messages import FirstTry

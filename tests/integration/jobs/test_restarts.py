@@ -8,7 +8,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from actors.job_worker.job import Job
+from actors.jobs.worker.job import Job
 from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer

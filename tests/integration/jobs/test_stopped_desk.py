@@ -12,9 +12,9 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 
 import penstock
-from penstock import calls
-from penstock.client import Client
-from penstock.client_jobs import HeldJob, Jobs
+from penstock.sdk import calls
+from penstock.sdk.client import Client
+from penstock.sdk.client_jobs import HeldJob, Jobs
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.frames import Message

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from actors import submissions
-from actors.model.job_answers import Listed
-from actors.submissions import Refused, Submissions, read_submission
+from actors.jobs import submissions
+from actors.jobs.rules.job_answers import Listed
+from actors.jobs.submissions import Refused, Submissions, read_submission
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.job_messages import NewJob

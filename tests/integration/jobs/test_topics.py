@@ -8,8 +8,8 @@ import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 
-from actors.model.setting_values import BadSetting
-from actors.topics import Topics
+from actors.jobs.topics import Topics
+from actors.runtime.rules.setting_values import BadSetting
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.errors import Disconnected, MalformedSubject, NoStream, StreamError

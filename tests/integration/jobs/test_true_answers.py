@@ -10,11 +10,11 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 
 import penstock
-from actors.model.job_answers import Answer, Reserved
-from actors.model.job_rules import RESERVED_SLACK_MS
-from penstock import calls
-from penstock.client_jobs import new_job
+from actors.jobs.rules.job_answers import Answer, Reserved
+from actors.jobs.rules.job_rules import RESERVED_SLACK_MS
 from penstock.errors import Timeout
+from penstock.sdk import calls
+from penstock.sdk.client_jobs import new_job
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.publisher import Publisher

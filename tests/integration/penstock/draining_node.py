@@ -12,11 +12,11 @@ from functools import partial
 import anyio
 from anyio.abc import TaskStatus
 
-from actors.supervisor import ActorSpec
-from penstock.app import run_node
-from penstock.config import load_config
-from penstock.logs import set_up_logs
-from penstock.node import Node
+from actors.runtime.supervisor import ActorSpec
+from penstock.node.app import run_node
+from penstock.node.config import load_config
+from penstock.node.logs import set_up_logs
+from penstock.node.node import Node
 from streams.puller import Delivery, Puller
 
 IN_HAND = 2

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from penstock.config import Config
-from penstock.doctor import Check, examine
+from penstock.admin.doctor import Check, examine
+from penstock.node.config import Config
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.publisher import Publisher

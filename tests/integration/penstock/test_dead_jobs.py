@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import Raw
 
-from actors.job_letters import Burial, write_letters
-from actors.job_store import JobStore
+from actors.jobs.dead_letters import Burial, write_letters
+from actors.jobs.store import JobStore
+from penstock.admin.dead_letters import Letter
 from penstock.cli.dead import _paced
-from penstock.dead_letters import Letter
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.job_messages import Job
 from streams.log import extent_of, read_log

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from actors.model.ledger import Hole, Ledger, OpenSlice, revised
-from actors.monitor import hole_letter
-from actors.sources import SourceKey
+from actors.fetch.monitor import hole_letter
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
+from actors.fetch.sources import SourceKey
 from streams.log import extent_of, read_log
 from streams.messages import HoleClosed, decode_event, encode
 from tests.support.cli import CommandLine

@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.job_store import JobStore
-from actors.recurring import RecurringJobs
-from actors.release import ReleaseRates
-from actors.topics import Topics
-from penstock.job_doors import open_desk
-from penstock.job_service import JobService
+from actors.jobs.recurring import RecurringJobs
+from actors.jobs.release import ReleaseRates
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from penstock.api.job_service import JobService
+from penstock.node.job_doors import open_desk
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
 from tests.support.docs import DOCS, Page, commands

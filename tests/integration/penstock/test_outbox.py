@@ -15,11 +15,11 @@ from sqlalchemy import Row, create_engine, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from penstock.calls import Asker
-from penstock.client import Client, connect
 from penstock.errors import Unavailable, UsageError
-from penstock.outbox import Outbox
-from penstock.outbox_relay import Moved, relay, relay_once
+from penstock.node.outbox_relay import Moved, relay, relay_once
+from penstock.sdk.calls import Asker
+from penstock.sdk.client import Client, connect
+from penstock.sdk.outbox import Outbox
 from streams.connection import connect as connect_to_server
 from streams.subjects import Namespace
 from tests.support.command import penstock, plain_environment

@@ -13,9 +13,9 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import create_engine
 
 import penstock
-from penstock.client import Client
 from penstock.errors import NotAccepted
-from penstock.outbox import Outbox
+from penstock.sdk.client import Client
+from penstock.sdk.outbox import Outbox
 from streams.connection import Connection, connect
 from streams.frames import Message, publish_frame
 from tests.support.accounts import Users, secured_server

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
-from actors import hole_notices
-from actors.model.ledger import Ledger, Pass, Shortfall
-from actors.sources import SourceKey
+from actors.fetch import hole_notices
+from actors.fetch.rules.ledger import Ledger, Pass, Shortfall
+from actors.fetch.sources import SourceKey
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection

@@ -6,10 +6,10 @@ import anyio
 import msgspec
 import pytest
 
-from actors.membership import NodeRecord
-from actors.model.ledger import Ledger, first_ledger
-from actors.sources import SourceKey, SourceRecord
-from penstock.sources import Added, Wanted, add
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.membership import NodeRecord
+from penstock.admin.sources import Added, Wanted, add
 from streams.clock import now_ms
 from streams.messages import SliceCompleted
 from tests.support.cli import Answer, CommandLine

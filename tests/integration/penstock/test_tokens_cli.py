@@ -1,6 +1,6 @@
 """Tokens of the HTTP gateway by command: made, shown once, changed over, revoked."""
 
-from penstock.gateway.tokens import list_tokens
+from penstock.api.http.tokens import list_tokens
 from tests.support.cli import CommandLine
 
 

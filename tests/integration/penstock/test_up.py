@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.membership import TTL_S
+from actors.runtime.membership import TTL_S
 from streams.connection import Connection, connect
 from streams.credentials import Credentials
 from streams.publisher import Publisher

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from actors.model.ledger import Hole, Ledger, OpenSlice, revised
-from actors.sources import SourceKey
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
+from actors.fetch.sources import SourceKey
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection

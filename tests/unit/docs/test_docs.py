@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import typer.main
 
-from actors.model.batch_record import MomentName
-from actors.model.setting_table import SETTINGS
+from actors.batch.rules.record import MomentName
+from actors.fetch.rules.setting_table import SETTINGS
+from penstock.admin.settings_page import settings_page
 from penstock.cli.root import app
-from penstock.config import Config
-from penstock.settings_page import settings_page
+from penstock.node.config import Config
 from platforms import declared_file
 from platforms.signing import Recipe
 from streams.messages import FetchEvent

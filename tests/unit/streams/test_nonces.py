@@ -2,8 +2,8 @@
 
 import os
 
-from actors.model.job_rules import make_job
-from actors.model.topic_settings import TopicSettings
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.rules.topic_settings import TopicSettings
 from streams.job_messages import NewJob, body_of
 from streams.nonces import fresh_nonce
 

@@ -1,0 +1,72 @@
+"""HTTP to where submitters say: the client of callbacks, which connects to no address within.
+
+The list says which hosts may be named (`check_callback`, at the door and before each call). What a name leads to is
+looked up for each call, and checked then: of an answer of which any address is within, nothing is used. The client
+connects to the addresses that were checked, follows no redirect, and asks no proxy.
+"""
+
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from aiohttp import ThreadedResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from actors.batch.rules.callbacks import Allowed, may_connect, refusal_of
+from actors.runtime.transport import BadUrl, Transport, check_url, open_transport, shown_url
+
+__all__ = ["LONGEST_URL", "BadCallback", "check_addresses", "check_callback", "open_callback_transport"]
+
+LONGEST_URL = 2_000
+CONNECTIONS = 16
+
+
+class BadCallback(ValueError):
+    """A URL that is not called; the message says why and what to do, without the URL's query."""
+
+
+def check_callback(url: str, allowed: Allowed) -> None:
+    """Raise BadCallback for a URL that may not be called."""
+    if len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise BadCallback(f"callback {url[:80]!a}: use up to {LONGEST_URL} printable ASCII characters, no blanks")
+    try:
+        parsed = check_url(url)
+        why = refusal_of(parsed.scheme, parsed.raw_host or "", parsed.port or 0, allowed)
+    except BadUrl as error:
+        raise BadCallback(f"callback: {error}") from error
+    if why:
+        raise BadCallback(f"callback {shown_url(url)[:200]!a}: {why}")
+
+
+def check_addresses(host: str, addresses: Iterable[str], allowed: Allowed) -> None:
+    """Raise OSError if any address that a host leads to may not be connected to."""
+    for address in addresses:
+        if not may_connect(address, allowed):
+            said = f"{host} leads to {address}, which is not public; list its network in callback_hosts"
+            raise PermissionError(errno.EACCES, said)
+
+
+class _CheckedResolver(AbstractResolver):
+    """The system's resolver, without the addresses that may not be called."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self._allowed = allowed
+        self._resolver = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        check_addresses(host, [each["host"] for each in found], self._allowed)
+        return found
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+@asynccontextmanager
+async def open_callback_transport(allowed: Allowed) -> AsyncIterator[Transport]:
+    """Open the client; closed with the block."""
+    async with open_transport(connections=CONNECTIONS, resolver=_CheckedResolver(allowed)) as transport:
+        yield transport

@@ -1,0 +1,196 @@
+"""Batch callbacks: tells what happened to an instance, by an event for everybody and by a call for who asked for one.
+
+In: moments that an instance's record owes (model/batch_moments.py), from whoever tends it; and the bodies of
+jobs of `batch-callbacks`, one for each call. Out: stored events on `events.batch.<moment>.<task>.<instance>`; those
+jobs, handed in on `submit.job`; signed POSTs. State: none; how a call went stands in the instance's record.
+Under redelivery: the event and the job bear the moment's id, and a call that was taken is not made again; one whose end
+nobody recorded is, with the same id.
+When it cannot go on: the queue of jobs tries a call again, ever less often for some hours; then it is given up, which
+is an event, a line in the log, a dead letter that can be replayed, and stands in the record.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.batch.callback_transport import BadCallback, check_callback
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.rules import moments
+from actors.batch.rules.callbacks import Allowed, signature, tenant_secret
+from actors.batch.rules.moments import CallState
+from actors.batch.rules.record import Instance, Moment
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from actors.runtime.secrets import BadReference
+from actors.runtime.transport import PlatformDown, TooMuch, Transport, shown_url
+from platforms.adapter import Request
+from streams.batch_messages import BatchEvent, encode_message
+from streams.clock import Clock
+from streams.errors import Refused
+from streams.job_messages import NewJob, encode_new_job
+from streams.publisher import Outgoing, Publisher
+from streams.subjects import Namespace
+
+log = logging.getLogger(__name__)
+
+__all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "Call", "Caller", "Moments", "NotTaken"]
+
+TOPIC = "batch-callbacks"
+TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
+"""Twelve tries within three hours: longer than a receiver takes to be deployed or mended by day."""
+ATTEMPTS = TRIES.retries + 6
+"""Of the job: a node that dies at a call uses one up; with some to spare the last try is made, and recorded."""
+TIMEOUT_S = 10.0
+TTR_MS = 60_000
+MOST_BYTES = 65_536
+"""Of an answer, of which only the status matters."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A job's body: which moment to tell. Everything else is the record's to say, whoever made the job."""
+
+    instance_id: str
+    name: str
+    pass_no: int
+
+
+class NotTaken(NamedTuple):
+    """Why a call was not taken, and when to try again; None: it is given up."""
+
+    reason: str
+    delay_ms: int | None
+
+
+class Moments:
+    """Tells what instances owe: as events, and as jobs for the callers."""
+
+    def __init__(self, instances: Instances, publisher: Publisher, namespace: Namespace) -> None:
+        self._instances = instances
+        self._publisher = publisher
+        self._namespace = namespace
+
+    async def tell(self, record: Instance) -> None:
+        """Tell what the record owes, and record that. Raises the broker's errors: then it is owed as before."""
+        owed = moments.owed(record)
+        outgoing = [each for moment in owed for each in self._outgoing(record, moment)]
+        for answer in await self._publisher.publish_many(outgoing):
+            if isinstance(answer, Refused):
+                raise answer
+        reach("batch.tell")
+        await self._instances.move(record.instance_id, lambda before: moments.told(before, owed))
+
+    def _outgoing(self, record: Instance, moment: Moment) -> list[Outgoing]:
+        event = moments.event_of(record, moment)
+        found = [outgoing_event(self._namespace, event)]
+        if record.callback:
+            body = msgspec.json.encode(Call(record.instance_id, moment.name, moment.pass_no))
+            job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body), attempts=ATTEMPTS)
+            found.append(
+                Outgoing(self._namespace.subject("submit", "job", TOPIC), encode_new_job(job), f"{event.event_id}.call")
+            )
+        return found
+
+
+def outgoing_event(namespace: Namespace, event: BatchEvent) -> Outgoing:
+    """Return the message that tells an event, stored once within the server's duplicate window."""
+    subject = namespace.event("batch", event.event, event.task, event.instance_id)
+    return Outgoing(subject, encode_message(event), event.event_id)
+
+
+class Caller:
+    """Makes the calls that are due. `secret` is read anew for each."""
+
+    def __init__(
+        self,
+        *,
+        instances: Instances,
+        transport: Transport,
+        allowed: Allowed,
+        secret: Callable[[], str],
+        publisher: Publisher,
+        namespace: Namespace,
+        clock: Clock,
+        chance: Callable[[], float],
+        tries: Backoff = TRIES,
+    ) -> None:
+        self._instances = instances
+        self._transport = transport
+        self._allowed = allowed
+        self._secret = secret
+        self._publisher = publisher
+        self._namespace = namespace
+        self._clock = clock
+        self._chance = chance
+        self._tries = tries
+
+    async def call(self, asked: Call, attempt: int) -> NotTaken | None:
+        """Make a call, if there is still one to make; None: nothing is left to be done. Raises the broker's errors."""
+        try:
+            record = await self._instances.get(asked.instance_id)
+        except UnknownInstance:
+            return None
+        moment = moments.find(record, asked.name, asked.pass_no)
+        if moment is None or moment.state == "taken" or not record.callback:
+            return None
+        facts = fields(instance=record.instance_id, moment=moment.name, tries=attempt)
+        why = await self._post(record, moment)
+        if not why:
+            reach("batch.called")
+            await self._record(record, moment, "taken", attempt)
+            log.info("callback.taken", extra=facts)
+            return None
+        if self._tries.is_last(attempt):
+            await self._record(record, moment, "given_up", attempt, why)
+            await self._tell_given_up(record, moment, why)
+            log.error("callback.given_up", extra=facts)
+            return NotTaken(why, None)
+        await self._record(record, moment, "waiting", attempt, why)
+        return NotTaken(why, next_delay_ms(attempt + 1, self._tries, chance=self._chance()))
+
+    async def _post(self, record: Instance, moment: Moment) -> str:
+        """Post a moment; return why that was not taken, empty if it was."""
+        url, event = record.callback, _for_submitter(moments.event_of(record, moment))
+        body = encode_message(event)
+        try:
+            check_callback(url, self._allowed)
+            secret = tenant_secret(self._secret(), event.tenant)
+            headers = (
+                ("Content-Type", "application/json"),
+                ("Penstock-Event-Id", event.event_id),
+                ("Penstock-Signature", signature(secret, body, self._clock.now_ms() // 1000)),
+            )
+            answer = await self._transport.send(
+                Request("POST", url, headers=headers, body=body), timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES
+            )
+        except (BadCallback, BadReference, PlatformDown, TooMuch) as error:
+            return str(error).replace(shown_url(url), "the callback")  # a path may be a password
+        return (
+            ""
+            if 200 <= answer.status < 300
+            else f"the callback answers {answer.status}; a status from 200 to 299 is needed"
+        )
+
+    async def _record(self, record: Instance, moment: Moment, state: CallState, tries: int, info: str = "") -> None:
+        def move(before: Instance) -> Instance:
+            return moments.called(before, moment, state, tries=tries, info=info)
+
+        try:
+            await self._instances.move(record.instance_id, move)
+        except UnknownInstance:
+            return  # its time was over meanwhile
+
+    async def _tell_given_up(self, record: Instance, moment: Moment, why: str) -> None:
+        event = moments.event_of(record, moment)
+        told = replace(event, event_id=f"{event.event_id}.given_up", event="callback_given_up", reason=why)
+        message = outgoing_event(self._namespace, told)
+        await self._publisher.publish(message.subject, message.payload, message_id=message.message_id)
+
+
+def _for_submitter(event: BatchEvent) -> BatchEvent:
+    """Return the event with the instance's id as its tenant knows it: the gateway puts the tenant before it."""
+    prefix = f"{event.tenant}--"
+    return replace(event, instance_id=event.instance_id.removeprefix(prefix)) if event.tenant else event

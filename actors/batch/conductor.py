@@ -1,0 +1,328 @@
+"""Conductor: takes instances from one state to the next, and lets their work out at a bounded pace.
+
+In: a look at an instance when its record changed, when an executor said that something is done, or when time alone
+makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record; what it owes
+to those outside, by what the node hands us. State: none of its own; the record and the log of results are the state,
+and what was offered when is a cache that spares repeats.
+Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too,
+all of them in one look. While that goes from one node to another each may count without the other's last starts: for a
+moment twice as many may be at work as the task allows.
+Under redelivery: two that both believe they tend an instance meet at compare-and-set; a pointer's subject must not
+exist, so offering twice is refused; a result counts at the place in the log at which it stands.
+When it cannot go on: an instance that fails is looked at again later, alone; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.items import BatchItems
+from actors.batch.offers import REOFFER_MS, Offers
+from actors.batch.rules import moves
+from actors.batch.rules.admission import admit, starts, window
+from actors.batch.rules.moments import owed
+from actors.batch.rules.moves import Ended
+from actors.batch.rules.record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
+from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
+from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
+from actors.batch.versions import is_too_new
+from actors.runtime.actor import FATAL
+from actors.runtime.agenda import Agenda
+from actors.runtime.logs import fields
+from actors.runtime.membership import Members
+from actors.runtime.rules.placement import owner
+from streams.batch_messages import ChunkResult
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import MalformedMessage, StreamError
+from streams.files import Files
+from streams.log import purge_subject
+from streams.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+__all__ = ["ROLE", "Conductor"]
+
+ROLE = "conductor"
+WINDOW = 64
+"""Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
+of another instance do not stand behind a long row. At a rate they are fewer."""
+LOOK_MS = 1_000
+"""A look at an instance at work that nothing else asked for: news may be lost."""
+AT_ONCE = 32
+WAITING_OF = "*"
+"""Before a task: all of its waiting instances, as one thing to look at. No id begins so."""
+COUNTED = 256
+"""Results that are counted by one change of the record."""
+TRY_AGAIN_MS = 1_000
+DAY_MS = 86_400_000
+
+
+class Conductor:
+    """One node's conductor."""
+
+    def __init__(
+        self,
+        *,
+        connection: Connection,
+        publisher: Publisher,
+        members: Members,
+        instances: Instances,
+        tasks: Tasks,
+        items: BatchItems,
+        files: Files,
+        beats: Bucket[bytes],
+        clock: Clock,
+        chance: Callable[[], float],
+        tell: Callable[[Instance], Awaitable[None]],
+    ) -> None:
+        self._connection = connection
+        self._members = members
+        self._instances = instances
+        self._tasks = tasks
+        self._items = items
+        self._files = files
+        self._beats = beats
+        self._clock = clock
+        self._chance = chance
+        self._tell_moments = tell
+        self._agenda: Agenda[str] = Agenda(clock)
+        self._offers = Offers(publisher, members, connection.namespace, clock)
+        self._last_starts_ms: dict[str, int] = {}
+        self._failures: dict[str, str] = {}
+        self._cancelled: dict[str, int] = {}
+        instances.on_change(self.look_soon)
+        tasks.on_change(lambda _task: self._look_at_all())
+        members.on_change(self._look_at_all)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Tend instances for ever."""
+        namespace = self._connection.namespace
+        self._agenda.clear()
+        self._look_at_all()
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+        news = await self._connection.subscribe(
+            namespace.pattern("batch", "news", "*"), lambda message: self.look_soon(message.subject.rpartition(".")[2])
+        )
+        task_status.started()
+        try:
+            async with anyio.create_task_group() as looks:
+                while True:
+                    instance_id = await self._agenda.next()
+                    await limiter.acquire_on_behalf_of(instance_id)
+                    looks.start_soon(self._look, instance_id, limiter)
+        finally:
+            await news.unsubscribe()
+
+    def look_soon(self, instance_id: str) -> None:
+        """Look at an instance as soon as the look under way is over, if it is ours to tend; and at those of its task
+        that wait, if it is one of them or may have left its place to one."""
+        record = self._instances.seen(instance_id)
+        if record is None:
+            self._offers.forget(instance_id)
+            return
+        if self._tends(instance_id):
+            self._agenda.put(instance_id, 0)
+        if (record.state in ("pending", *FINAL) or record.is_paused) and self._tends(record.task):
+            self._agenda.put(f"{WAITING_OF}{record.task}", 0)
+
+    def _look_at_all(self) -> None:
+        for record in self._instances.known():
+            self.look_soon(record.instance_id)
+
+    def _tends(self, key: str) -> bool:
+        live = self._members.live()
+        return owner(key, [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
+
+    async def _look(self, instance_id: str, limiter: anyio.CapacityLimiter) -> None:
+        due_ms: int | None = None
+        try:
+            is_task = instance_id.startswith(WAITING_OF)
+            due_ms = await (self._admit(instance_id[len(WAITING_OF) :]) if is_task else self._tend(instance_id))
+            self._failures.pop(instance_id, None)
+        except FATAL:
+            raise
+        except (UnknownInstance, UnknownTask) as error:
+            self._tell(instance_id, error)
+        except Exception as error:  # one instance's trouble, foreseen or not, must not stop the others
+            due_ms = self._clock.now_ms() + TRY_AGAIN_MS
+            self._tell(instance_id, error)
+        finally:
+            limiter.release_on_behalf_of(instance_id)
+            self._agenda.done(instance_id, due_ms)
+
+    def _tell(self, instance_id: str, error: Exception) -> None:
+        """Log a failure once, not at every look."""
+        if self._failures.get(instance_id) != str(error):
+            self._failures[instance_id] = str(error)
+            trace = None if isinstance(error, StreamError | UnknownTask | UnknownInstance) else error
+            facts = fields(instance=instance_id, error=str(error))
+            log.warning("conductor.look_failed", exc_info=trace, extra=facts)
+
+    # ---- one look
+
+    async def _tend(self, instance_id: str) -> int | None:
+        """Do what the instance's state asks for; return when to look again."""
+        record = self._instances.seen(instance_id)
+        if record is None:
+            self._offers.forget(instance_id)
+            return None
+        is_told = await self._tell_owed(record)
+        task = self._tasks.of_any(record.task)
+        if record.state in FINAL:
+            self._offers.forget(instance_id)
+            until_ms = await self._keep_or_drop(record, task)
+            return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
+        if record.state == "pending" and not record.is_cancelling:
+            return None if is_told else self._clock.now_ms() + TRY_AGAIN_MS
+        results = [pair async for pair in self._results(record)]
+        record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
+        if record.state in FINAL:
+            log.info("instance.ended", extra=fields(instance=instance_id, task=record.task, state=record.state))
+            return self._clock.now_ms()
+        if record.is_cancelling:
+            await self._answer_for_nobody(record, task)
+        elif record.state in ("splitting", "reducing"):
+            record = await self._keep_step(record)
+        await self._offers.offer(record)
+        is_more = len(results) == COUNTED
+        return self._clock.now_ms() + (0 if is_more else LOOK_MS)
+
+    async def _tell_owed(self, record: Instance) -> bool:
+        """Tell what the record owes; False if that did not go, which holds up nothing else of the instance."""
+        if not owed(record):
+            return True
+        try:
+            await self._tell_moments(record)
+        except FATAL:
+            raise
+        except StreamError as error:
+            self._tell(record.instance_id, error)
+            return False
+        return True
+
+    async def _admit(self, name: str) -> int | None:
+        """Let waiting instances of a task begin, and return when to look again. One node does it for all of a task, in
+        one look at a time, so that its limits hold; what needs newer code than there is holds no place."""
+        task, now_ms = self._tasks.current(name), self._clock.now_ms()
+        unfinished = self._instances.unfinished(name)
+        if not self._tends(name) or all(each.state != "pending" for each in unfinished):
+            return None
+        counted = (each for each in unfinished if each.state == "pending" or not is_too_new(self._members, each))
+        may_begin = admit(counted, task.limits.main_concurrency)
+        most, next_ms = len(may_begin), now_ms
+        if task.limits.main_rate:
+            last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
+            most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
+        if may_begin[:most]:
+            self._last_starts_ms[name] = now_ms  # before the watch tells it
+        for each in may_begin[:most]:
+            try:
+                await self._instances.move(each, lambda record: moves.start(record, now_ms))
+            except (UnknownInstance, MalformedMessage) as error:  # the watch tells it, too
+                self._tell(each, error)
+        return min(next_ms, now_ms + LOOK_MS) if len(may_begin) > most else now_ms + LOOK_MS
+
+    async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
+        count = 0
+        if record.open:
+            async for seq, result in self._items.results_after(record.instance_id, record.counted_seq):
+                yield seq, result
+                count += 1
+                if count == COUNTED:
+                    return
+
+    def _next(self, record: Instance, task: TaskRecord, results: list[tuple[int, ChunkResult]]) -> Instance:
+        """Count what is new, let out what may run, and go on to the next state if it is time."""
+        now_ms = self._clock.now_ms()
+        ended = [_ended(seq, result) for seq, result in results]
+        upto = results[-1][0] if results else record.counted_seq
+        counted = moves.count(record, ended, task.retries, now_ms, chance=self._chance(), upto_seq=upto)
+        return moves.release(moves.end_running(counted, task.most_failures, now_ms), self._window(counted, task))
+
+    def _window(self, record: Instance, task: TaskRecord) -> int:
+        """Return how many chunks of an instance may be out at a time."""
+        rate, made = task.limits.item_rate, made_so_far(record)
+        if not rate or made is None:
+            return WINDOW
+        workers = sum(task.task in node.tasks for node in self._members.live().values())
+        unfinished = self._instances.unfinished(task.task)
+        sharing = sum(each.state != "pending" and not each.is_paused for each in unfinished)
+        return window(rate, made.items / max(1, made.chunks), workers=workers, sharing=sharing, most=WINDOW)
+
+    async def _keep_step(self, record: Instance) -> Instance:
+        """Offer a split or a reduce anew, if whoever had it is silent."""
+        now_ms, fence = self._clock.now_ms(), record.step_fence
+        if record.begun_fence != fence or now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
+            return record
+        if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
+            return record
+        log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
+        return await self._instances.move(
+            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
+        )
+
+    async def _answer_for_nobody(self, record: Instance, task: TaskRecord) -> None:
+        """End the chunks of a cancelled instance that no executor has answered for: nobody may serve its task any more.
+        Whoever still runs one finds that its result comes second; of what may not run twice he begins no more items,
+        and how those ended that were begun nobody knows."""
+        for each in record.open:
+            if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
+                return
+            chunk = await self._items.chunk(record, each.chunk)
+            earlier = await self._items.rounds(record, each.chunk, each.round)
+            if chunk is None or earlier is None:
+                result = gone(each.chunk, each.round, self._members.name)
+            else:
+                indexes = items_to_run(chunk, earlier, each.round, record.redo)
+                begun = [] if task.is_idempotent else await self._closed(record, each, indexes)
+                ends = cancelled(indexes, begun)
+                result = result_of(chunk, each.chunk, each.round, ends, earlier, self._members.name)
+            await self._items.add_result(record.instance_id, result)
+
+    async def _closed(self, record: Instance, each: OpenChunk, indexes: Sequence[int]) -> list[int]:
+        """Return the indexes of a round that were begun; whoever runs it begins no others from now on."""
+        place = record.instance_id, each.chunk, each.round
+        begun, seq = await self._items.begun(*place, if_unreadable=indexes)
+        await self._items.begin(*place, begun, expected_seq=seq)
+        return begun
+
+    def _cancelled_since(self, record: Instance) -> int:
+        """Return since when this node has known that the instance is cancelled."""
+        return self._cancelled.setdefault(record.instance_id, self._clock.now_ms())
+
+    async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
+        """Remove everything of an instance whose time is over; return when that is."""
+        self._cancelled.pop(record.instance_id, None)
+        until_ms = record.ended_ms + task.keep_days * DAY_MS
+        if self._clock.now_ms() >= until_ms:
+            await self._items.drop(record.instance_id)
+            namespace = self._connection.namespace
+            work = namespace.pattern("work", "batch", record.task, "*", record.instance_id, "*")
+            await purge_subject(self._connection, namespace.stream("WORK"), work)
+            async for info in self._files.all():
+                if info.name.startswith(f"{record.instance_id}/"):
+                    await self._files.delete(info.name)
+            await self._instances.remove(record.instance_id)
+            log.info("instance.dropped", extra=fields(instance=record.instance_id, task=record.task))
+        return until_ms
+
+
+def _ended(seq: int, result: ChunkResult) -> Ended:
+    return Ended(
+        seq=seq,
+        chunk=result.chunk,
+        round=result.round,
+        counts=result.counts,
+        again=result.again,
+        redone=result.redone,
+        reasons=result.reasons,
+        left=result.left,
+        is_gone=result.is_gone,
+    )

@@ -1,0 +1,386 @@
+"""What every door to batches calls: submit, look, steer, and fetch the result. Holds no state of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.batch.callback_transport import BadCallback, check_callback
+from actors.batch.instances import InstanceExists, Instances
+from actors.batch.items import BatchItems
+from actors.batch.rules import moves
+from actors.batch.rules.callbacks import Allowed
+from actors.batch.rules.encodings import known_encoding, unknown_encoding
+from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
+from actors.batch.rules.refusals import BatchRefused
+from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
+from actors.batch.uploads import FRESH_MS
+from actors.batch.views import (
+    UPLOAD_BYTES,
+    Beat,
+    ItemPage,
+    ItemView,
+    SheetInput,
+    View,
+    Wanted,
+    find_file,
+    is_upload_of,
+    result_file,
+    sheet_of,
+    upload_name,
+)
+from actors.runtime.transport import shown_url
+from streams.batch_messages import LOST, Chunk, ChunkResult, last_outcomes, lost_parts
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.files import FileInfo, Files
+from streams.subjects import check_token
+
+__all__ = ["BatchDesk"]
+
+INPUT_BYTES = 64 * 1024
+"""Of an input that is given as JSON: it stands in the instance's record, which is written at every step."""
+LONGEST_NAME = 255
+NO_CALLBACK = "none"
+"""In place of a URL: nobody is called, whatever the task says."""
+MOST_ITEMS = 1_000
+MOST_REDONE = 1_000
+MOST_SHOWN = 1_000
+SCANNED = 16
+"""Chunks that one page of items looks through at most, so that a page of rare failures stays quick."""
+PAGE_BYTES = 512 * 1024
+"""Of a page of items: it fits into one message, with room for what JSON needs beside them."""
+ROOM_EACH = 100
+
+
+class BatchDesk:
+    """One desk; `waits_for` tells whom an instance waits for, `callbacks` whom its submitters may have called. Raises
+    UnknownTask, UnknownInstance, InstanceExists, BatchRefused,
+    MalformedSubject, FileTooLarge, and the broker's errors."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        instances: Instances,
+        items: BatchItems,
+        files: Files,
+        beats: Bucket[bytes],
+        clock: Clock,
+        waits_for: Callable[[Instance], str] = lambda _record: "",
+        callbacks: Allowed | None = None,
+        admit: Callable[[str], None] = lambda _subject: None,
+    ) -> None:
+        self._tasks = tasks
+        self._instances = instances
+        self._items = items
+        self._files = files
+        self._beats = beats
+        self._clock = clock
+        self._waits_for = waits_for
+        self._callbacks = callbacks or Allowed()
+        self._admit = admit
+
+    async def submit(
+        self,
+        task: str,
+        given: Any = None,
+        *,
+        instance_id: str = "",
+        upload: AsyncIterable[bytes] | None = None,
+        file: str = "",
+        name: str = "",
+        sheet: str = "",
+        encoding: str = "",
+        tenant: str = "",
+        priority: int = 0,
+        weight: int = 1,
+        callback: str = "",
+    ) -> View:
+        """Make an instance of a task, of `given` (any JSON value) or of a file with `given` as its params: `upload`, or
+        `file`, which somebody put into the object store under a name that `upload_name` made. `name`: what its sender
+        calls it; `sheet`, `encoding`: as `read_sheet` takes them. `callback`: the URL that is told of its first failure
+        and its end, `none` for nobody, else the task's. The same again under an id of the caller's own is one instance,
+        which stays as it was made first."""
+        self._admit("batches")
+        callback = self._checked_callback(callback or self._tasks.current(task).callback)
+        chosen = check_token("instance", instance_id or secrets.token_hex(8))
+        if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
+            raise BatchRefused(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
+        asked = _input_of(given)
+        if tenant:
+            check_token("tenant", tenant)
+        _check_name("name", name)
+        _check_name("sheet", sheet)
+        encoding = _checked_encoding(encoding)
+        if upload is not None:
+            file = upload_name(chosen)
+            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=name)
+        if file:
+            asked = await self._sheet_input(chosen, file, name=name, sheet=sheet, encoding=encoding, params=asked)
+        record = Instance(
+            instance_id=chosen,
+            task=task,
+            created_ms=self._clock.now_ms(),
+            input=asked,
+            tenant=tenant,
+            priority=priority,
+            weight=weight,
+            callback=callback,
+        )
+        return self._view(await self._create(record))
+
+    def _checked_callback(self, url: str) -> str:
+        if url in ("", NO_CALLBACK):
+            return ""
+        try:
+            check_callback(url, self._callbacks)
+        except BadCallback as error:
+            raise BatchRefused(str(error), code="bad", field="callback") from error
+        return url
+
+    async def _sheet_input(self, instance_id: str, file: str, *, params: Raw, **named: str) -> Raw:
+        info = await self._files.info(file) if is_upload_of(instance_id, file) else None
+        if info is None:
+            raise BatchRefused(
+                f"file {file[:80]!a}: not in the object store; put it there as {instance_id}/upload-…, then submit it"
+            )
+        await self._check_fresh(instance_id, file)
+        given = SheetInput(file=file, params=params, digest=info.digest, **named)
+        return Raw(msgspec.json.encode(given))
+
+    async def _check_fresh(self, instance_id: str, file: str) -> None:
+        """Refuse a file that may be removed before its instance is made. One that has its instance stays."""
+        stored_ms = await self._files.stored_ms(file)
+        if stored_ms is not None and stored_ms >= self._clock.now_ms() - FRESH_MS:
+            return
+        if self._instances.seen(instance_id) is None:
+            raise BatchRefused(
+                f"file {file[:80]!a}: it lies there for more than {FRESH_MS // 3_600_000} hours; send it again"
+            )
+
+    async def _create(self, record: Instance) -> Instance:
+        """Store the record. Of two that say the same, with the same bytes in their files, the first stands; the other
+        one's file goes."""
+        try:
+            return await self._instances.create(record)
+        except InstanceExists as taken:
+            first, ours = (sheet_of(each.instance_id, each.input) for each in (taken.first, record))
+            if ours is not None and (first is None or first.file != ours.file):
+                await self._files.delete(ours.file)
+            is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
+            if not is_same_task or first is None or ours is None or replace(first, file=ours.file) != ours:
+                raise
+            return taken.first
+
+    async def show(self, instance_id: str) -> View:
+        """Return an instance as it is now."""
+        record = await self._instances.get(check_token("instance", instance_id))
+        return self._view(record, await self._beat(record))
+
+    async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
+        """Return instances, the newest first."""
+        _check_most(most, MOST_SHOWN)
+        found = sorted(self._instances.known(), key=lambda record: -record.created_ms)
+        views = (self._view(record) for record in found if not task or record.task == task)
+        wanted = (view for view in views if (not state or view.state == state) and tenant in (None, view.tenant))
+        return [view for view, _ in zip(wanted, range(most), strict=False)]
+
+    async def items(
+        self,
+        instance_id: str,
+        *,
+        status: Wanted = "all",
+        cursor: str = "",
+        most: int = 100,
+        most_bytes: int = PAGE_BYTES,
+    ) -> ItemPage:
+        """Return a page of an instance's items in their order, those that stand as wanted. A page may hold less than
+        `most`, none even, and still not be the last."""
+        _check_most(most, MOST_ITEMS)
+        record = await self._instances.get(check_token("instance", instance_id))
+        first, skip = _read_cursor(cursor)
+        found: list[ItemView] = []
+        made = made_so_far(record)
+        chunks = made.chunks if made is not None else 0
+        size = 0
+        for number in range(first, min(first + SCANNED, chunks)):
+            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, number)]):
+                if (number, at) < (first, skip) or (status != "all" and view.status != status):
+                    continue
+                if found and size + own > most_bytes:
+                    return ItemPage(found, f"{number}.{at}")
+                found.append(view)
+                size += own
+                if len(found) == most:
+                    return ItemPage(found, f"{number}.{at + 1}")
+        after = first + SCANNED
+        return ItemPage(found, f"{after}.0" if after < chunks else "")
+
+    async def pause(self, instance_id: str) -> View:
+        """Start nothing more of it; what runs, ends."""
+        return self._view(await self._instances.move(check_token("instance", instance_id), moves.pause))
+
+    async def resume(self, instance_id: str) -> View:
+        """Go on with it."""
+        return self._view(await self._instances.move(check_token("instance", instance_id), moves.resume))
+
+    async def cancel(self, instance_id: str) -> View:
+        """End it: what runs ends, the rest is cancelled."""
+        now_ms = self._clock.now_ms()
+        move = await self._instances.move(
+            check_token("instance", instance_id), lambda record: moves.cancel(record, now_ms)
+        )
+        return self._view(move)
+
+    async def retry(self, instance_id: str, items: Sequence[int] = ()) -> View:
+        """Run what failed or was cancelled again, or only these items, and make the result anew."""
+        before = await self._instances.get(check_token("instance", instance_id))
+        if before.state not in FINAL:
+            reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
+            raise BatchRefused(reason, code="state")
+        _check_items(before, items)
+        after = await self._instances.move(instance_id, lambda record: moves.retry(record, items))
+        if after.state == before.state:
+            reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
+            raise BatchRefused(reason, code="state")
+        return self._view(after)
+
+    async def result(self, instance_id: str, name: str = "") -> tuple[FileInfo, AsyncIterator[bytes]]:
+        """Return a file of the result, its first one without a name, and its bytes."""
+        view = await self.show(instance_id)
+        chosen = result_file(view, name)
+        info = await find_file(self._files, view, chosen)
+        if info is None:
+            raise BatchRefused(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
+        return info, self._files.read(info)
+
+    def tasks(self) -> list[TaskRecord]:
+        """Return all tasks."""
+        return [self._tasks.current(task) for task in self._tasks.known()]
+
+    async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
+        """Change some of a task's limits, None takes one back to what the code says. They outlive a restart of the
+        application."""
+        self._tasks.current(task)
+        return await self._tasks.limit(task, lambda record: _changed(record, changes))
+
+    # ---- views
+
+    def _view(self, record: Instance, beat: Beat | None = None) -> View:
+        return View(
+            instance_id=record.instance_id,
+            task=record.task,
+            state=shown_state(record),
+            items=known_items(record),
+            counts=record.counts,
+            created_ms=record.created_ms,
+            started_ms=record.started_ms,
+            ended_ms=record.ended_ms,
+            tenant=record.tenant,
+            priority=record.priority,
+            passes=record.passes,
+            reason=record.reason,
+            reasons=record.reasons,
+            step=beat,
+            waits=self._waits_for(record),
+            result=msgspec.json.decode(record.result),
+            files_at=files_at(record.instance_id, record.result_fence),
+            callback=shown_url(record.callback) if record.callback else "",
+            calls=record.moments if record.callback else (),
+        )
+
+    async def _beat(self, record: Instance) -> Beat | None:
+        if record.state not in ("splitting", "reducing"):
+            return None
+        entry = await self._beats.get(beat_key(record))
+        return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
+
+    async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemView, int]]:
+        """Yield a chunk's items, each with its size in bytes; of some that are gone, at the first of them."""
+        chunk = await self._items.chunk(record, number)
+        if chunk is not None:
+            results = (await self._items.results(record.instance_id, [number]))[number]
+            for pair in _views(chunk, results, is_lost=record.gone > 0 and record.state in FINAL):
+                yield pair
+        else:
+            indexes, results = await self._items.lost(record, number)
+            for part in lost_parts(indexes.start, indexes.stop):
+                for pair in _views(part, results, is_lost=True):
+                    yield pair
+
+
+def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> Iterator[tuple[ItemView, int]]:
+    decode = msgspec.json.decode
+    for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
+        size = len(bytes(item)) + ROOM_EACH
+        if end is not None and end.status != "again":
+            view = ItemView(chunk.first + at, decode(item), end.status, decode(end.info))
+            yield view, size + len(bytes(end.info))
+        elif is_lost:
+            yield ItemView(chunk.first + at, decode(item), "failed", LOST), size
+        else:
+            yield ItemView(chunk.first + at, decode(item), None), size
+
+
+def _input_of(given: Any) -> Raw:
+    try:
+        asked = given if isinstance(given, Raw) else Raw(msgspec.json.encode(given))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BatchRefused(f"input: cannot be written as JSON: {error}") from error
+    if len(bytes(asked)) > INPUT_BYTES:
+        raise BatchRefused(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
+    return Raw(bytes(asked) or b"null")
+
+
+def _checked_encoding(name: str) -> str:
+    known = known_encoding(name)
+    if known is None:
+        raise BatchRefused(unknown_encoding(name))
+    return known
+
+
+def _check_name(field: str, name: str) -> None:
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise BatchRefused(f"{field} {name[:80]!a}: use up to {LONGEST_NAME} printable characters")
+
+
+def _check_most(most: int, largest: int) -> None:
+    if not 1 <= most <= largest:
+        raise BatchRefused(f"most {most}: use 1 to {largest}")
+
+
+def _check_items(record: Instance, items: Sequence[int]) -> None:
+    count = known_items(record) or 0
+    if len(items) > MOST_REDONE:
+        raise BatchRefused(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")
+    for index in items:
+        if not 0 <= index < count:
+            raise BatchRefused(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
+
+
+def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
+    kept = [name for name in TaskLimits.__struct_fields__ if changes.get(name, 0) is not None]
+    values = {name: getattr(record.limits, name) for name in kept}
+    asked = {name: value for name, value in changes.items() if value is not None}
+    declared = msgspec.to_builtins(record.declared or TaskLimits())
+    try:
+        return msgspec.convert({**declared, **values, **asked}, TaskLimits)
+    except msgspec.ValidationError as error:
+        known = ", ".join(TaskLimits.__struct_fields__)
+        raise BatchRefused(f"limits: {error}; there are {known}") from error
+
+
+def _read_cursor(cursor: str) -> tuple[int, int]:
+    first, dot, second = cursor.partition(".")
+    if not cursor:
+        return 0, 0
+    digits = first + second
+    if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
+        raise BatchRefused(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
+    return int(first), int(second)

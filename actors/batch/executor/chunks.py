@@ -1,0 +1,173 @@
+"""Runs rounds of chunks: the items that a round has to run, as the task's limits let them go, and its one result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from weakref import WeakValueDictionary
+
+import anyio
+from msgspec import Raw
+
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.lanes import Gate, ItemRates, TaskGate
+from actors.batch.executor.patience import patiently
+from actors.batch.executor.rounds import Round, run_items
+from actors.batch.executor.singly import run_marked, run_suspected
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, is_over
+from actors.batch.rules.rounds import (
+    attempts_of,
+    cancelled,
+    gone,
+    items_to_run,
+    may_leave,
+    result_of,
+    shortened,
+)
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
+from streams.errors import TooLarge
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Chunks", "NothingBegan"]
+
+
+TRUSTED = 5
+"""Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down. What
+stopping nodes give back counts, too, and item by item a list is slow: so not sooner."""
+
+
+class NothingBegan(Exception):
+    """Nothing of the work began before the node was told to stop, or others were to do it: it is anybody's."""
+
+
+class Chunks:
+    """The chunks of one process. `node` names it in results. `at_once(task)`: items of a task that may be at work here
+    at the same time, None: any number. Where it is none, others have them all, and what has not begun is theirs."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        instances: Instances,
+        items: BatchItems,
+        rates: ItemRates,
+        at_once: Callable[[str], int | None],
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._instances = instances
+        self._items = items
+        self._rates = rates
+        self._at_once = at_once
+        self._turns: dict[str, anyio.Lock] = {}
+        self._rounds: WeakValueDictionary[tuple[str, int, int], anyio.Lock] = WeakValueDictionary()
+        self._alone = anyio.Lock()
+        self._stop = stop
+
+    async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, deliveries: int) -> None:
+        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, with this one. One that comes
+        again while it is at work here, since the link was away, waits for its end. Raises NothingBegan, and the
+        broker's errors."""
+        place = record.instance_id, pointer.chunk, pointer.round
+        async with self._rounds.setdefault(place, anyio.Lock()):
+            await self._run_round(handler, record, pointer, is_suspected=deliveries > TRUSTED)
+
+    async def _run_round(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, is_suspected: bool) -> None:
+        chunk = await self._items.chunk(record, pointer.chunk)
+        earlier = await self._items.rounds(record, pointer.chunk, pointer.round)
+        if earlier is not None and any(each.round == pointer.round for each in earlier):
+            return
+        if chunk is None or earlier is None:
+            log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
+            result = gone(pointer.chunk, pointer.round, self._node)
+        else:
+            result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
+        reach("batch.map")
+        await self._store(record, result)
+        reach("batch.result")
+
+    async def _store(self, record: Instance, result: ChunkResult) -> None:
+        """Store a result; of what is too large for a message the longest that its items told are left out."""
+        while True:
+            try:
+                await patiently(partial(self._items.add_result, record.instance_id, result))
+            except TooLarge:
+                shorter = shortened(result)
+                if shorter is None:
+                    raise
+                result = shorter
+            else:
+                return
+
+    async def _result(
+        self,
+        handler: TaskHandler,
+        record: Instance,
+        pointer: Pointer,
+        chunk: Chunk,
+        earlier: Sequence[ChunkResult],
+        *,
+        is_suspected: bool,
+    ) -> ChunkResult:
+        """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
+        begun; raises NothingBegan if that is all."""
+        indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
+        outcomes: list[Outcome] = []
+        is_once = not handler.record.is_idempotent
+        is_cancelled = partial(self._is_cancelled, record)
+        if is_once or not record.is_cancelling:  # what may not run twice may have begun
+            attempts = attempts_of(indexes, earlier, pointer.round)
+            turn = Round(record.instance_id, attempts, most=handler.record.attempts, is_once=is_once)
+            items = [(index, chunk.items[index - chunk.first]) for index in indexes]
+            gate = TaskGate(self._rates, handler.record.task, partial(self._is_over, record), self._stop)
+            outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
+        ran = {outcome.index for outcome in outcomes}
+        left = [index for index in indexes if index not in ran]
+        if is_cancelled():
+            outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
+        elif left and (not outcomes or not may_leave(pointer.round)):
+            raise NothingBegan
+        return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
+
+    async def _run(
+        self,
+        handler: TaskHandler,
+        turn: Round,
+        pointer: Pointer,
+        items: Sequence[tuple[int, Raw]],
+        gate: Gate,
+        *,
+        is_suspected: bool,
+    ) -> list[Outcome]:
+        """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
+        work in this process meanwhile."""
+        most = self._at_once(handler.record.task)
+        turns = self._turns.setdefault(handler.record.task, anyio.Lock())
+        outcomes: list[Outcome] = []
+        if not handler.record.is_idempotent:
+            async with turns if most == 1 else nullcontext():
+                return await run_marked(handler, turn, pointer, items, self._items, gate)
+        if is_suspected:
+            async with self._alone, turns if most is not None else nullcontext():
+                return await run_suspected(handler, turn, pointer, items, self._items, gate)
+        if most is None:
+            return await run_items(handler, turn, items, gate)
+        while items:
+            async with turns:
+                most = self._at_once(handler.record.task) or 1
+                outcomes += await run_items(handler, turn, items[:most], gate)
+            items = items[most:]
+        return outcomes
+
+    def _is_over(self, record: Instance) -> bool:
+        return self._at_once(record.task) == 0 or self._is_cancelled(record)
+
+    def _is_cancelled(self, record: Instance) -> bool:
+        return record.is_cancelling or is_over(self._instances.seen(record.instance_id), record)

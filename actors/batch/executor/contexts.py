@@ -1,0 +1,283 @@
+"""What the user's own code is given: to commit items, to look at one, to read how all of them ended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from actors.batch.items import BatchItems
+from actors.batch.rules.record import Instance, Seal, files_at, is_step_over, made_so_far
+from actors.runtime.rules.texts import printable
+from streams.batch_messages import (
+    CHUNK_BYTES,
+    LOST,
+    NOTHING,
+    Chunk,
+    ChunkResult,
+    Counts,
+    Outcome,
+    Status,
+    last_outcomes,
+    lost_parts,
+)
+from streams.files import Files
+
+__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json", "said"]
+
+BUFFERED = 8
+"""Chunks that are put together before they are stored: one wait for eight messages."""
+AT_ONCE = 8
+T = TypeVar("T")
+
+
+class NotJson(ValueError):
+    """What the user's code gave cannot be written as JSON."""
+
+
+def as_json(value: object, what: str) -> Raw:
+    """Return a value's JSON. Raises NotJson, naming `what` was given."""
+    if isinstance(value, Raw):
+        return value
+    try:
+        return Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotJson(
+            f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
+        ) from error
+
+
+def said(error: object) -> str:
+    """Return what an error says, as text that can be stored: the code it comes from may give half a character, or fail
+    to say anything."""
+    try:
+        text = str(error)
+    except BaseException:  # of the user's code
+        text = "it cannot be told"
+    return printable(text)
+
+
+class NotTheSame(ValueError):
+    """A streaming split that was begun again gave other items than before."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__(
+            f"begun again, it did not give the same first {items} items, which may have run; give them in a fixed order"
+        )
+
+
+class _Step:
+    """What a split and a reduce have in common."""
+
+    def __init__(self, record: Instance, files: Files, latest: Callable[[], Instance | None]) -> None:
+        self.instance_id = record.instance_id
+        self.task = record.task
+        self.files = files
+        self.done: int = 0
+        self.total: int | None = None
+        self._record = record
+        self._latest = latest
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled the instance; what is written from then on counts no more."""
+        return is_step_over(self._latest(), self._record)
+
+    @property
+    def input(self) -> Any:
+        """What the instance was submitted with, as plain values."""
+        return msgspec.json.decode(self._record.input)
+
+    def read_input(self, type_: type[T]) -> T:
+        """Return the input as `type_`. Raises msgspec.ValidationError."""
+        return msgspec.json.decode(self._record.input, type=type_)
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Tell people how far this step is; cheap, call it as often as you like."""
+        self.done, self.total = done, total
+
+
+class SplitContext(_Step):
+    """For a split: `commit` items, as many as there are, in an order that a repeat gives again."""
+
+    def __init__(
+        self,
+        record: Instance,
+        files: Files,
+        latest: Callable[[], Instance | None],
+        items: BatchItems,
+        *,
+        chunk_items: int,
+        version: str = "",
+    ) -> None:
+        super().__init__(record, files, latest)
+        self._items = items
+        self._chunk_items = chunk_items
+        self._version = version
+        self._behind = made_so_far(record)
+        self._open: list[Raw] = []
+        self._open_bytes = 0
+        self._full: list[Chunk] = []
+        self._chunks = self._behind.chunks if self._behind is not None else 0
+        self._count = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._storing = anyio.Lock()
+
+    async def commit(self, *items: object) -> None:
+        """Add items, each any JSON value or struct. They are stored some thousand at a time; nothing runs before the
+        split has ended, unless it streams. What a streaming split had made before it was begun again stands: it is only
+        checked that it comes again. Raises NotJson, NotTheSame, and the broker's errors, after which the split is begun
+        again."""
+        for item in items:
+            self._add(as_json(item, f"item {self._count}"))
+            if len(self._full) >= BUFFERED:
+                await self._store()
+
+    def _add(self, item: Raw) -> None:
+        size = len(bytes(item))
+        if size > CHUNK_BYTES:
+            raise NotJson(
+                f"item {self._count}: {size} bytes, at most {CHUNK_BYTES}; put it into a file, and its name here"
+            )
+        if self._behind is not None and self._count < self._behind.items:
+            self._pass_over(item, self._behind)
+            return
+        if self._open and (len(self._open) >= self._chunk_items or self._open_bytes + size > CHUNK_BYTES):
+            self._close()
+        self._open.append(item)
+        self._open_bytes += size
+        self._count += 1
+
+    def _pass_over(self, item: Raw, behind: Seal) -> None:
+        self._digest.update(bytes(item) + b"\n")
+        self._count += 1
+        if self._count == behind.items and self._digest.hexdigest() != behind.digest:
+            raise NotTheSame(behind.items)
+
+    def _close(self) -> None:
+        if self._open:
+            self._digest.update(b"".join(bytes(item) + b"\n" for item in self._open))
+            self._full.append(Chunk(first=self._count - len(self._open), items=tuple(self._open)))
+            self._open, self._open_bytes = [], 0
+
+    async def _store(self) -> Seal:
+        async with self._storing:  # what streams is stored beside the user's code, too
+            full = self._full[:]
+            made = Seal(
+                fence=self._record.step_fence,
+                chunks=self._chunks + len(full),
+                items=self._count - len(self._open),
+                digest=self._digest.hexdigest(),
+                version=self._version,
+            )
+            await self._items.stage(self.instance_id, made.fence, self._chunks, full)
+            del self._full[: len(full)]
+            self._chunks = made.chunks
+        self.done = self._count
+        return made
+
+    async def made(self) -> Seal:
+        """Store what was committed, and return what the split has come to so far. For the executor."""
+        self._close()
+        return await self._store()
+
+    async def seal(self) -> Seal:
+        """Store the rest, and return what the split came to. For the executor. Raises NotTheSame."""
+        if self._behind is not None and self._count < self._behind.items:
+            raise NotTheSame(self._behind.items)
+        return await self.made()
+
+
+class ItemContext(msgspec.Struct, frozen=True):
+    """For one item: its place, and which attempt this is, from 1. `key` is the same for every attempt of this item:
+    give it to whoever recognises a repeat."""
+
+    instance_id: str
+    index: int
+    attempt: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.instance_id}.{self.index}"
+
+
+class ItemResult(msgspec.Struct, frozen=True):
+    """How one item ended. `info`: what its code returned, or why it failed. `item`: None of one whose chunk was removed
+    from the stream by hand."""
+
+    index: int
+    item: Any
+    status: Status
+    info: Any
+
+
+class ReduceContext(_Step):
+    """For a reduce: `read` how all items ended, in their order."""
+
+    def __init__(
+        self, record: Instance, files: Files, latest: Callable[[], Instance | None], items: BatchItems
+    ) -> None:
+        super().__init__(record, files, latest)
+        self._items = items
+
+    @property
+    def counts(self) -> Counts:
+        """How many items ended how."""
+        return self._record.counts
+
+    def file_name(self, name: str) -> str:
+        """Return under which name to put a file of the result into `files`: each time that a reduce is begun has its
+        own place, and that of the one whose result counts is looked into."""
+        return files_at(self.instance_id, self._record.step_fence) + name
+
+    async def read(self, page: int = 1_000) -> AsyncIterator[list[ItemResult]]:
+        """Yield the results of all items, in the items' order, `page` at a time; the last page is shorter."""
+        held: list[ItemResult] = []
+        async for results in self._chunks():
+            held += results
+            while len(held) >= page:
+                yield held[:page]
+                del held[:page]
+        if held:
+            yield held
+
+    async def _chunks(self) -> AsyncIterator[list[ItemResult]]:
+        seal = self._record.seal
+        assert seal is not None
+        upto, held = 0, list[ChunkResult]()  # results of chunks that are gone
+        for first in range(0, seal.chunks, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, seal.chunks))
+            chunks = await self._items.chunks(self._record, numbers)
+            results = await self._items.results(self.instance_id, numbers)
+            for number, chunk in zip(numbers, chunks, strict=True):
+                if chunk is None:
+                    held += results[number]
+                    continue
+                for lost in lost_parts(upto, chunk.first):
+                    yield self._ended(lost, held)
+                upto, held = chunk.first + len(chunk.items), []
+                self.done = upto
+                yield self._ended(chunk, results[number])
+        for lost in lost_parts(upto, seal.items):
+            yield self._ended(lost, held)
+
+    def _ended(self, chunk: Chunk, results: Sequence[ChunkResult]) -> list[ItemResult]:
+        return _results(chunk, list(last_outcomes(chunk, results)), is_lost=self._record.gone > 0)
+
+
+def _results(chunk: Chunk, ends: Sequence[Outcome | None], *, is_lost: bool) -> list[ItemResult]:
+    decode = msgspec.json.decode
+    return [
+        ItemResult(chunk.first + at, decode(item), *_end(end, decode, is_lost=is_lost))
+        for at, (item, end) in enumerate(zip(chunk.items, ends, strict=True))
+    ]
+
+
+def _end(end: Outcome | None, decode: Callable[[Raw], Any], *, is_lost: bool) -> tuple[Status, Any]:
+    if end is None:
+        return ("failed", LOST) if is_lost else ("cancelled", None)
+    return end.status, None if end.info is NOTHING else decode(end.info)

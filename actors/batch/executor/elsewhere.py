@@ -1,0 +1,184 @@
+"""Items that a program of any language runs: asked over HTTP, or on a NATS subject, by JSON.
+
+Asked: {"instance": "…", "items": [{"index": 7, "attempt": 1, "item": …}, …]}
+Answered: {"outcomes": [{"index": 7, "status": "ok" | "failed" | "again" | "skipped", "info": …}, …]}
+
+An item that the answer leaves out goes round again. So do all of them when there is no answer that can be relied on: no
+connection, nobody on the subject, no end in time, 5xx, 408, 425, 429, a redirect, no such JSON. Any other 4xx fails all
+of them, for the reason that its body gives. On NATS the header `Nats-Service-Error-Code` stands for the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import aiohttp
+import msgspec
+from msgspec import Raw
+
+from actors.batch.executor.contexts import ItemContext
+from actors.batch.executor.handler import Again, Reject, Skip, TaskHandler
+from actors.runtime.actor import FATAL
+from streams.batch_messages import NOTHING
+from streams.connection import Connection
+from streams.errors import StreamError
+
+__all__ = ["Asked", "Asker", "Rejected", "open_elsewhere", "read_answer", "run_elsewhere", "written_request"]
+
+MOST_BYTES = 16 * 1024 * 1024
+MOST_REASON = 300
+RETRIED_STATUSES = (408, 425, 429)
+
+
+class Rejected(Exception):
+    """They were refused for good."""
+
+
+Asker = Callable[[bytes, float], Awaitable[bytes]]
+"""Sends a request and returns its answer within so many seconds. Raises Again, Rejected."""
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    index: int
+    status: Literal["ok", "failed", "again", "skipped"]
+    info: Raw = NOTHING
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    outcomes: tuple[_Outcome, ...]
+
+
+class Asked(NamedTuple):
+    """What is asked for: the items, and the context of each."""
+
+    items: Sequence[Any]
+    contexts: Sequence[ItemContext]
+
+
+def written_request(asked: Asked) -> bytes:
+    """Return the request's JSON."""
+    pairs = zip(asked.items, asked.contexts, strict=True)
+    items = [{"index": at.index, "attempt": at.attempt, "item": item} for item, at in pairs]
+    return msgspec.json.encode({"instance": asked.contexts[0].instance_id, "items": items})
+
+
+def read_answer(raw: bytes, asked: Asked) -> list[object]:
+    """Return what the answer says of each item, as a `map_many` would. Raises Again if it is no answer."""
+    try:
+        answer = msgspec.json.decode(raw, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Again(f"the answer is not {{'outcomes': [...]}}: {error}") from error
+    told = {outcome.index: outcome for outcome in answer.outcomes}
+    return [_end(told.get(context.index)) for context in asked.contexts]
+
+
+def _end(outcome: _Outcome | None) -> object:
+    if outcome is None:
+        return Again("the answer left it out")
+    match outcome.status:
+        case "ok":
+            return None if bytes(outcome.info) == b"null" else Raw(bytes(outcome.info))
+        case "skipped":
+            return Skip(_reason(outcome.info))
+        case "failed":
+            return Reject(_reason(outcome.info) or "it was told to have failed")
+        case "again":
+            return Again(_reason(outcome.info) or "it was told to go round again")
+
+
+def _reason(info: Raw) -> str:
+    value: Any = msgspec.json.decode(info)
+    text = value if isinstance(value, str) else "" if value is None else bytes(info).decode()
+    return text[:MOST_REASON]
+
+
+async def run_elsewhere(
+    ask: Asker, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
+) -> Sequence[object]:
+    """Ask for the items, and return an answer for each, as a `map_many` does."""
+    asked = Asked(items, contexts)
+    try:
+        return read_answer(await ask(written_request(asked), timeout_s), asked)
+    except Rejected as error:
+        return [Reject(str(error))] * len(items)
+    except Again as error:
+        return [error] * len(items)
+
+
+@asynccontextmanager
+async def open_elsewhere(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
+    """Give the handlers whose items somebody else runs their way to there; the others stay as they are."""
+    async with AsyncExitStack() as stack:
+        session: aiohttp.ClientSession | None = None
+        bound = []
+        for handler in handlers:
+            kind, _, place = handler.record.executor.partition(":")
+            if kind == "http":
+                if session is None:
+                    session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
+                bound.append(_asking(handler, partial(_post, session, place)))
+            elif kind == "nats":
+                bound.append(_asking(handler, partial(_request, connection, place)))
+            else:
+                bound.append(handler)
+        yield bound
+
+
+def _asking(handler: TaskHandler, ask: Asker) -> TaskHandler:
+    timeout_s = handler.record.item_timeout_ms / 1000
+    return replace(handler, run=None, run_many=partial(run_elsewhere, ask, timeout_s))
+
+
+async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeout_s: float) -> bytes:
+    """Post to a URL. No redirect is followed: a POST loses its body on the way."""
+    try:
+        async with session.post(
+            url,
+            data=payload,
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            allow_redirects=False,
+        ) as answer:
+            body = await _body(answer)
+    except TimeoutError:
+        raise Again(f"no answer within {timeout_s:g} s") from None
+    except aiohttp.ClientError as error:
+        raise Again(f"no answer: {type(error).__name__}: {error}"[:MOST_REASON]) from error
+    if answer.status != 200:
+        raise _refusal(answer.status, body)
+    return body
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_chunked(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_BYTES:
+            raise Again(f"the answer is longer than {MOST_BYTES} bytes")
+    return b"".join(parts)
+
+
+async def _request(connection: Connection, subject: str, payload: bytes, timeout_s: float) -> bytes:
+    """Ask on a subject; an error by the protocol of NATS services has a code like a status of HTTP."""
+    try:
+        answer = await connection.request(subject, payload, timeout_s=timeout_s)
+    except FATAL:
+        raise
+    except StreamError as error:
+        raise Again(f"{subject}: {error}"[:MOST_REASON]) from error
+    code = answer.headers.get("Nats-Service-Error-Code", "")
+    if code:
+        told = answer.headers.get("Nats-Service-Error", "").encode() or answer.payload
+        raise _refusal(int(code) if code.isdecimal() and len(code) < 10 else 500, told)
+    return answer.payload
+
+
+def _refusal(status: int, body: bytes) -> Again | Rejected:
+    text = " ".join(body[:MOST_REASON].decode("utf-8", "replace").split())
+    reason = f"{status}: {text}" if text else f"{status}"
+    return Rejected(reason) if 400 <= status < 500 and status not in RETRIED_STATUSES else Again(reason)

@@ -1,0 +1,205 @@
+"""Executor: works on what the conductor points at, for the tasks that this process serves.
+
+In: pointers of WORK, two consumers a task: splits and reduces, and chunks. Out: chunks under the split's fence and
+their seal, or how far a streaming one is; one result a round of a chunk; what a reduce returned; a word to the
+conductor after each. State: none; the record and the log have it.
+Under redelivery: a pointer to what is over, or bears an old fence, is acknowledged and forgotten. A chunk that is run
+twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins, and one
+that was begun and has no end is asked about, or ends as `unknown`; of others the one that takes its process down is
+found, and fails.
+When it cannot go on: the pointer is given back, and comes again to anybody; a step whose executor falls silent is begun
+anew under another fence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from actors.batch.executor.chunks import Chunks, NothingBegan
+from actors.batch.executor.elsewhere import open_elsewhere
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.steps import Steps
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.rules.record import FINAL, made_so_far
+from actors.batch.rules.versions import is_older
+from actors.runtime.actor import FATAL
+from actors.runtime.logs import fields
+from streams.batch_messages import Pointer, decode_pointer
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, StreamError
+from streams.puller import Puller
+from streams.topology import batch_consumers, ensure_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Executor"]
+
+KEEP_ALIVE_S = 1.0
+AGAIN_S = 1.0
+ASIDE_S = 5.0
+SHARE_S = 0.25
+"""How soon a worker takes up the part of one that has left."""
+STEPS_AT_ONCE = 2
+STATES = {"split": "splitting", "reduce": "reducing"}
+"""In which state a step may begin: a pointer may come late, and the fence stays as it was when its step has ended."""
+
+
+class TooOld(Exception):
+    """Newer code than ours made the items of the instance."""
+
+    def __init__(self, task: str, ours: str, needed: str) -> None:
+        super().__init__(f"task {task}: version {ours or '(none)'} here, {needed} made the items; upgrade this worker")
+        self.needed = needed
+
+
+class Executor:
+    """Serves tasks in one process. `newest(task)`: the newest version of its code that is at work anywhere.
+    `may_take(task)`: whether its items may run here, or others are as many as may run."""
+
+    def __init__(
+        self,
+        handlers: Sequence[TaskHandler],
+        *,
+        connection: Connection,
+        instances: Instances,
+        steps: Steps,
+        chunks: Chunks,
+        newest: Callable[[str], str | None],
+        may_take: Callable[[str], bool],
+        stop: anyio.Event,
+    ) -> None:
+        self._handlers = {handler.record.task: handler for handler in handlers}
+        self._connection = connection
+        self._instances = instances
+        self._steps = steps
+        self._chunks = chunks
+        self._newest = newest
+        self._may_take = may_take
+        self._aside: set[Puller] = set()
+        self._told_old: set[str] = set()
+        self._stop = stop
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The keys of the tasks that are served."""
+        return tuple(self._handlers)
+
+    @property
+    def handlers(self) -> tuple[TaskHandler, ...]:
+        """What this process serves."""
+        return tuple(self._handlers.values())
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Work until the node is asked to stop, and then finish what is in hand."""
+        async with open_elsewhere(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
+            for handler in handlers:
+                steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
+                for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
+                    await ensure_consumer(self._connection, spec)
+                    serve = partial(self._serve, handler, spec.stream, spec.name, most, has_share=spec is maps)
+                    await tasks.start(serve)
+            task_status.started()
+
+    async def _serve(
+        self,
+        handler: TaskHandler,
+        stream: str,
+        consumer: str,
+        most: int,
+        *,
+        has_share: bool,
+        task_status: TaskStatus[None],
+    ) -> None:
+        opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
+        async with opened as puller, anyio.create_task_group() as reading:
+            async with anyio.create_task_group() as hands:
+                reading.start_soon(self._read, handler, puller, hands)
+                if has_share:
+                    reading.start_soon(self._keep_share, handler, puller)
+                task_status.started()
+                await self._stop.wait()
+                puller.set_capacity(0)
+            reading.cancel_scope.cancel()
+
+    async def _keep_share(self, handler: TaskHandler, puller: Puller) -> None:
+        """Take no chunks while others are as many as may work on the task's items."""
+        while not self._stop.is_set():
+            if puller not in self._aside:
+                puller.set_capacity(handler.chunks if self._may_take(handler.record.task) else 0)
+            await anyio.sleep(SHARE_S)
+
+    async def _read(self, handler: TaskHandler, puller: Puller, hands: TaskGroup) -> None:
+        while True:
+            delivery = await puller.receive()
+            if self._stop.is_set():
+                await delivery.nak()
+            else:
+                hands.start_soon(self._handle, handler, puller, delivery)
+
+    async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
+        """Work on one pointer, to its end. Raises FATAL errors only."""
+        try:
+            pointer = decode_pointer(delivery.payload)
+            await self._work(handler, pointer, delivery.delivered)
+            await delivery.ack()
+            news = self._connection.namespace.subject("batch", "news", pointer.instance_id)
+            await self._connection.publish_core(news)
+        except FATAL:
+            raise
+        except MalformedMessage as error:
+            await delivery.term(f"no pointer: {error}")
+        except UnknownInstance:
+            await delivery.ack()
+        except NothingBegan:
+            await delivery.nak(0 if self._stop.is_set() else AGAIN_S)
+        except TooOld as error:
+            await self._step_aside(handler, puller, delivery, error)
+        except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
+            trace = None if isinstance(error, StreamError) else error
+            log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
+            await delivery.nak(AGAIN_S)
+        finally:
+            if not delivery.is_settled:
+                delivery.forget()
+
+    async def _step_aside(self, handler: TaskHandler, puller: Puller, delivery: Delivery, error: TooOld) -> None:
+        """Leave the work to newer code: where that is at work, take none of the task's for a while; else drop the
+        pointer, so that it is not in the way of older instances. It is offered again when such code comes."""
+        if str(error) not in self._told_old:
+            self._told_old.add(str(error))
+            log.warning("executor.too_old", extra=fields(subject=delivery.subject, error=str(error)))
+        newest = self._newest(handler.record.task)
+        if newest is None or is_older(newest, error.needed):
+            await delivery.ack()
+            return
+        most = puller.capacity or handler.chunks
+        self._aside.add(puller)
+        puller.set_capacity(0)
+        await delivery.nak()
+        with anyio.move_on_after(ASIDE_S):
+            await self._stop.wait()
+        self._aside.discard(puller)
+        puller.set_capacity(0 if self._stop.is_set() else most)
+
+    async def _work(self, handler: TaskHandler, pointer: Pointer, deliveries: int) -> None:
+        record = await self._instances.get(pointer.instance_id)
+        if record.state in FINAL:
+            return
+        made = made_so_far(record)
+        needed = made.version if made is not None else ""
+        if is_older(handler.record.version, needed) and not record.is_cancelling:
+            raise TooOld(handler.record.task, handler.record.version, needed)
+        if record.is_paused:
+            return  # resumed, it is offered anew
+        if pointer.step == "map":
+            is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
+            if is_open:
+                await self._chunks.run(handler, record, pointer, deliveries=deliveries)
+        elif (record.state, record.step_fence) == (STATES[pointer.step], pointer.fence) and not record.is_cancelling:
+            await self._steps.run(handler, record, is_repeat=deliveries > 1)

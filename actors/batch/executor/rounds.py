@@ -1,0 +1,163 @@
+"""Runs one round of one chunk: the user's code on each item, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from actors.batch.executor.contexts import ItemContext, NotJson, as_json, said
+from actors.batch.executor.handler import Again, Reject, Skip, TaskHandler
+from actors.batch.executor.lanes import Gate
+from actors.batch.rules.rounds import UNKNOWN
+from streams.batch_messages import NOTHING, Outcome, Status
+from streams.clock import monotonic_s
+
+__all__ = ["Round", "run_items"]
+
+
+FEW = 8
+LATE = "took longer than allowed"
+SHORT_S = 0.1
+"""Where a list runs one after the other it grows as long as it ends so soon."""
+
+
+class Round(NamedTuple):
+    """One round of one chunk: which try it is for each item, and the last one that an item has. `is_once`: they may not
+    run twice."""
+
+    instance_id: str
+    attempts: Mapping[int, int]
+    most: int
+    is_once: bool = False
+
+    def context(self, index: int) -> ItemContext:
+        """Return what the code of an item is given."""
+        return ItemContext(self.instance_id, index, self.attempts[index])
+
+    def may_repeat(self, index: int) -> bool:
+        """Whether the item may go round again if it fails."""
+        return self.attempts[index] < self.most
+
+
+async def run_items(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
+    """Run the items as the gate lets them in, and return how those ended that began. Never raises for what the user's
+    code does."""
+    if handler.run is not None:
+        return await _run_each(handler, turn, items, gate)
+    outcomes, left = list[Outcome](), items
+    most = FEW if handler.is_loop else len(items)
+    while left and (granted := await gate.enter(min(most, len(left)))):
+        began_s = monotonic_s()
+        outcomes += await _run_list(handler, turn, left[:granted])
+        if handler.is_loop:
+            most = most * 2 if monotonic_s() - began_s < SHORT_S else max(1, most // 2)
+        left = left[granted:]
+    return outcomes
+
+
+async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
+    """Run items one by one, some at the same time. One of the places waits at the gate, so that it is asked for as many
+    as there are."""
+    outcomes: list[Outcome] = []
+    waiting = list(reversed(items))
+    at_gate = anyio.Lock(fast_acquire=True)
+
+    async def work() -> None:
+        while True:
+            async with at_gate:
+                if not waiting or not await gate.enter(1):
+                    return
+                index, item = waiting.pop()
+            outcomes.append(await _run_one(handler, turn, index, item))
+
+    if handler.concurrency == 1:
+        await work()
+    else:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(handler.concurrency, len(items))):
+                tasks.start_soon(work)
+    return sorted(outcomes, key=lambda outcome: outcome.index)
+
+
+async def _run_one(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome:
+    assert handler.run is not None
+    try:
+        value = handler.decode(item)
+        with anyio.fail_after(handler.record.item_timeout_ms / 1000):
+            answer = await handler.run(value, turn.context(index))
+        return _ok(index, answer)
+    except Exception as error:  # the border to the user's code
+        return _failure(index, error, turn)
+
+
+async def _run_list(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]]) -> list[Outcome]:
+    decoded: list[tuple[int, Any]] = []
+    outcomes: dict[int, Outcome] = {}
+    for index, item in items:
+        try:
+            decoded.append((index, handler.decode(item)))
+        except Exception as error:  # the border to the user's types
+            outcomes[index] = _failure(index, error, turn)
+    if decoded:
+        pairs = [(value, turn.context(index)) for index, value in decoded]
+        answers = await _all_at_once(handler, pairs)
+        for (index, _), answer in zip(decoded, answers, strict=True):
+            is_error = isinstance(answer, Exception)
+            outcomes[index] = _failure(index, answer, turn) if is_error else _ok(index, answer)
+    return [outcomes[index] for index, _ in items]
+
+
+async def _all_at_once(handler: TaskHandler, pairs: Sequence[tuple[Any, ItemContext]]) -> Sequence[object]:
+    assert handler.run_many is not None
+    try:
+        with anyio.fail_after(len(pairs) * handler.record.item_timeout_ms / 1000):
+            answers = await handler.run_many([value for value, _ in pairs], [context for _, context in pairs])
+        return _one_each(answers, len(pairs))
+    except Exception as error:  # the border to the user's code
+        return [error] * len(pairs)
+
+
+def _one_each(answers: Sequence[object] | None, count: int) -> Sequence[object]:
+    if answers is None:
+        return [None] * count
+    if not isinstance(answers, list | tuple) or len(answers) != count:
+        told = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
+        raise Reject(f"map_many returned {told} for {count} items; return one for each, or nothing")
+    return answers
+
+
+def _ok(index: int, answer: object) -> Outcome:
+    if answer is None:
+        return Outcome(index, "ok")
+    try:
+        return Outcome(index, "ok", as_json(answer, "what the item returned"))
+    except NotJson as error:  # it was done; only what it told is lost
+        return Outcome(index, "ok", as_json({"not_told": str(error)}, ""))
+
+
+def _failure(index: int, error: object, turn: Round) -> Outcome:
+    match error:
+        case Skip():
+            return Outcome(index, "skipped", _reason(said(error)))
+        case Reject():
+            return Outcome(index, "failed", _reason(said(error)))
+        case msgspec.ValidationError():
+            return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
+        case Again():
+            text = said(error)
+        case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
+            return Outcome(index, "unknown", _reason(f"{said(error) or LATE}; {UNKNOWN}"))
+        case TimeoutError():
+            text = said(error) or LATE
+        case _:
+            text = f"{type(error).__name__}: {said(error)}"
+    status: Status = "again" if turn.may_repeat(index) else "failed"
+    return Outcome(index, status, _reason(text))
+
+
+def _reason(text: str) -> Raw:
+    return as_json(text, "") if text else NOTHING

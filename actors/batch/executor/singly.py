@@ -1,0 +1,127 @@
+"""Runs items one by one, each marked in the log before it begins: those that may not run twice, and those of a chunk
+whose executors have died.
+
+The mark of a round is one message that lists indexes. It is written by compare-and-set, so of two that hold the same
+round one goes on and the other stops.
+
+Of items that may not run twice it lists all that were begun. Whoever takes the round up later finds what was begun and
+has no end: nobody knows it, so the task is asked, if it can be asked, or the item ends as `unknown`. So does what ran
+out of its time, and may be at work still, unless the task says that it happened. Whoever leaves items that have not
+begun to another round, or to a retry, marks once more, so that nobody else who holds this round begins them.
+
+Of a chunk whose executors have died it lists the items at which they did, and at last the one at work. What was at work
+at three deaths takes its process down: it has failed, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import anyio
+from msgspec import Raw
+
+from actors.batch.executor.contexts import as_json, said
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.lanes import Gate, OpenGate
+from actors.batch.executor.patience import patiently
+from actors.batch.executor.rounds import Round, run_items
+from actors.batch.items import BatchItems
+from actors.batch.rules.rounds import UNKNOWN
+from streams.batch_messages import Outcome, Pointer
+
+__all__ = ["run_marked", "run_suspected"]
+
+MOST_DEATHS = 3
+
+
+async def run_marked(
+    handler: TaskHandler,
+    turn: Round,
+    pointer: Pointer,
+    items: Sequence[tuple[int, Raw]],
+    log: BatchItems,
+    gate: Gate,
+) -> list[Outcome]:
+    """Run the items that nobody has begun as the gate lets them in, and say of those that were begun what can be known;
+    in the order of the items. Raises RevisionConflict when another holds the round too."""
+    marks = await _Marks.read(log, pointer, if_unreadable=[index for index, _ in items])
+    begun = marks.indexes
+    outcomes: list[Outcome] = []
+    for index, item in items:
+        known = await _asked(handler, turn, index, item) if index in begun else None
+        if known is not None:
+            outcomes.append(known)
+            continue
+        if not await gate.enter(1):
+            continue  # what was begun has to have its end in this round, so the others are still looked at
+        await marks.set(marks.indexes if index in begun else [*marks.indexes, index])
+        [ended] = await run_items(handler, turn, [(index, item)], OpenGate())
+        if ended.status == "unknown" and (known := await _asked(handler, turn, index, item)) and known.status == "ok":
+            ended = known
+        outcomes.append(ended)
+    if len(outcomes) < len(items):
+        await marks.set(marks.indexes)
+    return outcomes
+
+
+async def run_suspected(
+    handler: TaskHandler,
+    turn: Round,
+    pointer: Pointer,
+    items: Sequence[tuple[int, Raw]],
+    log: BatchItems,
+    gate: Gate,
+) -> list[Outcome]:
+    """Run items of which one may take its process down, as the gate lets them in. No others may be run so in the
+    process meanwhile. Raises RevisionConflict when another holds the round too."""
+    marks = await _Marks.read(log, pointer)
+    deaths = marks.indexes
+    outcomes: list[Outcome] = []
+    for index, item in items:
+        if deaths.count(index) >= MOST_DEATHS:
+            why = f"its process died while it ran, {MOST_DEATHS} times"
+            outcomes.append(Outcome(index, "failed", as_json(why, "")))
+        elif await gate.enter(1):
+            await marks.set([*deaths, index])
+            outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
+        else:
+            break
+    await marks.set(deaths)
+    return outcomes
+
+
+class _Marks:
+    """The marks of one round, in the hands of whoever runs it."""
+
+    def __init__(self, log: BatchItems, pointer: Pointer, indexes: Sequence[int], seq: int) -> None:
+        self.indexes = indexes
+        self._log = log
+        self._place = pointer.instance_id, pointer.chunk, pointer.round
+        self._seq = seq
+
+    @classmethod
+    async def read(cls, log: BatchItems, pointer: Pointer, *, if_unreadable: Sequence[int] = ()) -> _Marks:
+        place = pointer.instance_id, pointer.chunk, pointer.round
+        return cls(log, pointer, *await log.begun(*place, if_unreadable=if_unreadable))
+
+    async def set(self, indexes: Sequence[int]) -> None:
+        """Mark these, and no others, unless somebody else has marked meanwhile: RevisionConflict."""
+        begin = partial(self._log.begin, *self._place, indexes, expected_seq=self._seq, mark=self._log.next_mark())
+        self._seq = await patiently(begin)
+        self.indexes = indexes
+
+
+async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
+    """Return how an item that was begun has ended; None if it certainly did not happen, and may run."""
+    text = UNKNOWN
+    if handler.check is not None:
+        try:
+            value = handler.decode(item)
+            with anyio.fail_after(handler.record.item_timeout_ms / 1000):
+                happened = await handler.check(value, turn.context(index))
+            if happened is not None:
+                return Outcome(index, "ok") if happened else None
+        except Exception as error:  # the border to the user's code
+            text = f"{text}; asking failed: {type(error).__name__}: {said(error)}"
+    return Outcome(index, "unknown", as_json(text, ""))

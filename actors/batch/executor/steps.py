@@ -1,0 +1,200 @@
+"""Runs splits and reduces: each once under its fence, while it beats, within its time.
+
+The record says under which fence a step was begun, its beat that it is under way. Whoever falls silent, or hands the
+pointer on, has had his turn: the step is begun anew under another fence, and what he still writes is never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from actors.batch.executor.contexts import NotJson, ReduceContext, SplitContext, as_json, said
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.items import BatchItems
+from actors.batch.rules import moves
+from actors.batch.rules.record import BEAT_TTL_S, Instance, beat_key
+from actors.batch.tasks import TaskRecord
+from actors.runtime.actor import FATAL
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, RevisionConflict, StoreFull, StreamError
+from streams.files import Files
+from streams.topology import is_passing
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Steps"]
+
+BEAT_S = 3.0
+STAGE_S = 0.5
+"""How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""
+_PASSING = (*FATAL, Disconnected, OutcomeUnknown, RevisionConflict, StoreFull, NoStream)
+
+
+class Steps:
+    """The steps of one process. `node` names it in beats. `chunk_items(record)`: how many items a chunk of the task has
+    at the most."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        instances: Instances,
+        items: BatchItems,
+        files: Files,
+        beats: Bucket[bytes],
+        chunk_items: Callable[[TaskRecord], int],
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._instances = instances
+        self._items = items
+        self._files = files
+        self._beats = beats
+        self._chunk_items = chunk_items
+        self._clock = clock
+
+    async def run(self, handler: TaskHandler, record: Instance, *, is_repeat: bool) -> None:
+        """Run the step at which an instance is, if it begins here. Raises the broker's errors; then it comes again."""
+        if is_repeat and record.begun_fence == record.step_fence:
+            await self._renew(record)
+        elif await self._begins(record):
+            await self._step(handler, record)
+
+    async def _renew(self, record: Instance) -> None:
+        """Have the step begun under a new fence: whoever had this pointer first may have written some of it, or write
+        on. A split that is not the same twice would be a mixture of two."""
+        fence = record.step_fence
+        await self._instances.move(
+            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
+        )
+
+    async def _begins(self, record: Instance) -> bool:
+        """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
+        it was offered again."""
+        is_ours = False
+
+        def begin(before: Instance) -> Instance:
+            nonlocal is_ours
+            after = moves.begin_step(before, record.step_fence, self._clock.now_ms())
+            is_ours = after is not before
+            return after
+
+        await self._instances.move(record.instance_id, begin)
+        if is_ours:
+            await self._beats.put(beat_key(record), self._told(0, None), ttl_s=BEAT_TTL_S)
+        return is_ours
+
+    async def _step(self, handler: TaskHandler, record: Instance) -> None:
+        """Run a step while it beats, within its time, and say how it ended."""
+        context, body = self._opened(handler, record)
+        limit_s = handler.record.step_timeout_ms / 1000
+        failed: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
+            tasks.start_soon(self._beat, record, context, scope)
+            if handler.record.is_streaming and isinstance(context, SplitContext):
+                tasks.start_soon(self._stream, record, context)
+            try:
+                with scope:
+                    await body()
+                if scope.cancelled_caught and not context.is_cancelled:
+                    raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
+            except Exception as error:  # the border to the user's code
+                failed = error  # told below: raised within the group it would become a group of its own
+            tasks.cancel_scope.cancel()
+        if failed is None:
+            return
+        if _goes_round_again(failed):
+            raise failed
+        log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
+        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {said(failed)}")
+
+    def _opened(
+        self, handler: TaskHandler, record: Instance
+    ) -> tuple[SplitContext | ReduceContext, Callable[[], Awaitable[None]]]:
+        """Return what the step's code is given, and what runs it."""
+        latest = partial(self._instances.seen, record.instance_id)
+        if record.state == "reducing":
+            reduce = ReduceContext(record, self._files, latest, self._items)
+            return reduce, partial(self._reduce, handler, record, reduce)
+        chunk_items = self._chunk_items(handler.record)
+        version = handler.record.version
+        split = SplitContext(record, self._files, latest, self._items, chunk_items=chunk_items, version=version)
+        return split, partial(self._split, handler, record, split)
+
+    async def _split(self, handler: TaskHandler, record: Instance, context: SplitContext) -> None:
+        await handler.split(context)
+        reach("batch.split")
+        seal = await context.seal()
+        reach("batch.seal")
+        await self._instances.move(
+            record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())
+        )
+
+    async def _stream(self, record: Instance, context: SplitContext) -> None:
+        """Let out what the split has made so far, every now and then."""
+        chunks = 0
+        while True:
+            await anyio.sleep(STAGE_S)
+            try:
+                made = await context.made()
+                if made.chunks > chunks:
+                    await self._instances.move(record.instance_id, partial(moves.stage, made=made))
+                    chunks = made.chunks
+                    reach("batch.stage")
+            except FATAL:
+                raise
+            except (StreamError, UnknownInstance) as error:  # the split meets it too, if it stays
+                log.warning("step.stage_failed", extra=fields(instance=record.instance_id, error=str(error)))
+
+    async def _reduce(self, handler: TaskHandler, record: Instance, context: ReduceContext) -> None:
+        answer = await handler.reduce(context)
+        reach("batch.reduce")
+        try:
+            result = as_json(answer, "what reduce returned")
+        except NotJson as error:
+            result = Raw(msgspec.json.encode({"not_told": str(error)}))
+        await self._instances.move(
+            record.instance_id,
+            lambda before: moves.reduced(before, record.step_fence, result, self._clock.now_ms()),
+        )
+
+    async def _fail(self, handler: TaskHandler, record: Instance, reason: str) -> None:
+        policy, now_ms = handler.record.retries, self._clock.now_ms()
+        await self._instances.move(
+            record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
+        )
+
+    async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
+        """Say every few seconds that the step is under way, and how far. One that counts no more and does not see it
+        for itself is ended."""
+        while True:
+            was_cancelled = context.is_cancelled
+            await anyio.sleep(BEAT_S)
+            if was_cancelled and context.is_cancelled:
+                step.cancel()
+                return
+            try:
+                await self._beats.put(beat_key(record), self._told(context.done, context.total), ttl_s=BEAT_TTL_S)
+            except FATAL:
+                raise
+            except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
+                log.warning("step.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
+
+    def _told(self, done: int, total: int | None) -> bytes:
+        return msgspec.json.encode({"by": self._node, "done": done, "total": total})
+
+
+def _goes_round_again(error: Exception) -> bool:
+    """Whether the step itself is not to blame: it met the link, a race, or a server that will take the same later."""
+    return isinstance(error, _PASSING) or (isinstance(error, Refused) and is_passing(error))

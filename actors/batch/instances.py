@@ -1,0 +1,193 @@
+"""The instances there are: one record each in INSTANCES, followed live, changed only by compare-and-set.
+
+A change is a move of `model/batch_moves.py`: a plain function from the record to the next one. A lost race reads again
+and moves again, and so does a write whose answer was lost, so a move must be harmless when it is applied twice; all of
+them are. Records of other makers that do not decode are told once and left alone.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.batch.rules.record import FINAL, Instance
+from actors.runtime.logs import fields
+from streams.batch_messages import NOTHING
+from streams.bucket import Bucket, Entry, Synced
+from streams.errors import MalformedMessage, RevisionConflict
+
+log = logging.getLogger(__name__)
+
+__all__ = ["InstanceExists", "Instances", "UnknownInstance", "decode_instance"]
+
+TRIES = 20
+GONE_S = 3_600
+"""How long it is told that a record is gone. Whoever was away for longer reads all anew."""
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Instance).decode
+
+
+class UnknownInstance(Exception):
+    """There is no instance of this id, or it was removed after its time."""
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(f"no instance {instance_id[:80]!a}; `penstock batch list` shows those that there are")
+
+
+class InstanceExists(Exception):
+    """An instance of this id was made before, for something else."""
+
+    def __init__(self, first: Instance) -> None:
+        super().__init__(
+            f"instance {first.instance_id!a} exists, of task {first.task!a} with another input; choose another id"
+        )
+        self.first = first
+
+
+def decode_instance(raw: bytes) -> Instance:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no record of an instance: {error}") from error
+
+
+class Instances:
+    """A live view of all instances, and the way to change one. `run` follows; `get` and `move` need no `run`. What is
+    seen is the records without their inputs, which may be long, and are asked for one at a time."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._known: dict[str, Instance] = {}
+        self._unfinished: dict[str, dict[str, Instance]] = {}
+        self._last_starts_ms: dict[str, int] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        self._broken: set[tuple[str, int]] = set()
+        self._own: dict[str, int] = {}
+        """At which revision stands what we wrote ourselves and the watch has not told yet."""
+
+    def known(self) -> Iterator[Instance]:
+        """Yield all instances as last seen."""
+        return iter(tuple(self._known.values()))
+
+    def unfinished(self, task: str) -> list[Instance]:
+        """Return a task's instances that have not ended, as last seen; its cost does not grow with those that have."""
+        return list(self._unfinished.get(task, {}).values())
+
+    def last_start_ms(self, task: str) -> int:
+        """Return when the last of a task's instances began, as last seen; 0 if none is known to."""
+        return self._last_starts_ms.get(task, 0)
+
+    def seen(self, instance_id: str) -> Instance | None:
+        """Return an instance as last seen."""
+        return self._known.get(instance_id)
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the id of each instance that changed or vanished; it must be short."""
+        self._listeners.append(listener)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled; started once all that stands there is known."""
+        is_known = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    self._hear(change.key, change.entry)
+                elif not is_known:  # again after each reconnect
+                    is_known = True
+                    task_status.started()
+
+    async def get(self, instance_id: str) -> Instance:
+        """Read an instance. Raises UnknownInstance, MalformedMessage, Disconnected."""
+        return decode_instance((await self._entry(instance_id)).raw)
+
+    async def create(self, record: Instance) -> Instance:
+        """Store a new instance, and return it. A repeat with the same task and input returns the first one as it is by
+        now; anything else under its id raises InstanceExists."""
+        try:
+            await self._bucket.create(record.instance_id, _encode(record))
+        except RevisionConflict:
+            first = await self.get(record.instance_id)
+            if (first.task, first.input, first.tenant) != (record.task, record.input, record.tenant):
+                raise InstanceExists(first) from None
+            return first
+        return record
+
+    async def move(self, instance_id: str, move: Callable[[Instance], Instance]) -> Instance:
+        """Apply `move` to the stored record, store what it returns if that is another, and return what stands there
+        now. Raises UnknownInstance, RevisionConflict after many lost races, OutcomeUnknown, Disconnected."""
+        for tries_left in range(TRIES - 1, -1, -1):
+            entry = await self._entry(instance_id)
+            before = decode_instance(entry.raw)
+            after = move(before)
+            if after is before:
+                return before
+            try:
+                revision = await self._bucket.compare_and_set(instance_id, _encode(after), entry.revision)
+            except RevisionConflict:
+                if not tries_left:
+                    raise
+                await anyio.sleep(0.002 * (TRIES - tries_left))
+            else:
+                self._foresee(after, revision)
+                return after
+        raise AssertionError("the last try returns or raises")
+
+    async def remove(self, instance_id: str) -> None:
+        """Remove a record for good. A repeat is harmless."""
+        await self._bucket.delete(instance_id, ttl_s=GONE_S)
+
+    async def _entry(self, instance_id: str) -> Entry[bytes]:
+        entry = await self._bucket.get(instance_id)
+        if entry is None:
+            raise UnknownInstance(instance_id)
+        return entry
+
+    def _foresee(self, after: Instance, revision: int) -> None:
+        """Know what we have written before the watch tells it: whoever counts what is at work counts it."""
+        before = self._known.get(after.instance_id)
+        if before is not None and revision > self._own.get(after.instance_id, 0):
+            self._own[after.instance_id] = revision
+            self._known[after.instance_id] = _kept(after)
+            self._sort(before, self._known[after.instance_id])
+
+    def _hear(self, key: str, entry: Entry[bytes] | None) -> None:
+        if entry is None or entry.revision >= self._own.get(key, 0):
+            self._own.pop(key, None)
+            self._take(key, entry)
+
+    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
+        before = self._known.get(key)
+        if entry is None:
+            self._known.pop(key, None)
+            self._sort(before, None)
+        else:
+            try:
+                after = self._known[key] = _kept(decode_instance(entry.raw))
+                self._sort(before, after)
+            except MalformedMessage as error:
+                self._sort(before, None)
+                if (key, entry.revision) not in self._broken:
+                    self._broken.add((key, entry.revision))
+                    log.warning("instance.unreadable", extra=fields(instance=key, reason=str(error)))
+                return
+        for listener in self._listeners:
+            listener(key)
+
+    def _sort(self, before: Instance | None, after: Instance | None) -> None:
+        """Keep the unfinished instances of each task apart; a removed id may be another task's later."""
+        if before is not None:
+            self._unfinished[before.task].pop(before.instance_id, None)
+        if after is not None:
+            self._last_starts_ms[after.task] = max(self.last_start_ms(after.task), after.started_ms)
+            unfinished = self._unfinished.setdefault(after.task, {})
+            if after.state not in FINAL:
+                unfinished[after.instance_id] = after
+
+
+def _kept(record: Instance) -> Instance:
+    """Return what of a record stays in memory, for as long as there is the instance; `result` as a copy, since what is
+    decoded holds the whole message."""
+    return msgspec.structs.replace(record, input=NOTHING, result=msgspec.Raw(bytes(record.result)))

@@ -1,0 +1,208 @@
+"""Items and results of instances on the stream ITEMS: what a split staged, and what became of it.
+
+A chunk stands under the fence of the split that staged it. A split begun anew has another fence, so nothing that
+a silent one still writes is ever read; what a streaming one had staged stands, and another goes on behind it. Within
+one fence a repeat writes the same chunk to the same place. A result is
+written once: the first writer of a round wins, and whoever comes second is told.
+
+Chunks are one message each, so a chunk is there wholly or not at all; what belongs to a split is told by its seal.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from actors.batch.rules.record import Instance, earlier_rounds, fence_of, made_so_far
+from actors.batch.rules.rounds import missing_round
+from actors.runtime.logs import fields
+from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
+from streams.connection import Connection
+from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
+from streams.log import LogEntry, last_entries, last_entry, purge_subject, read_log
+from streams.marked import MarkedWriter
+from streams.publisher import Outgoing, Publisher
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BatchItems"]
+
+PAGE = 64
+"""Messages read at a time."""
+
+
+class BatchItems:
+    """The items of all instances; `instance_id` is a subject token."""
+
+    def __init__(self, connection: Connection, publisher: Publisher) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._namespace = connection.namespace
+        self._stream = connection.namespace.stream("ITEMS")
+        self._writer = MarkedWriter(connection, publisher, self._stream)
+        self._told: set[tuple[str, int]] = set()
+
+    async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> None:
+        """Store chunks from number `first_chunk` on.
+        Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected: then stage them again, which is harmless."""
+        messages = [
+            Outgoing(
+                self._chunk_subject(instance_id, fence, number),
+                encode_message(chunk),
+                f"{instance_id}.{fence}.{number}",
+            )
+            for number, chunk in enumerate(chunks, first_chunk)
+        ]
+        for outcome in await self._publisher.publish_many(messages):
+            if isinstance(outcome, Refused):
+                raise outcome
+
+    async def chunk(self, record: Instance, number: int) -> Chunk | None:
+        """Return a chunk; None if it is gone, or somebody put something else in its place."""
+        return (await self.chunks(record, [number]))[0]
+
+    async def chunks(self, record: Instance, numbers: Sequence[int]) -> list[Chunk | None]:
+        """Return several chunks in the order asked for; None for those that are gone. Any replica is asked first, and
+        the leader about what that one has not got: it may be behind."""
+        subjects = [self._chunk_subject(record.instance_id, fence_of(record, number), number) for number in numbers]
+        found = await last_entries(self._connection, self._stream, subjects)
+        entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
+        return [None if entry is None else _readable(entry) for entry in entries]
+
+    async def lost(self, record: Instance, number: int) -> tuple[range, list[ChunkResult]]:
+        """Return the indexes of the items in the missing chunks from `number` on, and what results there are of them;
+        none if the one before is missing, too. Chunks tell where their items begin: those beside the gap tell its
+        ends."""
+        first, results, made = 0, list[ChunkResult](), made_so_far(record)
+        assert made is not None
+        if number:
+            before = await self.chunk(record, number - 1)
+            if before is None:
+                return range(0), []
+            first = before.first + len(before.items)
+        for start in range(number, made.chunks, PAGE):
+            numbers = range(start, min(start + PAGE, made.chunks))
+            told = await self.results(record.instance_id, numbers)
+            for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
+                if chunk is not None:
+                    return range(first, chunk.first), results
+                results += told[at]
+        return range(first, made.items), results
+
+    async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
+        """Return the results of chunks by chunk, each in the order of their rounds."""
+        patterns = [self._namespace.pattern("results", instance_id, str(number), "*") for number in numbers]
+        results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
+        for entry in (await last_entries(self._connection, self._stream, patterns)).values():
+            if (result := self._result(entry)) is not None:
+                results[result.chunk].append(result)
+        return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
+
+    async def rounds(self, record: Instance, chunk: int, number: int) -> list[ChunkResult] | None:
+        """Return the results of a chunk in the order of their rounds; None if one is gone without which nobody knows
+        what round `number` has to run."""
+        found, due = (await self.results(record.instance_id, [chunk]))[chunk], earlier_rounds(record, chunk)
+        while (missing := missing_round(found, number, due)) is not None:
+            subject = self._namespace.subject("results", record.instance_id, str(chunk), str(missing))
+            entry = await self._of_leader(subject)
+            if entry is None or (result := self._result(entry)) is None:
+                return None
+            found.append(result)
+        return sorted(found, key=lambda each: each.round)
+
+    async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
+        """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's. What
+        stands in its place and is none is replaced."""
+        subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
+        expected_seq = 0
+        while True:
+            try:
+                await self._publisher.publish(subject, encode_message(result), expected_seq=expected_seq)
+            except RevisionConflict:
+                entry = await self._of_leader(subject)
+                if entry is None or entry.seq == expected_seq or self._result(entry) is not None:
+                    return False
+                expected_seq = entry.seq
+            else:
+                return True
+
+    async def begun(
+        self, instance_id: str, chunk: int, number: int, *, if_unreadable: Sequence[int] = ()
+    ) -> tuple[list[int], int]:
+        """Return the indexes of a round that were begun, and the sequence to name at the next mark (0: none yet).
+        `if_unreadable`: the indexes for which a mark stands that cannot be decoded."""
+        subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
+        found = await last_entries(self._connection, self._stream, [subject])
+        if subject not in found:
+            return [], 0
+        entry = found[subject]
+        try:
+            return msgspec.json.decode(entry.payload, type=list[int]), entry.seq
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._tell_unreadable(entry, error)
+            return list(if_unreadable), entry.seq
+
+    def next_mark(self) -> str:
+        """Return a name for a mark that no other has."""
+        return self._writer.next_mark()
+
+    async def begin(
+        self,
+        instance_id: str,
+        chunk: int,
+        number: int,
+        indexes: Sequence[int],
+        *,
+        expected_seq: int,
+        mark: str | None = None,
+    ) -> int:
+        """Mark items of a round as begun, before they begin; return the sequence of the mark. What may be called again
+        with the same has a name for it in `mark`: then a call before that was stored is found.
+        Raises RevisionConflict when another has marked some meanwhile."""
+        subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
+        return await self._writer.write(subject, msgspec.json.encode(indexes), expected=expected_seq, again=mark)
+
+    async def results_after(self, instance_id: str, seq: int) -> AsyncIterator[tuple[int, ChunkResult]]:
+        """Yield results stored after `seq`, with their sequences, in the order in which they were stored."""
+        pattern = self._namespace.pattern("results", instance_id, ">")
+        async for entry in read_log(self._connection, self._stream, pattern, start_seq=seq + 1, page=PAGE):
+            if (result := self._result(entry)) is not None:
+                yield entry.seq, result
+
+    async def drop(self, instance_id: str) -> None:
+        """Remove everything of an instance. A repeat is harmless."""
+        for first in ("items", "results", "begun"):
+            try:
+                await purge_subject(self._connection, self._stream, self._namespace.pattern(first, instance_id, ">"))
+            except NoStream:
+                return
+
+    async def _of_leader(self, subject: str) -> LogEntry | None:
+        return await last_entry(self._connection, self._stream, subject)
+
+    def _result(self, entry: LogEntry) -> ChunkResult | None:
+        """Return a result as it stands at its place; None, and a word in the log, if it is none, or another's."""
+        try:
+            result = decode_result(entry.payload)
+        except MalformedMessage as error:
+            self._tell_unreadable(entry, error)
+            return None
+        if entry.subject.endswith(f".{result.chunk}.{result.round}"):
+            return result
+        self._tell_unreadable(entry, ValueError(f"it is of chunk {result.chunk}, round {result.round}"))
+        return None
+
+    def _tell_unreadable(self, entry: LogEntry, error: Exception) -> None:
+        if (entry.subject, entry.seq) not in self._told:
+            self._told.add((entry.subject, entry.seq))
+            log.warning("items.unreadable", extra=fields(subject=entry.subject, seq=entry.seq, error=str(error)))
+
+    def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:
+        return self._namespace.subject("items", instance_id, str(fence), str(number))
+
+
+def _readable(entry: LogEntry) -> Chunk | None:
+    try:
+        return decode_chunk(entry.payload)
+    except MalformedMessage:
+        return None

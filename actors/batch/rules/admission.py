@@ -1,0 +1,73 @@
+"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first; how many
+at its rate, evenly spaced; and how many chunks of one that is at work are let out at a time.
+
+Tenants that have less at work come first among equals, so that one that submits a hundred does not make all others wait
+for all of them.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from actors.batch.rules.record import FINAL, Instance
+
+__all__ = ["admit", "starts", "window"]
+
+SAVED_MS = 100
+"""For so long what the rate allows is saved up, for looks that come late."""
+
+AHEAD_S = 1.5
+"""So much of what runs at a rate may stand before an instance that comes later, urgent or small as it may be."""
+HANDS = 2
+"""Chunks that a worker has in hand at a time."""
+
+
+def admit(instances: Iterable[Instance], most: int) -> list[str]:
+    """Return the ids of the instances of one task that may begin now, in their order; `most` at work at a time, 0: any
+    number. Paused ones neither begin nor hold a place, so that they stand in nobody's way: those that go on again may
+    for a while be more than `most`."""
+    waiting: list[Instance] = []
+    at_work: Counter[str] = Counter()
+    for each in instances:
+        if each.state == "pending":
+            if not each.is_paused and not each.is_cancelling:
+                waiting.append(each)
+        elif each.state not in FINAL and not each.is_paused:
+            at_work[each.tenant] += 1
+    places = len(waiting) if most <= 0 else min(len(waiting), most - at_work.total())
+    if places <= 0:
+        return []
+    rows: defaultdict[tuple[int, int, str], list[Instance]] = defaultdict(list)
+    for each in sorted(waiting, key=lambda each: (each.created_ms, each.instance_id), reverse=True):
+        rows[-each.priority, each.weight, each.tenant].append(each)
+
+    def turn(row: tuple[int, int, str]) -> tuple[int, float, int, str]:
+        urgency, weight, tenant = row
+        return urgency, at_work[tenant] / weight, rows[row][-1].created_ms, rows[row][-1].instance_id
+
+    begun: list[str] = []
+    while len(begun) < places:
+        row = min(rows, key=turn)
+        at_work[row[2]] += 1
+        begun.append(rows[row].pop().instance_id)
+        if not rows[row]:
+            del rows[row]
+    return begun
+
+
+def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
+    """Return how many may begin now at `rate` a second, after one that began at `last_ms`, and when the next may."""
+    gap_ms = 1000 / rate
+    since_ms = max(0, now_ms - last_ms)
+    if since_ms < gap_ms:
+        return 0, last_ms + math.ceil(gap_ms)
+    return max(1, math.floor(min(since_ms, SAVED_MS) / gap_ms)), now_ms + math.ceil(gap_ms)
+
+
+def window(rate: float, chunk_items: float, *, workers: int, sharing: int, most: int) -> int:
+    """Return how many chunks of an instance may be let out at a time, at most `most`: at a rate of items a second only
+    what soon runs, together with those that are `sharing` it, but enough that no worker waits for another's chunk."""
+    if rate <= 0:
+        return most
+    chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items))
+    return max(1, min(most, math.ceil(chunks / max(1, sharing))))

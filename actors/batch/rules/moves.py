@@ -1,0 +1,289 @@
+"""How the record of an instance changes: plain functions from a record and what happened to the next record.
+
+Whoever calls them stores what they return by compare-and-set, and only then acts on it; a move that finds itself late
+(another fence, another state) returns the record as it is. Nothing here depends on who calls: two that both tend an
+instance meet at the store.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.batch.rules.moments import reach
+from actors.batch.rules.record import (
+    FINAL,
+    Instance,
+    OpenChunk,
+    Past,
+    Seal,
+    first_round,
+    made_so_far,
+    round_of_pass,
+)
+from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.batch_messages import LOST, Counts
+
+__all__ = [
+    "Ended",
+    "begin_step",
+    "cancel",
+    "cancel_rest",
+    "count",
+    "end_running",
+    "fail_step",
+    "pause",
+    "reduced",
+    "release",
+    "renew_step",
+    "resume",
+    "retry",
+    "seal_split",
+    "stage",
+    "start",
+]
+
+MOST_REASONS = 10
+MOST_STARTS = 30
+MAX_REASON = 300
+
+
+class Ended(NamedTuple):
+    """One result as it stands in the log: what became of a chunk's items in one round. `again`: items that go round
+    once more; `left`: items that this round has not begun. `redone`: how the items of this result had ended in an
+    earlier pass, which counts no more. `is_gone`: the chunk was not there any more."""
+
+    seq: int
+    chunk: int
+    round: int
+    counts: Counts
+    again: int = 0
+    redone: Counts = Counts()
+    reasons: tuple[str, ...] = ()
+    left: int = 0
+    is_gone: bool = False
+
+
+def start(record: Instance, now_ms: int) -> Instance:
+    """Let a pending instance begin: its split is offered under a new fence."""
+    if record.state != "pending" or record.is_paused or record.is_cancelling:
+        return record
+    return _step(replace(record, state="splitting", started_ms=now_ms), now_ms)
+
+
+def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:
+    """Begin the split or the reduce that is offered under this fence: once, whoever else has its pointer."""
+    if not _is_step(record, fence) or record.begun_fence == fence or record.is_cancelling or record.is_paused:
+        return record
+    return replace(record, begun_fence=fence, step_attempts=record.step_attempts + 1, step_since_ms=now_ms)
+
+
+def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
+    """Offer the split or the reduce anew: whoever began it is silent. What it still writes bears an old fence. One that
+    was begun so often takes its process down: the instance fails. One that nobody began waits for its turn."""
+    if not _is_step(record, fence) or record.begun_fence != fence:
+        return record
+    if record.step_attempts - record.step_failures < MOST_STARTS:
+        return _step(record, now_ms)
+    why = f"{record.state}: begun {MOST_STARTS} times; each time its process died, stood still, or lost the broker"
+    return _stop(record, why, now_ms)
+
+
+def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
+    """Try the split or the reduce again, or let the instance fail after its last attempt. A begin whose process died
+    was none: it says nothing against the step."""
+    if not _is_step(record, fence) or record.is_cancelling:
+        return record
+    failures = record.step_failures + 1
+    if policy.is_last(failures):
+        return _stop(record, reason, now_ms)
+    return _step(replace(record, step_failures=failures, reason=reason[:MAX_REASON]), now_ms)
+
+
+def stage(record: Instance, made: Seal) -> Instance:
+    """Let what a streaming split has made so far run before it is sealed. From now on it stands: whoever begins the
+    split again goes on behind it."""
+    if record.state != "splitting" or made.fence != record.step_fence or record.is_cancelling:
+        return record
+    before = record.staged
+    if before and made.chunks <= before[-1].chunks:
+        return record
+    kept = before[:-1] if before and before[-1].fence == made.fence else before
+    return replace(record, staged=(*kept, made))
+
+
+def seal_split(record: Instance, seal: Seal, now_ms: int) -> Instance:
+    """End the split: its items are known, and may run."""
+    if record.state != "splitting" or seal.fence != record.step_fence or record.is_cancelling:
+        return record
+    return replace(
+        record, state="running", seal=seal, step_attempts=0, step_failures=0, step_since_ms=now_ms, reason=""
+    )
+
+
+def release(record: Instance, most_open: int) -> Instance:
+    """Let chunks run, in their order, as many as `most_open` allows at a time."""
+    made = made_so_far(record)
+    if record.state not in ("splitting", "running") or made is None or record.is_paused or record.is_cancelling:
+        return record
+    upto = min(made.chunks, record.released + max(0, most_open - len(record.open)))
+    if upto <= record.released:
+        return record
+    fresh = (OpenChunk(chunk=chunk, round=first_round(record, chunk)) for chunk in range(record.released, upto))
+    return replace(record, released=upto, open=(*record.open, *fresh))
+
+
+def count(
+    record: Instance, results: Sequence[Ended], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
+) -> Instance:
+    """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
+    counts, reasons, gone, failed_now = record.counts, record.reasons, record.gone, record.failed_now
+    open_chunks = {each.chunk: each for each in record.open}
+    for ended in results:
+        held = open_chunks.get(ended.chunk)
+        if ended.seq <= record.counted_seq or held is None or held.round != ended.round:
+            continue
+        counts = _added(counts, ended)
+        reasons = (*reasons, *ended.reasons)[:MOST_REASONS]
+        gone += ended.is_gone
+        failed_now += ended.counts.failed
+        if ended.again or ended.left:
+            wait_ms = 0 if ended.left else next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
+            open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
+        else:
+            del open_chunks[ended.chunk]
+    seq = max(upto_seq, record.counted_seq)
+    still_open = tuple(open_chunks.values())
+    after = replace(
+        record, counts=counts, reasons=reasons, open=still_open, counted_seq=seq, gone=gone, failed_now=failed_now
+    )
+    return record if after == record else _failing(record, after, now_ms)
+
+
+def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance:
+    """Go on to the reduce when every item has ended; fail when more items failed than the task allows; or, being
+    cancelled, end when nothing is open any more. What failed in an earlier pass stops none before it has run again;
+    when every item has ended it counts, if it still stands."""
+    if record.state in FINAL or record.state == "reducing":
+        return record
+    if record.is_cancelling and not record.open:
+        return cancel_rest(record, now_ms)
+    if record.state != "running" or record.seal is None:
+        return record
+    chunks, items = record.seal.chunks, record.seal.items
+    is_over = not record.open and record.released == chunks
+    if record.gone and is_over:
+        record = _without_lost(record, items - record.counts.ended, now_ms)
+    failed = record.counts.failed if is_over else record.failed_now
+    if not record.is_cancelling and failed > most_failures * items:
+        return _stop(record, f"{failed} items failed", now_ms)
+    if not is_over or record.is_paused or record.is_cancelling:
+        return record
+    return _step(replace(record, state="reducing", step_attempts=0, step_failures=0), now_ms)
+
+
+def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
+    """Count what has no end as failed, when every chunk is over: it was in chunks that are gone."""
+    if not lost:
+        return record
+    counts = replace(record.counts, failed=record.counts.failed + lost)
+    reasons = (*record.reasons, f"{lost} items: {LOST}")[-MOST_REASONS:]
+    return _failing(record, replace(record, counts=counts, reasons=reasons), now_ms)
+
+
+def cancel_rest(record: Instance, now_ms: int) -> Instance:
+    """End a cancelled instance: every item that has not ended is cancelled. One that was stopped for a reason has
+    failed."""
+    if not record.is_cancelling or record.open or record.state in FINAL:
+        return record
+    counts, made = record.counts, made_so_far(record)
+    if made is not None:
+        counts = replace(counts, cancelled=counts.cancelled + made.items - counts.ended)
+    state: Literal["failed", "cancelled"] = "failed" if record.reason else "cancelled"
+    return reach(replace(record, state=state, counts=counts, ended_ms=now_ms), state, now_ms)
+
+
+def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> Instance:
+    """Publish the one result, and be done."""
+    if record.state != "reducing" or fence != record.step_fence:
+        return record
+    done = replace(record, state="done", result=result, result_fence=fence, ended_ms=now_ms, reason="")
+    return reach(done, "done", now_ms)
+
+
+def pause(record: Instance) -> Instance:
+    """Start nothing more; what runs, ends."""
+    return record if record.state in FINAL or record.is_paused else replace(record, is_paused=True)
+
+
+def resume(record: Instance) -> Instance:
+    """Go on."""
+    return replace(record, is_paused=False) if record.is_paused else record
+
+
+def cancel(record: Instance, now_ms: int) -> Instance:
+    """End it as soon as nothing runs any more."""
+    if record.state in FINAL or record.is_cancelling:
+        return record
+    return _stop(record, "", now_ms)
+
+
+def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
+    """Run again what failed or was cancelled (only `items`, if given), and reduce again: a new pass over all chunks.
+    The result that was published stays until there is a new one. A split that did not end is begun again."""
+    counts, made = record.counts, made_so_far(record)
+    if record.state not in FINAL or (record.state == "done" and not (items or counts.failed or counts.cancelled)):
+        return record
+    redone = tuple(f"item {index}:" for index in items)
+    return replace(
+        record,
+        state="running" if record.seal is not None else "pending",
+        step_attempts=0,
+        step_failures=0,
+        failed_now=0,
+        passes=record.passes + 1,
+        redo=tuple(sorted(set(items))),
+        past=(*record.past, Past(record.released, record.first_new)),
+        first_new=None if record.seal is not None else made.chunks if made is not None else 0,
+        released=0,
+        is_cancelling=False,
+        is_paused=False,
+        ended_ms=0,
+        reason="",
+        reasons=tuple(each for each in record.reasons if redone and not each.startswith(redone)),
+    )
+
+
+def _step(record: Instance, now_ms: int) -> Instance:
+    return replace(record, step_fence=record.step_fence + 1, step_since_ms=now_ms)
+
+
+def _is_step(record: Instance, fence: int) -> bool:
+    return record.state in ("splitting", "reducing") and fence == record.step_fence
+
+
+def _stop(record: Instance, reason: str, now_ms: int) -> Instance:
+    """End the instance as soon as nothing runs any more: cancelled, or failed if there is a reason."""
+    return cancel_rest(replace(record, is_cancelling=True, is_paused=False, reason=reason[:MAX_REASON]), now_ms)
+
+
+def _failing(before: Instance, after: Instance, now_ms: int) -> Instance:
+    """Return `after`, which tells of its first failure if it has one and `before` had none."""
+    is_first = _failures(before.counts) == 0 < _failures(after.counts)
+    return reach(after, "first_failure", now_ms) if is_first else after
+
+
+def _failures(counts: Counts) -> int:
+    return counts.failed + counts.unknown
+
+
+def _added(counts: Counts, ended: Ended) -> Counts:
+    new, old = ended.counts, ended.redone
+    return Counts(
+        succeeded=counts.succeeded + new.succeeded - old.succeeded,
+        failed=counts.failed + new.failed - old.failed,
+        unknown=counts.unknown + new.unknown - old.unknown,
+        skipped=counts.skipped + new.skipped - old.skipped,
+        cancelled=counts.cancelled + new.cancelled - old.cancelled,
+    )

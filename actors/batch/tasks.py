@@ -1,0 +1,183 @@
+"""The tasks there are: what an application declared of each, one record in TASKS, followed live.
+
+An application that serves a task writes its record when it starts, and again when its code says something else; limits
+that a person set by `penstock batch task` win, so that a restart does not undo them: the record has what is in force
+(`limits`) and what the code said (`declared`), and a limit in which the two differ was set by a person.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from anyio.abc import TaskStatus
+from msgspec import Meta
+
+from actors.runtime.logs import fields
+from actors.runtime.rules.backoff import Backoff
+from streams.bucket import Bucket, Synced
+from streams.errors import MalformedMessage
+
+log = logging.getLogger(__name__)
+
+__all__ = ["TaskLimits", "TaskRecord", "Tasks", "UnknownTask", "decode_task"]
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of a task may happen at once, over the whole cluster; 0: no limit. Rates are per second."""
+
+    main_concurrency: Count = 10
+    """Instances that split, run or reduce at the same time; the others wait in their order."""
+    main_rate: Rate = 0.0
+    item_rate: Rate = 0.0
+    item_concurrency: Count = 0
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What there is to know of a task. `version`: of the application that declared it."""
+
+    task: str
+    app: str = ""
+    version: str = ""
+    limits: TaskLimits = TaskLimits()
+    declared: TaskLimits | None = None
+    """What the application's code says of the limits; None in records of before there was this."""
+    attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    retry_base_ms: Annotated[int, Meta(ge=1)] = 1_000
+    retry_cap_ms: Annotated[int, Meta(ge=1)] = 60_000
+    most_failures: Share = 1.0
+    """Share of the items that may fail before the instance is stopped."""
+    is_idempotent: bool = True
+    """Whether an item may run twice; if not, one whose end nobody knows ends as `unknown`."""
+    has_check: bool = False
+    """Whether the task can be asked what became of an item whose end nobody knows."""
+    is_streaming: bool = False
+    """Whether items may run before the split has ended."""
+    chunk_items: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    item_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
+    step_timeout_ms: Annotated[int, Meta(ge=1)] = 21_600_000
+    """How long a split or a reduce may take; one that never comes back fails then, and is begun again."""
+    keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
+    executor: str = "python"
+    """`python`, or where somebody else runs the items: `http:URL`, `nats:SUBJECT`."""
+    callback: str = ""
+    """The URL that is told of instances whose submitter names none."""
+
+    @property
+    def retries(self) -> Backoff:
+        """Return how failed items go round again, and how often steps do: a step is begun again at once."""
+        return Backoff(
+            retries=self.attempts - 1, growth="exponential", base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms
+        )
+
+
+class UnknownTask(Exception):
+    """No application has declared this task."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"no task {task[:80]!a}; start the application that serves it, or see `penstock batch tasks`")
+
+
+def decode_task(raw: bytes) -> TaskRecord:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return msgspec.json.decode(raw, type=TaskRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no record of a task: {error}") from error
+
+
+def _limits_with(fresh: TaskLimits, before: TaskRecord) -> TaskLimits:
+    """Return the limits that the code says now, but for those that a person set."""
+    if before.declared is None:
+        return before.limits
+    names = TaskLimits.__struct_fields__
+    set_by_hand = {name for name in names if getattr(before.limits, name) != getattr(before.declared, name)}
+    return msgspec.structs.replace(fresh, **{name: getattr(before.limits, name) for name in set_by_hand})
+
+
+class Tasks:
+    """A live view of the tasks. `current` is cheap to ask at any time."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._known: dict[str, TaskRecord] = {}
+        self._unreadable: set[str] = set()
+        self._listeners: list[Callable[[str], None]] = []
+
+    def current(self, task: str) -> TaskRecord:
+        """Return a task's record as last seen. Raises UnknownTask."""
+        if task not in self._known:
+            raise UnknownTask(task)
+        return self._known[task]
+
+    def of_any(self, task: str) -> TaskRecord:
+        """Return a task's record as last seen; of one whose record somebody removed, what holds where nothing is said.
+        Raises UnknownTask if there is one that this node cannot read."""
+        if task in self._unreadable:
+            raise UnknownTask(task)
+        return self._known.get(task) or TaskRecord(task=task)
+
+    def known(self) -> tuple[str, ...]:
+        """Return the keys of all tasks."""
+        return tuple(sorted(self._known))
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the key of each task that changed; it must be short."""
+        self._listeners.append(listener)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled; started once all that stands there is known."""
+        is_known = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if isinstance(change, Synced):
+                    if not is_known:
+                        is_known = True
+                        task_status.started()
+                elif change.entry is None:
+                    self._known.pop(change.key, None)
+                    self._unreadable.discard(change.key)
+                else:
+                    self._take(change.key, change.entry.raw)
+
+    async def declare(self, record: TaskRecord) -> None:
+        """Store what an application says of its task; limits that a person set stay. A repeat stores nothing.
+        The view knows it at once."""
+        record = msgspec.structs.replace(record, declared=record.limits)
+        entry = await self._bucket.get(record.task)
+        if entry is not None:
+            try:
+                limits = _limits_with(record.limits, decode_task(entry.raw))
+                record = msgspec.structs.replace(record, limits=limits)
+            except MalformedMessage as error:
+                log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
+        raw = msgspec.json.encode(record)
+        if entry is None or entry.raw != raw:
+            await self._bucket.put(record.task, raw)
+        self._take(record.task, raw)
+
+    async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
+        """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
+        entry = await self._bucket.get(task)
+        if entry is None:
+            raise UnknownTask(task)
+        record = decode_task(entry.raw)
+        record = msgspec.structs.replace(record, limits=change(record))
+        await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
+        return record
+
+    def _take(self, task: str, raw: bytes) -> None:
+        try:
+            self._known[task] = decode_task(raw)
+            self._unreadable.discard(task)
+        except MalformedMessage as error:
+            if task not in self._known:
+                self._unreadable.add(task)
+            log.warning("task.unreadable", extra=fields(task=task, reason=str(error)))
+            return
+        for listener in self._listeners:
+            listener(task)

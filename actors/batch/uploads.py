@@ -1,0 +1,101 @@
+"""Uploads: removes files that were sent for an instance which was never made, and those of reduces that count no more.
+
+In: a look every hour, on the one node that rendezvous hashing names. Out: nothing. State: the object store and the
+instances. Under repetition: what is removed is removed.
+A file is stored before its instance is made, so one without an instance may be about to get one. It is removed when it
+is `KEEP_MS` old by the server's clock; the desk makes no instance of a file that is older than half of that, so that no
+submission, however slow, meets the removal: a process that stood still for the other half, between the two, makes an
+instance whose split fails and says that the file is not there.
+Each reduce writes in a place of its own, so one that was stopped and wakes takes nothing's place. What lies where no
+result is, or will be, goes: of one that failed or came late, and of the pass before once there is a newer result.
+When it cannot go on: it looks again in an hour.
+"""
+
+import logging
+
+from anyio import Event
+from anyio.abc import TaskStatus
+
+from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.rules.record import FILES_OF, is_superseded
+from actors.runtime.actor import FATAL, ticks
+from actors.runtime.logs import fields
+from actors.runtime.membership import Members
+from actors.runtime.rules.placement import owner
+from streams.clock import Clock
+from streams.errors import MalformedMessage, StreamError
+from streams.files import Files
+
+log = logging.getLogger(__name__)
+
+__all__ = ["FRESH_MS", "KEEP_MS", "Uploads"]
+
+KEEP_MS = 24 * 3_600_000
+"""A person who is asked for another try comes back the same day."""
+FRESH_MS = KEEP_MS // 2
+LOOK_S = 3_600
+ROLE = "conductor"
+
+
+class Uploads:
+    """One node's part in it."""
+
+    def __init__(self, files: Files, instances: Instances, members: Members, clock: Clock) -> None:
+        self._files = files
+        self._instances = instances
+        self._members = members
+        self._clock = clock
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look every hour until cancelled."""
+        task_status.started()
+        async for _ in ticks(lambda: LOOK_S, Event()):
+            try:
+                if self._is_ours():
+                    await self.sweep(self._clock.now_ms())
+            except FATAL:
+                raise
+            except StreamError as error:
+                log.warning("uploads.look_failed", extra=fields(error=str(error)))
+
+    async def sweep(self, now_ms: int) -> int:
+        """Remove the uploads that nobody made an instance of in time, the pieces of those that were never finished, and
+        what reduces wrote that count no more; return how many they were."""
+        removed = await self._files.remove_unfinished(now_ms - KEEP_MS)
+        async for info in self._files.all():
+            if await self._may_go(info.name, now_ms) and await self._files.delete(info.name):
+                removed += 1
+                log.info("file.removed", extra=fields(file=info.name))
+        return removed
+
+    async def _may_go(self, file: str, now_ms: int) -> bool:
+        instance_id, _, name = file.partition("/")
+        fence, slash, _ = name.removeprefix(FILES_OF).partition("/")
+        if name.startswith(FILES_OF) and slash and fence.isascii() and fence.isdecimal():
+            return await self._is_superseded(instance_id, int(fence))
+        if not name.startswith("upload-") or await self._is_there(instance_id):
+            return False
+        stored_ms = await self._files.stored_ms(file)
+        return stored_ms is not None and stored_ms < now_ms - KEEP_MS
+
+    def _is_ours(self) -> bool:
+        live = self._members.live()
+        return owner("uploads", [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
+
+    async def _is_there(self, instance_id: str) -> bool:
+        """Whether there is such an instance; one that does not decode is there, too."""
+        try:
+            await self._instances.get(instance_id)
+        except UnknownInstance:
+            return False
+        except MalformedMessage:
+            return True
+        return True
+
+    async def _is_superseded(self, instance_id: str, fence: int) -> bool:
+        try:
+            return is_superseded(await self._instances.get(instance_id), fence)
+        except UnknownInstance:
+            return True
+        except MalformedMessage:
+            return False

@@ -1,0 +1,143 @@
+"""An instance, its items and its files as people and programs are told of them, at every door."""
+
+import secrets
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from actors.batch.rules.record import FINAL, Moment
+from actors.batch.rules.refusals import BatchRefused
+from streams.batch_messages import Counts, Status
+from streams.files import FileInfo, Files
+
+__all__ = [
+    "UPLOAD_BYTES",
+    "Beat",
+    "ItemPage",
+    "ItemView",
+    "SheetInput",
+    "View",
+    "Wanted",
+    "find_file",
+    "is_upload_of",
+    "result_file",
+    "sheet_of",
+    "upload_name",
+]
+
+UPLOAD_BYTES = 200 * 1024 * 1024
+Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
+
+
+class Beat(Struct, frozen=True):
+    """How far a split or a reduce is."""
+
+    by: str = ""
+    done: int = 0
+    total: int | None = None
+
+
+class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance is submitted with when a file comes along. `file`: its name in the object store; `name`: what
+    its sender called it; `params`: whatever else was given."""
+
+    file: str
+    name: str = ""
+    sheet: str = ""
+    encoding: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"null")
+    digest: str = ""
+    """Of the file's bytes, so that the same file sent twice is known as the same."""
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """An instance as people see it. `items`: how many there are, None before the split has ended."""
+
+    instance_id: str
+    task: str
+    state: str
+    items: int | None
+    counts: Counts
+    created_ms: int
+    started_ms: int
+    ended_ms: int
+    tenant: str = ""
+    priority: int = 0
+    passes: int = 1
+    reason: str = ""
+    reasons: tuple[str, ...] = ()
+    step: Beat | None = None
+    waits: str = ""
+    """For whom, if nobody who is there can work on it."""
+    result: Any = None
+    files_at: str = ""
+    """What stands before the names of its files in the object store: each reduce has a place of its own."""
+    callback: str = ""
+    """Without its query."""
+    calls: tuple[Moment, ...] = ()
+    """What the callback is told, and how far that is."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in FINAL
+
+    def files(self) -> list[str]:
+        """Return the names of the result's files, as the task's own code tells them."""
+        told = self.result.get("files") if isinstance(self.result, dict) else None
+        return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
+
+
+class ItemView(Struct, frozen=True):
+    """An item and how it stands; None: it has not ended."""
+
+    index: int
+    item: Any
+    status: Status | None
+    info: Any = None
+
+
+class ItemPage(Struct, frozen=True):
+    """Some items, and where the next page begins; empty: there is none."""
+
+    items: list[ItemView]
+    cursor: str = ""
+
+
+def upload_name(instance_id: str) -> str:
+    """Return a fresh name for an upload in the object store: one that is sent again does not touch the first one."""
+    return f"{_uploads(instance_id)}{secrets.token_hex(4)}"
+
+
+def is_upload_of(instance_id: str, file: str) -> bool:
+    """Whether a name in the object store is one that `upload_name` made for this instance, and nobody else's file."""
+    return file.startswith(_uploads(instance_id))
+
+
+def _uploads(instance_id: str) -> str:
+    return f"{instance_id}/upload-"
+
+
+def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
+    """Return the sheet that an instance was submitted with; None if its input is another. A file that was not uploaded
+    for this instance is none: a submitter may write anything into an input, other people's files, too."""
+    try:
+        sheet = msgspec.json.decode(given, type=SheetInput)
+    except msgspec.MsgspecError:
+        return None
+    return sheet if is_upload_of(instance_id, sheet.file) else None
+
+
+def result_file(view: View, name: str = "") -> str:
+    """Return the name of a result's file, of its first one without a name. Raises BatchRefused if there is none."""
+    names = [each for each in view.files() if each]
+    if name in names or (names and not name):
+        return name or names[0]
+    has = f"it has {', '.join(names)}"[:200] if names else f"it is {view.state}, and has none"
+    what = f"no file {name[:80]!a}" if name else "no file of a result"
+    raise BatchRefused(f"{view.instance_id}: {what}; {has}", code="not_found", field="name")
+
+
+async def find_file(files: Files, view: View, name: str) -> FileInfo | None:
+    """Return a file of the result: one that its reduce wrote, else one that its code put beside the uploads."""
+    return await files.info(view.files_at + name) or await files.info(f"{view.instance_id}/{name}")

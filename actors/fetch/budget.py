@@ -1,0 +1,145 @@
+"""What this node may spend: requests of a source and of a platform, and orders on their way to the sinks. Whatever is
+stricter holds, our settings or the limits that the platform's adapter declares.
+
+The limits hold for the cluster; a node spends its part, the limit divided by the live nodes that fetch, so that a node
+that comes or goes changes the parts within a heartbeat. How many requests may be under way at once narrows when a
+platform throttles or times out, and widens again by success. Nothing here sleeps: a reservation says how long to wait.
+State: memory only; after a restart a node begins with a full burst.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.sources import SourceKey
+from actors.runtime.rules.pacing import Pace, Rate, Window, acquire, stop_until, succeeded, throttled, timed_out
+from platforms.adapter import RateBucket
+from streams.clock import monotonic_s
+
+__all__ = ["Budgets", "TooSlow"]
+
+ROUND_MS = 1_000
+FEW_PACES = 256
+
+
+class TooSlow(Exception):
+    """The rate is spent for longer than the caller can wait; nothing was reserved."""
+
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"our own rate for it is spent for {wait_ms} ms")
+        self.wait_ms = wait_ms
+
+
+class Budgets:
+    """Paces a node's requests and orders. `nodes` tells how many live nodes share each limit; `now_ms` is a clock that
+    does not go back."""
+
+    def __init__(self, nodes: Callable[[], int], *, now_ms: Callable[[], float] = lambda: monotonic_s() * 1000) -> None:
+        self._nodes = nodes
+        self._now_ms = now_ms
+        self._paces: dict[Hashable, Pace] = {}
+        self._prune_at = FEW_PACES
+        self._windows: dict[str, Window] = {}
+        self._under_way: dict[str, int] = {}
+        self._freed: anyio.Event | None = None  # there is one while somebody waits for a place
+
+    def reserve_request(
+        self, source: SourceKey, settings: FetchSettings, *, most_ms: float, declared: Sequence[RateBucket] = ()
+    ) -> float:
+        """Reserve one request to the source, within our settings and what its adapter declares of the platform's own
+        limits; return how many milliseconds to wait before it is sent. Raises TooSlow."""
+        rates: dict[Hashable, Rate | None] = {
+            source: self._share(settings.rate, settings.burst),
+            source.platform: self._share(settings.platform_rate, settings.burst),
+        }
+        for number, bucket in enumerate(declared):
+            is_own = bucket.scope in ("shop", "app_shop")
+            rates[number, source if is_own else source.platform] = self._part_of(bucket)
+        return self._reserve(rates, 1, most_ms)
+
+    def reserve_orders(self, source: SourceKey, settings: FetchSettings, orders: int, *, most_ms: float) -> float:
+        """Reserve room for orders, so that the back end is not overrun (FETCH-04); return how many milliseconds to wait
+        before they enter. Raises TooSlow."""
+        rate = self._share(settings.inflow, int(settings.inflow) + 1)
+        return self._reserve({("inflow", source): rate}, orders, most_ms)
+
+    def hold(self, source: SourceKey, settings: FetchSettings, wait_ms: int) -> None:
+        """Send nothing more to the source for `wait_ms`: it has just throttled us."""
+        rate = self._share(settings.rate, settings.burst)
+        if rate is not None:
+            pace = self._paces.get(source, Pace())
+            self._paces[source] = stop_until(pace, rate, self._now_ms() + wait_ms)
+
+    @asynccontextmanager
+    async def one_of(self, platform: str, most: int) -> AsyncIterator[None]:
+        """Hold one of the platform's places for requests under way at once on this node; wait for a free one."""
+        while self._under_way.get(platform, 0) >= self._window(platform, most).limit:
+            if self._freed is None:
+                self._freed = anyio.Event()
+            await self._freed.wait()
+        self._under_way[platform] = self._under_way.get(platform, 0) + 1
+        try:
+            yield
+        finally:
+            self._under_way[platform] -= 1
+            if self._freed is not None:
+                self._freed.set()
+                self._freed = None
+
+    def went_well(self, platform: str) -> None:
+        """An answer came: the platform can take a little more at once."""
+        window = self._windows.get(platform)
+        if window is not None and window.size < window.most:
+            self._windows[platform] = succeeded(window)
+
+    def was_throttled(self, platform: str) -> None:
+        """The platform said that it was too much at once."""
+        self._fall(platform, throttled)
+
+    def timed_out(self, platform: str) -> None:
+        """No answer came in time."""
+        self._fall(platform, timed_out)
+
+    def _fall(self, platform: str, fall: Callable[..., Window]) -> None:
+        if platform in self._windows:
+            self._windows[platform] = fall(self._windows[platform], self._now_ms(), round_ms=ROUND_MS)
+
+    def _window(self, platform: str, most: int) -> Window:
+        window = self._windows.get(platform)
+        if window is None or window.most != most:
+            window = self._windows[platform] = Window(size=most, most=most)
+        return window
+
+    def _reserve(self, rates: Mapping[Hashable, Rate | None], cost: int, most_ms: float) -> float:
+        """Reserve of every rate or of none."""
+        now_ms, longest_ms, after = self._now_ms(), 0.0, {}
+        for key, rate in rates.items():
+            if rate is not None:
+                after[key], wait_ms = acquire(self._paces.get(key, Pace()), rate, now_ms, cost)
+                longest_ms = max(longest_ms, wait_ms)
+        if longest_ms > most_ms:
+            raise TooSlow(math.ceil(longest_ms))
+        self._paces |= after
+        self._prune(now_ms)
+        return longest_ms
+
+    def _prune(self, now_ms: float) -> None:
+        """Forget what says nothing any more: a rate that is not spent beyond now."""
+        if len(self._paces) >= self._prune_at:
+            self._paces = {key: pace for key, pace in self._paces.items() if pace.spent_ms > now_ms}
+            self._prune_at = max(FEW_PACES, 2 * len(self._paces))
+
+    def _part_of(self, bucket: RateBucket) -> Rate | None:
+        """Return this node's part; a limit by address is the node's own, since nodes have addresses of their own."""
+        if bucket.scope == "address":
+            return Rate(bucket.per_second, bucket.burst)
+        return self._share(bucket.per_second, bucket.burst)
+
+    def _share(self, per_s: float, burst: int) -> Rate | None:
+        nodes = max(1, self._nodes())
+        return Rate(per_s / nodes, max(1, burst // nodes)) if per_s > 0 else None

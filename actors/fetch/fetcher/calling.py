@@ -1,0 +1,32 @@
+"""Calls into an adapter: somebody else's code, whose mistakes must hurt its own slices only."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from actors.runtime.logs import fields
+from platforms.errors import BrokenContract, PlatformError
+
+log = logging.getLogger(__name__)
+
+__all__ = ["called"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def called(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call an adapter's function. Raises PlatformError as the adapter does, and BrokenContract for whatever else it
+    raises; only the place is told, since the text may hold what the platform sent."""
+    try:
+        return function(*args, **kwargs)
+    except PlatformError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{type(error).__name__} at {at.filename.rpartition('/')[2]}:{at.lineno}"
+        log.error("adapter.failed", extra=fields(function=getattr(function, "__qualname__", ""), place=place))
+        raise BrokenContract(f"the adapter failed: {place}") from error

@@ -1,0 +1,343 @@
+"""What a fetcher does next: plain functions from a ledger and a message to the next ledger and a decision.
+
+In: `Offered`, a slice that the queue pointed at; `Ended`, what became of reading it. Out: work to do, events, and how
+the message is settled. State: the source's ledger, by compare-and-set. A repeated offer of a slice that somebody holds
+takes it over under a new fence; a repeated end finds its fence void and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, assert_never
+
+import msgspec
+
+from actors.fetch.fetch_events import hole_made, slice_failed, slice_split, source_parked, source_throttled
+from actors.fetch.rules import holding
+from actors.fetch.rules.ledger import Ledger, OpenSlice, Shortfall, find_open
+from actors.fetch.rules.outages import answered, earliest_ms, may_take
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.sources import SourceKey
+from actors.runtime.actor import Ack, Forget, GiveBack, Work
+from streams.messages import FetchEvent
+
+__all__ = [
+    "Ended",
+    "Failed",
+    "Hopeless",
+    "Message",
+    "Misread",
+    "Missed",
+    "NotNow",
+    "Offered",
+    "Outcome",
+    "ReadSlice",
+    "Refused",
+    "Short",
+    "Standing",
+    "Stored",
+    "Throttled",
+    "TimedOut",
+    "TooWide",
+    "decide",
+]
+
+
+STEP_MS = 1_000
+UNKNOWN_AGAIN_S = 1.0
+"""A source's record and its first offers come to a node by different ways; within this both are there."""
+
+SOON_MS = 5_000
+"""So short a wait is spent in the queue: another offer could meet the message that is just being acknowledged, and be
+refused for it; and what is due by the clock that offered it may have to wait by ours. A longer wait leaves the queue to
+work that can start, and the slice is offered again at its end."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """Every order of the window is in the stream, and so is the event that says so. `is_readable`: whether any row of
+    it could be read; None where it had none."""
+
+    is_readable: bool | None = None
+
+
+class Short(msgspec.Struct, frozen=True):
+    """The window came to an end, what it listed is in the stream, and it is known that this is not all."""
+
+    reason: str
+    short: Shortfall
+    is_readable: bool | None = None
+
+
+class Misread(msgspec.Struct, frozen=True):
+    """The platform's answers are not as the adapter declares them; `said` is what it said, without secrets."""
+
+    reason: str
+    said: str
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """This attempt got nowhere; another may. The platform asks for `least_wait_ms` before it."""
+
+    reason: str
+    least_wait_ms: int = 0
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """The platform gave no answer that could be used, to no request of this attempt: it may be away, and then no window
+    is to blame. It asks for `least_wait_ms` before the next try."""
+
+    reason: str
+    least_wait_ms: int = 0
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The slice's own timeout ran out: half of it may fit. `is_missed`: with no answer; the platform may be away."""
+
+    reason: str
+    is_missed: bool = False
+
+
+class Throttled(msgspec.Struct, frozen=True):
+    """The platform wants to be left alone for `wait_ms`: no attempt is spent."""
+
+    reason: str
+    wait_ms: int
+
+
+class NotNow(msgspec.Struct, frozen=True):
+    """Nobody is to blame, but this slice has to wait for `wait_ms`: no attempt is spent, and the others go on."""
+
+    reason: str
+    wait_ms: int
+
+
+class TooWide(msgspec.Struct, frozen=True):
+    """The platform cannot answer for so wide a window, or we may not take so much at once."""
+
+    reason: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """No slice of this source can be read until a person acts (credentials, scope, a closed shop)."""
+
+    reason: str
+
+
+class Hopeless(msgspec.Struct, frozen=True):
+    """This slice can never be read, whoever tries; others can."""
+
+    reason: str
+
+
+Outcome = Stored | Short | Misread | Failed | Missed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
+
+Standing = Literal["ours", "unknown", "elsewhere"]
+"""What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
+allocator offers again to those that may read it."""
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """The queue points at a slice; `node` would read it under `settings`."""
+
+    source: SourceKey
+    slice_id: str
+    node: str
+    settings: FetchSettings
+    standing: Standing = "ours"
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of reading a taken slice. `chance` in [0, 1) spreads the wait before a retry; `step_ms` is the
+    grain of the platform's clock, on which a window can be cut."""
+
+    source: SourceKey
+    slice: OpenSlice
+    outcome: Outcome
+    settings: FetchSettings
+    chance: float
+    step_ms: int = STEP_MS
+
+
+Message = Offered | Ended
+
+
+class ReadSlice(msgspec.Struct, frozen=True):
+    """Read this slice's window and store what it lists; `slice.fence` is ours. `is_trusted`: rows of the source could
+    be read before."""
+
+    source: SourceKey
+    slice: OpenSlice
+    settings: FetchSettings
+    is_trusted: bool = True
+
+
+class Next(NamedTuple):
+    """What follows once the ledger is stored: events to publish, then work, or the end of the message."""
+
+    then: Ack | Forget | GiveBack | Work[ReadSlice]
+    events: tuple[FetchEvent, ...] = ()
+
+
+def decide(ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Next]:
+    """Return the ledger after `message`, and what follows."""
+    match message:
+        case Offered():
+            return _taken(ledger, message, now_ms)
+        case Ended():
+            return _ended(ledger, message, now_ms)
+        case _:
+            assert_never(message)
+
+
+def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
+    """A slice that is not open or not due needs no message: the allocator offers it again when it is."""
+    if offer.standing != "ours":
+        return ledger, Next(GiveBack(UNKNOWN_AGAIN_S) if offer.standing == "unknown" else Ack())
+    after, result = holding.take(ledger, offer.slice_id, offer.node, now_ms, most_losses=offer.settings.losses)
+    match result:
+        case holding.Taken(slice=piece):
+            return after, Next(Work(ReadSlice(offer.source, piece, offer.settings, ledger.trust > 0)))
+        case holding.GaveUp(hole=hole):
+            return after, Next(Ack(), (hole_made(offer.source, hole, now_ms),))
+        case holding.Wait(until_ms=until_ms):
+            return after, Next(_until(until_ms, now_ms))
+        case holding.Stale():
+            return after, Next(Ack())
+        case _:
+            assert_never(result)
+
+
+def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
+    after, result = _move(ended)(ledger, now_ms)
+    if isinstance(result, holding.TooNarrow):
+        reason = f"{_reason(ended.outcome)}; a window of one step of the platform's clock cannot be split"
+        after, result = _failure(ended, reason)(ledger, now_ms)
+    if _is_answer(ended.outcome) and not isinstance(result, holding.Stale):
+        after = answered(after, now_ms)
+    match result:
+        case holding.Stale():
+            return after, Next(_farewell(after, ended))
+        case holding.Completed():
+            return after, Next(Ack())
+        case holding.Retried(slice=again) | holding.Released(slice=again) | holding.Missed(slice=again) if (
+            after.state == "running"
+        ):
+            then = _until(earliest_ms(after, again), now_ms) if may_take(after, again) else Ack()
+            return after, Next(then, _events(ended, result, ledger, after, now_ms))
+        case _:
+            return after, Next(Ack(), _events(ended, result, ledger, after, now_ms))
+
+
+def _until(due_ms: int, now_ms: int) -> Ack | GiveBack:
+    """Return how the message of a slice is settled that has to wait."""
+    wait_ms = due_ms - now_ms
+    return GiveBack(wait_ms / 1000) if wait_ms <= SOON_MS else Ack()
+
+
+def _farewell(ledger: Ledger, ended: Ended) -> Ack | Forget:
+    """Leave a message alone whose slice is open, since by now it is another's. One whose slice is gone (completed by
+    another, rewound, removed) means nothing any more, whoever acknowledges it."""
+    return Ack() if find_open(ledger, ended.slice) is None else Forget()
+
+
+def _is_answer(outcome: Outcome) -> bool:
+    """True if the platform was reached in an attempt that ended so."""
+    match outcome:
+        case Missed() | NotNow() | TooWide():
+            return False
+        case TimedOut(is_missed=is_missed):
+            return not is_missed
+        case _:
+            return True
+
+
+Result = (
+    holding.Completed
+    | holding.Retried
+    | holding.Released
+    | holding.Missed
+    | holding.Halved
+    | holding.TooNarrow
+    | holding.GaveUp
+    | holding.Stale
+)
+Move = Callable[[Ledger, int], tuple[Ledger, Result]]
+
+
+def _move(ended: Ended) -> Move:
+    """Return the move of the ledger that an outcome asks for."""
+    slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
+    policy = ended.settings.retry_policy
+    match outcome:
+        case Stored(is_readable=is_readable):
+            return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms, is_readable=is_readable)
+        case Short(reason=reason, short=short, is_readable=is_readable):
+            return lambda ledger, now_ms: holding.fall_short(
+                ledger, slice_id, fence, short, reason, policy, now_ms, chance=ended.chance, is_readable=is_readable
+            )
+        case Misread(reason=reason, said=said):
+            return lambda ledger, now_ms: holding.misread(
+                ledger, slice_id, fence, reason, said, policy, now_ms, chance=ended.chance
+            )
+        case Failed(reason=reason, least_wait_ms=wait_ms):
+            return _failure(ended, reason, wait_ms)
+        case Missed(reason=reason, least_wait_ms=wait_ms):
+            return _failure(ended, reason, wait_ms, is_missed=True)
+        case TimedOut(reason=reason, is_missed=is_missed) if not 0 < ended.settings.split_after < _tries(ended.slice):
+            return _failure(ended, reason, is_missed=is_missed)
+        case TimedOut() | TooWide():
+            return lambda ledger, now_ms: holding.split(ledger, slice_id, fence, now_ms, step_ms=ended.step_ms)
+        case Throttled(reason=reason, wait_ms=wait_ms):
+            return lambda ledger, now_ms: holding.release(
+                ledger, slice_id, fence, now_ms, hold_until_ms=now_ms + wait_ms, reason=reason
+            )
+        case NotNow(reason=reason, wait_ms=wait_ms):
+            return lambda ledger, now_ms: holding.release(
+                ledger, slice_id, fence, now_ms, not_before_ms=now_ms + wait_ms, reason=reason
+            )
+        case Refused(reason=reason):
+            return lambda ledger, now_ms: holding.park(ledger, slice_id, fence, reason, now_ms)
+        case Hopeless(reason=reason):
+            return lambda ledger, now_ms: holding.give_up(ledger, slice_id, fence, reason, now_ms)
+        case _:
+            assert_never(outcome)
+
+
+def _tries(held: OpenSlice) -> int:
+    return held.attempt + held.misses
+
+
+def _failure(ended: Ended, reason: str, least_wait_ms: int = 0, *, is_missed: bool = False) -> Move:
+    move = holding.miss if is_missed else holding.fail
+    return lambda ledger, now_ms: move(
+        ledger,
+        ended.slice.slice_id,
+        ended.slice.fence,
+        reason,
+        ended.settings.retry_policy,
+        now_ms,
+        chance=ended.chance,
+        least_wait_ms=least_wait_ms,
+    )
+
+
+def _events(ended: Ended, result: Result, before: Ledger, after: Ledger, now_ms: int) -> tuple[FetchEvent, ...]:
+    """Return what people are told of an end that was no completion."""
+    reason = _reason(ended.outcome)
+    match result:
+        case holding.Retried(slice=again) | holding.Missed(slice=again):
+            return (slice_failed(ended.source, ended.slice, again, now_ms),)
+        case holding.Halved(slices=parts):
+            return (slice_split(ended.source, ended.slice, parts, reason, now_ms),)
+        case holding.Released() if after.state == "parked" != before.state:
+            return (source_parked(ended.source, after.reason, now_ms),)
+        case holding.Released() if isinstance(ended.outcome, Throttled):
+            return (source_throttled(ended.source, after.hold_until_ms, reason, now_ms),)
+        case holding.GaveUp(hole=hole):
+            return (hole_made(ended.source, hole, now_ms),)
+        case _:
+            return ()
+
+
+def _reason(outcome: Outcome) -> str:
+    return "" if isinstance(outcome, Stored) else outcome.reason

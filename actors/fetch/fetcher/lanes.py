@@ -1,0 +1,290 @@
+"""Pulls offered slices for every platform that this node serves, each lane with slots of its own.
+
+In: offers on `slices.<platform>.<lane>.…`, one consumer a platform and lane. Which lanes a node pulls from follows the
+sources that exist and what they are pinned to; a lane that goes finishes what it has in hand. A full sink closes the
+gate: nothing new is pulled until it has caught up, and what was not pulled waits in the queue for whoever can take it.
+State: none but which lanes run.
+When it cannot go on: a lane that cannot be served (no consumer, no server) is tried again, alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from actors.fetch.fetcher.decisions import Message, Offered, ReadSlice, Standing, decide
+from actors.fetch.fetcher.window import WindowReader
+from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.slice_allocator import lane_name
+from actors.fetch.sources import SourceKey, Sources
+from actors.runtime.actor import FATAL, Ack, Actor, Decision, GiveBack, Mailbox, Settle, ticks
+from actors.runtime.events import outgoing_event
+from actors.runtime.logs import fields
+from actors.runtime.rules.placement import serves
+from streams.backlog import consumers_pending
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import MalformedMessage, MalformedSubject, StreamError
+from streams.messages import decode_slice_offer
+from streams.publisher import Publisher
+from streams.puller import Delivery, Puller
+from streams.specs import ConsumerSpec, fetch_consumer
+from streams.subjects import check_token
+from streams.topology import ensure_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Fetcher", "Lane", "lanes_of"]
+
+KEEP_ALIVE_S = 1.0
+"""A third of the consumer's ack wait: two may be lost before a living fetcher's slice goes to another."""
+GATE_PERIOD_S = 1.0
+AGAIN_S = 1.0
+CONSUMERS_PERIOD_S = 5.0
+TRIES = 50
+"""How often a move may lose its race: to lose it after the reading costs the whole reading."""
+MOST_UNKNOWN = 20
+"""Deliveries, a second apart, after which an unknown source is not one that we have yet to hear of."""
+SINK = "sink_"
+"""How the names of sinks' consumers begin; what others do with the orders is their own affair."""
+
+
+class Lane(msgspec.Struct, frozen=True, order=True):
+    """One consumer's worth of slices."""
+
+    platform: str
+    name: str
+
+    @property
+    def is_tail(self) -> bool:
+        return self.name.startswith("tail")
+
+
+def lanes_of(pins: Iterable[tuple[str, str]], *, labels: Iterable[str], node: str) -> set[Lane]:
+    """Return the lanes that a node pulls from: for each (platform, pin) that it may serve the tail's and the back's."""
+    labels = tuple(labels)
+    return {
+        Lane(platform, lane_name(lane, pin))
+        for platform, pin in pins
+        if serves(labels, node, pin)
+        for lane in ("tail", "back")
+    }
+
+
+class _Running:
+    """One lane at work. It has a puller once its consumer is there; with `stop` set it takes nothing new."""
+
+    def __init__(self) -> None:
+        self.puller: Puller | None = None
+        self.stop = anyio.Event()
+
+
+class Fetcher:
+    """A node's fetcher. Ends by itself, its work finished, once `stop` is set."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        labels: tuple[str, ...],
+        connection: Connection,
+        publisher: Publisher,
+        ledgers: Ledgers,
+        sources: Sources,
+        settings: LiveSettings,
+        reader: WindowReader,
+        clock: Clock,
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._labels = labels
+        self._connection = connection
+        self._publisher = publisher
+        self._ledgers = ledgers
+        self._sources = sources
+        self._settings = settings
+        self._reader = reader
+        self._clock = clock
+        self._stop = stop
+        self._running: dict[Lane, _Running] = {}
+        self._changed = anyio.Event()
+        self._is_gate_closed = False
+        # Here and not in `run`, which the supervisor may call again.
+        sources.on_change(self._look_again)
+        settings.on_change(self._look_again)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms that this node serves at the moment."""
+        return tuple(sorted({lane.platform for lane in self._running}))
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Pull and read until `stop` is set and what is in hand is finished."""
+        self._running.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_sinks)
+            tasks.start_soon(self._watch_consumers)
+            tasks.start_soon(self._end_on_stop)
+            task_status.started()
+            while not self._stop.is_set():
+                self._changed = anyio.Event()
+                self._follow(tasks)
+                await self._changed.wait()
+
+    def _look_again(self, _source: SourceKey) -> None:
+        self._changed.set()
+
+    async def _end_on_stop(self) -> None:
+        await self._stop.wait()
+        for running in self._running.values():
+            running.stop.set()
+        self._changed.set()
+
+    def _follow(self, tasks: TaskGroup) -> None:
+        """Start the lanes that came, let those that went run dry, give all the slots that the settings say."""
+        pins = {(key.platform, self._settings.current(key.platform, key.source).pin) for key in self._sources.known()}
+        wanted = lanes_of(pins, labels=self._labels, node=self._node)
+        for lane in set(self._running) - wanted:
+            self._running.pop(lane).stop.set()
+        for lane in sorted(wanted - set(self._running)):
+            running = self._running[lane] = _Running()
+            tasks.start_soon(self._serve, lane, running)
+        self._set_slots()
+
+    def _set_slots(self) -> None:
+        for lane, running in self._running.items():
+            if running.puller is not None and not running.stop.is_set():
+                running.puller.set_capacity(self._slots(lane))
+
+    def _slots(self, lane: Lane) -> int:
+        settings = self._settings.current(lane.platform, "")
+        if self._is_gate_closed:
+            return 0
+        return settings.concurrency if lane.is_tail else max(1, settings.concurrency // 4)
+
+    async def _serve(self, lane: Lane, running: _Running) -> None:
+        """Serve one lane until its stop is set; after trouble with the broker `_follow` starts it anew."""
+        spec = self._consumer(lane)
+        try:
+            await ensure_consumer(self._connection, spec)
+            puller = Puller(
+                self._connection, spec.stream, spec.name, capacity=self._slots(lane), keep_alive_s=KEEP_ALIVE_S
+            )
+            async with puller:
+                running.puller = puller
+                await self._mailbox(puller).serve(running.stop)
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.warning("fetcher.lane_failed", extra=fields(consumer=spec.name, error=str(error)))
+            with anyio.move_on_after(AGAIN_S):
+                await running.stop.wait()
+        finally:
+            if self._running.get(lane) is running:
+                del self._running[lane]
+                self._changed.set()
+
+    def _consumer(self, lane: Lane) -> ConsumerSpec:
+        return fetch_consumer(self._connection.namespace, lane.platform, lane.name)
+
+    def _mailbox(self, puller: Puller) -> Mailbox[SourceKey, Ledger, Message, ReadSlice]:
+        actor: Actor[SourceKey, Ledger, Message, ReadSlice] = Actor(
+            engine="fetch",
+            name="slices",
+            decode=self._offered,
+            home=lambda message: message.source,
+            decide=self._decide,
+            work=self._reader.read,
+            tries=TRIES,
+            verdict=_verdict,
+        )
+        return Mailbox(
+            actor,
+            puller,
+            records=self._ledgers,
+            publisher=self._publisher,
+            namespace=self._connection.namespace,
+            clock=self._clock,
+        )
+
+    def _offered(self, delivery: Delivery) -> Offered:
+        offer = decode_slice_offer(delivery.payload)
+        try:
+            source = SourceKey(check_token("platform", offer.platform), check_token("source", offer.source))
+        except MalformedSubject as error:
+            raise MalformedMessage(str(error)) from error
+        settings = self._settings.current(source.platform, source.source)
+        standing = self._standing(source, settings, delivery.delivered)
+        return Offered(source, offer.slice_id, self._node, settings, standing)
+
+    def _standing(self, source: SourceKey, settings: FetchSettings, delivered: int) -> Standing:
+        """Say whose the offer is. What stays unknown for long is nobody's: its source was removed."""
+        revision = self._sources.settings_revision(source)
+        if source not in self._sources or not self._settings.has_seen(source.platform, source.source, revision):
+            return "unknown" if delivered < MOST_UNKNOWN else "elsewhere"
+        return "ours" if serves(self._labels, self._node, settings.pin) else "elsewhere"
+
+    def _decide(self, ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Decision[ReadSlice]]:
+        after, step = decide(ledger, message, now_ms)
+        namespace = self._connection.namespace
+        return after, Decision(step.then, tuple(outgoing_event(namespace, event) for event in step.events))
+
+    # ---- what it looks after
+
+    async def _watch_sinks(self) -> None:
+        """Close the gate while orders pile up in front of the slowest sink or the store is full, and open it when
+        that is over. While nobody says, it stays as it is."""
+        orders = self._connection.namespace.stream("ORDERS")
+        async for _ in ticks(lambda: GATE_PERIOD_S, self._stop):
+            try:
+                pending = await consumers_pending(self._connection, orders)
+            except FATAL:
+                raise
+            except StreamError as error:
+                log.debug("fetcher.gate_unknown", extra=fields(error=str(error)))
+                continue
+            self._judge_gate({name: count for name, count in pending.items() if name.startswith(SINK)})
+
+    def _judge_gate(self, pending: Mapping[str, int]) -> None:
+        """A message of ORDERS is a page, so what waits is counted in pages of the size that this node publishes."""
+        slowest = max(pending, key=pending.__getitem__, default="")
+        backlog = round(pending.get(slowest, 0) * self._reader.orders_a_message)
+        most = self._settings.current("", "").sink_backlog
+        trouble = self._connection.store.trouble
+        if (backlog > most or bool(trouble)) != self._is_gate_closed:
+            self._is_gate_closed = not self._is_gate_closed
+            log.warning(
+                "fetcher.gate_closed" if self._is_gate_closed else "fetcher.gate_opened",
+                extra=fields(consumer=slowest, backlog=backlog, sink_backlog=most, store=trouble or "well"),
+            )
+            self._set_slots()
+
+    async def _watch_consumers(self) -> None:
+        """Make a consumer anew that somebody deleted: its puller can only wait for it."""
+        async for _ in ticks(lambda: CONSUMERS_PERIOD_S, self._stop):
+            try:
+                present = await consumers_pending(self._connection, self._connection.namespace.stream("SLICES"))
+                for lane in [lane for lane, running in self._running.items() if running.puller is not None]:
+                    spec = self._consumer(lane)
+                    if spec.name not in present:
+                        log.warning("fetcher.consumer_missing", extra=fields(consumer=spec.name))
+                        await ensure_consumer(self._connection, spec)
+            except FATAL:
+                raise
+            except StreamError as error:
+                log.debug("fetcher.consumers_unknown", extra=fields(error=str(error)))
+
+
+def _verdict(error: Exception) -> Settle | None:
+    """A lost race gives the slice back for a moment, and so does a ledger that a person has to mend; a slice without a
+    ledger is dropped, whatever it was."""
+    if isinstance(error, Contended | BrokenLedger):
+        return GiveBack(AGAIN_S)
+    return Ack() if isinstance(error, MissingLedger) else None

@@ -1,0 +1,85 @@
+"""What a reading lists, as it is stored: which rows are new, how they fit messages, letters for the bad ones, and
+whether it is known that more is listed than was to be had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from actors.fetch.digests import row_hash
+from actors.fetch.fetcher.decisions import ReadSlice, Short
+from actors.fetch.rules.ledger import Shortfall
+from actors.runtime.secrets import without_secrets
+from platforms.adapter import BadRow, Row
+from platforms.reading import ReadingResult
+from platforms.times import TimeStyle
+from streams.messages import DeadLetter, dead_body
+from streams.subjects import token_of
+
+__all__ = ["bad_letter", "pages_of", "shortness", "take_new"]
+
+PAGE_BYTES = 256 * 1024
+"""Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
+
+
+def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence[Row]]:
+    """Cut rows into what fits one message; a row alone may exceed `most_bytes`."""
+    cut, start, size = [], 0, 0
+    for at, row in enumerate(rows):
+        if size + len(row.body) > most_bytes and at > start:
+            cut.append(rows[start:at])
+            start, size = at, 0
+        size += len(row.body)
+    return [*cut, rows[start:]]
+
+
+def take_new(rows: list[Row], known: set[bytes], fresh: set[bytes]) -> list[Row]:
+    """Return the rows that are not among the `known` hashes, and add theirs to `fresh`."""
+    new = []
+    for row in rows:
+        mark = row_hash(row)
+        if mark not in known:
+            fresh.add(mark)
+            new.append(row)
+    return new
+
+
+def bad_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
+    """Return the dead letter of a row that cannot be read: its beginning, under its key and a hash of what it says, so
+    that the same row has one letter however often it is listed."""
+    body, is_base64 = dead_body(row.body)
+    said = blake2b(row.body, digest_size=6).hexdigest()
+    key = said if row.key is None else f"{row.key}_{said}"
+    return DeadLetter(
+        engine="fetch",
+        name=work.source.platform,
+        id=token_of(f"{work.source.source}_{key}"),
+        reason=f"{work.slice.slice_id} of {work.source}: {without_secrets(row.reason)}",
+        attempts=work.slice.attempt,
+        first_ms=now_ms,
+        body=body,
+        is_base64=is_base64,
+    )
+
+
+def shortness(result: ReadingResult, before: Shortfall | None) -> Short | None:
+    """Return by how much a window is known to be short; None if it is not. `before`: what it was short by when it was
+    last read; a reading that the platform did not count does not show that it is whole by now."""
+    if result.short:
+        short = Shortfall(result.missing, sum(part.listed for part in result.short if part.missing))
+        return Short(f"{short}: {_told(result)}", short)
+    if before is not None and before.missing and not result.is_counted:
+        return Short(f"{before} when it was last counted; this time the platform told no total", before)
+    return None
+
+
+def _told(result: ReadingResult) -> str:
+    first = max(result.short, key=lambda part: part.missing)
+    start, end = (TimeStyle("iso_z").write(at_ms) for at_ms in (first.window.start_ms, first.window.end_ms))
+    if first.missing:
+        had = first.listed - first.missing
+        what = f"the platform counts {first.listed} orders from {start} to {end} and hands out {had}"
+    else:
+        what = f"the platform's list of orders from {start} to {end} breaks off"
+    more = f", and so in {len(result.short) - 1} more places" if len(result.short) > 1 else ""
+    return f"{what}{more}; nothing smaller can be asked for"

@@ -1,0 +1,232 @@
+"""The requests of one reading: paced, repeated in place while the wait is short, with the credentials of the moment.
+
+What ends a reading other than by its rows is raised as `Stopped` with the outcome. Waits for our own rates are not the
+platform's time: they move the attempt's deadline, as far as the monitor's patience with a holder allows.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import anyio
+
+from actors.fetch.budget import Budgets, TooSlow
+from actors.fetch.fetcher.calling import called
+from actors.fetch.fetcher.decisions import (
+    Failed,
+    Hopeless,
+    Missed,
+    NotNow,
+    Outcome,
+    ReadSlice,
+    Refused,
+    Throttled,
+    TooWide,
+)
+from actors.fetch.fetcher.logins import LoginRefused, Logins
+from actors.fetch.rules.settings import FetchSettings
+from actors.runtime.transport import PlatformDown, TooMuch, Transport
+from platforms.adapter import EMPTY_PAGE, Account, Adapter, Bug, Empty, Later, Login, Park, Response, Row, Split
+from platforms.adapter import Throttled as SaysThrottled
+from platforms.errors import Garbled
+from platforms.reading import Ask, Reading
+from streams.clock import Clock
+
+__all__ = ["Patience", "Session", "Stopped"]
+
+IN_PLACE_MS = 5_000
+"""A wait up to this is spent in place, a longer one gives the slice back: no worker sleeps for long."""
+IN_PLACE_TRIES = 3
+FIRST_WAIT_MS = 200
+MOST_RENEWALS = 3
+"""Between two good answers. A token may be void again at once: another node was granted one, which ended ours."""
+REFUSED_ATTEMPTS = 3
+"""Attempts that must all have ended so before credentials that can be renewed are taken for refused by a person."""
+
+Trouble = Later | SaysThrottled | PlatformDown
+
+
+class Stopped(Exception):
+    """The reading ended with an outcome other than its rows."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class Patience:
+    """One attempt's time: its deadline, and how long it may wait for our own rates beside that. In all it stays below
+    the age at which the monitor takes a held slice away. `was_answered`: the platform gave an answer in it that could
+    be used."""
+
+    def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
+        self._scope = scope
+        self.left_ms = patience_ms(settings)
+        self.was_answered = False
+
+    async def wait(self, wait_ms: float) -> None:
+        """Wait, and move the deadline by it."""
+        if wait_ms > 0:
+            self.left_ms -= wait_ms
+            self._scope.deadline += wait_ms / 1000
+            await anyio.sleep(wait_ms / 1000)
+
+
+def patience_ms(settings: FetchSettings) -> float:
+    """Return how long an attempt may wait for our own rates, all waits together."""
+    return float(max(IN_PLACE_MS, settings.stale_after_ms - settings.timeout_ms - IN_PLACE_MS))
+
+
+class Session:
+    """Asks one source's platform on behalf of one slice."""
+
+    def __init__(
+        self,
+        work: ReadSlice,
+        adapter: Adapter,
+        account: Account,
+        *,
+        transport: Transport,
+        budgets: Budgets,
+        logins: Logins,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self._work = work
+        self._adapter = adapter
+        self._account = account
+        self._transport = transport
+        self._budgets = budgets
+        self._logins = logins
+        self._patience = patience
+        self._clock = clock
+        self._has_asked = False
+        self._renewals = 0
+        self._has_others = True
+        self._status = 0
+
+    async def ask(self, reading: Reading, ask: Ask) -> list[Row]:
+        """Return the rows of the next answer. Raises Stopped with the outcome that ends the reading."""
+        for tried in count():
+            answer = await self._once(reading, ask)
+            if isinstance(answer, list):
+                return answer
+            wait_ms = wait_of(answer, self._work.settings, tried)
+            if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
+                raise Stopped(self._ending(answer))
+            await anyio.sleep(wait_ms / 1000)
+        raise AssertionError("count() does not end")
+
+    async def _once(self, reading: Reading, ask: Ask) -> list[Row] | Trouble:
+        """Ask once. An answer that is cut off or too long says nothing of the rest of the window."""
+        platform = self._work.source.platform
+        try:
+            response = await self._send(ask)
+        except PlatformDown as error:
+            self._budgets.timed_out(platform)
+            return error
+        except TooMuch:
+            reading.split()
+            return []
+        try:
+            return await self._judge(reading, response)
+        except Garbled:
+            return Later()
+
+    async def _judge(self, reading: Reading, response: Response) -> list[Row] | Trouble:
+        budgets, work = self._budgets, self._work
+        self._status = response.status
+        match called(self._adapter.outcome, response):
+            case (None | Empty()) as fine:
+                page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
+                budgets.went_well(work.source.platform)
+                self._renewals = 0
+                self._patience.was_answered = True
+                return reading.feed(page)
+            case Split():
+                self._patience.was_answered = True
+                reading.split()
+                return []
+            case Login():
+                return await self._log_in()
+            case Park(reason=reason):
+                raise Stopped(Refused(reason))
+            case Bug(reason=reason):
+                raise Stopped(Hopeless(reason))
+            case SaysThrottled() as passing:
+                budgets.was_throttled(work.source.platform)
+                budgets.hold(work.source, work.settings, wait_of(passing, work.settings, 0))
+                return passing
+            case Later() as passing:
+                return passing
+
+    async def _send(self, ask: Ask) -> Response:
+        settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
+        await self._pace()
+        async with self._budgets.one_of(platform, settings.concurrency):
+            request = called(self._adapter.request, ask.window, ask.page, self._account, self._clock.now_ms())
+            timeout_s = min(declared.timeout_s, settings.request_timeout_ms / 1000)
+            return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
+
+    async def _pace(self) -> None:
+        """Wait for our own rate. Before the first request a long wait gives the slice back, so that the place is free
+        for other sources; after it a narrower window is what needs fewer requests."""
+        most_ms = self._patience.left_ms if self._has_asked else IN_PLACE_MS
+        try:
+            wait_ms = self._budgets.reserve_request(
+                self._work.source, self._work.settings, most_ms=most_ms, declared=self._adapter.declaration.rate
+            )
+        except TooSlow as error:
+            raise Stopped(TooWide(str(error)) if self._has_asked else NotNow(str(error), error.wait_ms)) from None
+        self._has_asked = True
+        await self._patience.wait(wait_ms)
+
+    async def _log_in(self) -> Later:
+        """Get other credentials, a few times between two answers that were good."""
+        if not self._has_others or self._renewals == MOST_RENEWALS:
+            raise Stopped(self._refusal())
+        refused, self._renewals = self._account, self._renewals + 1
+        try:
+            self._account = await self._logins.renew(self._work.source, self._adapter, refused)
+        except LoginRefused as error:
+            raise Stopped(Refused(str(error))) from error
+        except PlatformDown as error:
+            raise Stopped(self._ending(error)) from error
+        self._has_others = self._account.values != refused.values
+        return Later(FIRST_WAIT_MS)
+
+    def _ending(self, trouble: Trouble) -> Outcome:
+        return ending(trouble, self._work.settings, self._status, was_answered=self._patience.was_answered)
+
+    def _refusal(self) -> Outcome:
+        reason = "the platform refuses the credentials, also after they were renewed"
+        is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
+        return Refused(reason) if is_sure else Failed(reason)
+
+
+def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
+    """Return how long to wait before asking again: what the platform says, else a doubling wait of ours."""
+    match trouble:
+        case Later(after_ms=int(after_ms)) | SaysThrottled(after_ms=int(after_ms)):
+            return min(max(after_ms, FIRST_WAIT_MS << tried), settings.throttle_cap_ms)
+        case SaysThrottled():
+            return settings.throttle_wait_ms
+        case _:
+            return FIRST_WAIT_MS << tried
+
+
+def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:
+    """Return the outcome of a trouble that did not pass in place; `status` is the last answer's. A platform that
+    answered before in this attempt (`was_answered`) is there: what fails is this window."""
+    bad = Failed if was_answered else Missed
+    match trouble:
+        case SaysThrottled(after_ms=after_ms):
+            wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
+            # Throttled again and again in spite of its own short waits: what it says cannot be meant.
+            wait_ms = wait_ms if wait_ms > IN_PLACE_MS else max(wait_ms, settings.throttle_wait_ms)
+            return Throttled(f"the platform asks us to slow down (HTTP {status})", wait_ms)
+        case Later(after_ms=after_ms):
+            reason = f"the platform could not answer and may later (HTTP {status})"
+            return bad(reason, min(after_ms or 0, settings.throttle_cap_ms))
+        case PlatformDown():
+            return bad(str(trouble))

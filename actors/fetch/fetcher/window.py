@@ -1,0 +1,275 @@
+"""Reads one window in the world: asks the platform, publishes what it lists, and says what became of it.
+
+Order: orders confirmed, then the digest, then the event that says the slice was read; only then `Stored`, which lets
+the ledger complete it. A crash anywhere before repeats the window; orders carry their id and version, so a repeat is
+harmless. A window that is known not to be whole is no completed slice: its orders are stored, and it ends as `Short`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from actors.fetch.budget import Budgets, TooSlow
+from actors.fetch.digests import Digests
+from actors.fetch.fetch_events import late_orders, slice_completed
+from actors.fetch.fetcher.behind import one_behind
+from actors.fetch.fetcher.clocks import PlatformClocks
+from actors.fetch.fetcher.decisions import (
+    STEP_MS,
+    Ended,
+    Failed,
+    Misread,
+    NotNow,
+    Outcome,
+    ReadSlice,
+    Refused,
+    Short,
+    Stored,
+    TimedOut,
+    TooWide,
+)
+from actors.fetch.fetcher.logins import Logins
+from actors.fetch.fetcher.rows import bad_letter, pages_of, shortness, take_new
+from actors.fetch.fetcher.session import IN_PLACE_MS, Patience, Session, Stopped
+from actors.fetch.sources import Sources, UnknownSource, UnusableSource
+from actors.runtime.actor import FATAL
+from actors.runtime.events import outgoing_event
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from actors.runtime.measures import Measures
+from actors.runtime.rules.texts import printable
+from actors.runtime.secrets import without_secrets
+from actors.runtime.transport import BadUrl, Transport
+from platforms.adapter import Adapter, BadRow, Row, Window
+from platforms.errors import BadDeclaration, BrokenContract, Unreadable
+from platforms.reading import Reading, ReadingResult
+from streams.clock import Clock
+from streams.errors import MalformedHeader, MalformedSubject, RevisionConflict, StreamError, TooLarge, Unwritable
+from streams.errors import Refused as NotStored
+from streams.message_ids import dead_letter_message_id, order_page_message_id
+from streams.messages import FetchEvent, Listed, OrderPage, encode
+from streams.publisher import Outgoing, Publisher
+from streams.subjects import Namespace
+
+log = logging.getLogger(__name__)
+
+__all__ = ["WindowReader"]
+
+STORE_AGAIN_MS = 5_000
+"""A server that takes nothing (full, electing, away) is tried again after this."""
+AVERAGED_OVER = 50
+MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
+
+
+class WindowReader:
+    """Reads windows for a node; shared by all its slices."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        sources: Sources,
+        publisher: Publisher,
+        digests: Digests,
+        budgets: Budgets,
+        measures: Measures,
+        namespace: Namespace,
+        clock: Clock,
+    ) -> None:
+        self._transport = transport
+        self._sources = sources
+        self._publisher = publisher
+        self._digests = digests
+        self._budgets = budgets
+        self._measures = measures
+        self._namespace = namespace
+        self._clock = clock
+        self._logins = Logins(sources, transport, clock)
+        self._clocks = PlatformClocks()
+        self.orders_a_message = 1.0
+        """How many orders a message carried lately, as published by this node."""
+
+    async def read(self, work: ReadSlice) -> Ended:
+        """Read the slice's window; every trouble that was foreseen is an outcome. Raises FATAL errors."""
+        outcome = await self._outcome(work)
+        self._measures.slice_ended(work.source.platform, type(outcome).__name__.lower())
+        chance = 0.0 if isinstance(outcome, Stored) else secrets.randbelow(1 << 20) / (1 << 20)
+        return Ended(work.source, work.slice, outcome, work.settings, chance, self._step_ms(work))
+
+    async def _outcome(self, work: ReadSlice) -> Outcome:
+        timeout_s = work.settings.timeout_ms / 1000
+        scope = anyio.CancelScope(deadline=anyio.current_time() + timeout_s)
+        patience = Patience(work.settings, scope)
+        try:
+            with scope:
+                return await self._read(work, patience)
+            return TimedOut(f"not read within {timeout_s:g} s", is_missed=not patience.was_answered)
+        except Stopped as stopped:
+            return stopped.outcome
+        except (UnusableSource, BadDeclaration, BadUrl) as error:
+            return Refused(str(error))
+        except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader, Unwritable) as error:
+            return Failed(str(error))
+        except Unreadable as error:
+            return Misread(
+                without_secrets(error.reason), without_secrets(printable(error.said.decode(errors="replace")))
+            )
+        except BrokenContract as error:
+            return Failed(error.reason)
+        except FATAL:
+            raise
+        except StreamError as error:  # nobody's fault but the server's: no attempt is spent
+            log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
+            return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
+
+    async def _read(self, work: ReadSlice, patience: Patience) -> Stored | Short:
+        started_ms = self._clock.now_ms()
+        adapter = self._sources.adapter(work.source)
+        await self._wait_for_clock(work, adapter, patience)
+        window = widened(work, adapter.declaration.overlap_ms)
+        reading = Reading(adapter.declaration, window, sets_bad_aside=True, is_trusted=work.is_trusted)
+        known = await self._known(work, window)
+        fresh: set[bytes] = set()
+        session = self._session(work, adapter, patience)
+        pages = count(1)
+        async with one_behind() as publish:
+            while (ask := reading.next()) is not None:
+                asked_ms = self._clock.now_ms()
+                rows = await session.ask(reading, ask)
+                self._check_clock(work, adapter, reading.server_time_ms, asked_ms)
+                reach("fetch")
+                new = take_new(rows, known, fresh)
+                if new:
+                    await self._pace(work, len(new), patience)
+                    is_ordered = adapter.declaration.is_version_ordered
+                    await publish(partial(self._publish, work, new, next(pages), is_ordered=is_ordered))
+        await self._set_aside(work, reading.bad)
+        reach("publish")
+        if work.settings.again_ms and fresh:
+            await self._digests.put(work.source, work.slice, fresh, keep_ms=max(work.settings.again_ms))
+        short = shortness(reading.result, work.slice.short)
+        await self._store_events(work, reading.result, len(fresh), started_ms, is_whole=short is None)
+        reach("tell")
+        is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
+        return replace(short or Stored(), is_readable=is_readable)
+
+    def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> Session:
+        return Session(
+            work,
+            adapter,
+            self._logins.account(work.source),
+            transport=self._transport,
+            budgets=self._budgets,
+            logins=self._logins,
+            patience=patience,
+            clock=self._clock,
+        )
+
+    async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> None:
+        """Wait until the slice has settled by the platform's clock, as far as it is known."""
+        settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
+        early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
+        if early_ms > IN_PLACE_MS:
+            raise Stopped(NotNow(f"by the platform's clock it has not settled for another {early_ms} ms", early_ms))
+        await patience.wait(early_ms)
+
+    def _check_clock(self, work: ReadSlice, adapter: Adapter, said_ms: int | None, asked_ms: int) -> None:
+        """Let an answer count only if it was made after the slice had settled; before, it may list too little."""
+        settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
+        early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
+        if early_ms > 0:
+            raise Stopped(NotNow(f"the answer was made {early_ms} ms before the window had settled", early_ms))
+
+    async def _known(self, work: ReadSlice, window: Window) -> set[bytes]:
+        """Return what earlier readings of the window published; a first look needs none."""
+        if work.slice.kind != "a":
+            return set()
+        longest_ms = max(work.settings.slice_ms, work.settings.again_slice_ms)
+        return await self._digests.known(work.source, window, longest_ms=longest_ms)
+
+    def _step_ms(self, work: ReadSlice) -> int:
+        try:
+            return max(STEP_MS, self._sources.adapter(work.source).declaration.window.bounds.step_ms)
+        except (UnknownSource, UnusableSource):
+            return STEP_MS
+
+    async def _publish(self, work: ReadSlice, rows: list[Row], number: int, *, is_ordered: bool) -> None:
+        """Publish a page. A version that says only "another one" (a hash) becomes the moment of the reading: what was
+        read later is what the platform says later."""
+        platform, source = work.source.platform, work.source.source
+        now_ms = self._clock.now_ms()
+        subject = self._namespace.orders(platform, source)
+        outgoing = []
+        for part_number, part in enumerate(pages_of(rows)):
+            orders = tuple(
+                Listed(
+                    order_key=row.key,
+                    version=row.version if is_ordered else now_ms,
+                    modified_ms=now_ms if row.modified_ms is None else row.modified_ms,
+                    body=msgspec.Raw(row.body),
+                )
+                for row in part
+            )
+            page = OrderPage(platform=platform, source=source, fetched_ms=now_ms, orders=orders)
+            names = (work.slice.slice_id, work.slice.fence, number, part_number)
+            outgoing.append(Outgoing(subject, encode(page), order_page_message_id(platform, source, *names)))
+        await self._store(outgoing)
+        self.orders_a_message += (len(rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
+        self._measures.orders_published(platform, len(rows))
+
+    async def _set_aside(self, work: ReadSlice, rows: Sequence[BadRow]) -> None:
+        """Make dead letters of rows that cannot be read; the others of the window were published. A row that has its
+        letter, from a neighbour's overlap or an earlier look, needs no other."""
+        letters = [bad_letter(work, row, self._clock.now_ms()) for row in rows]
+        subject = partial(self._namespace.dead, "fetch", work.source.platform)
+        outgoing = [
+            Outgoing(subject(one.id), encode(one), dead_letter_message_id(one, occurrence=one.first_ms), MUST_NOT_EXIST)
+            for one in letters
+        ]
+        answers = await self._publisher.publish_many(outgoing)
+        for letter, answer in zip(letters, answers, strict=True):
+            if isinstance(answer, NotStored) and not isinstance(answer, RevisionConflict):
+                raise answer
+            if not isinstance(answer, NotStored):
+                facts = fields(source=str(work.source), id=letter.id, reason=letter.reason)
+                log.error("fetcher.row_set_aside", extra=facts)
+
+    async def _pace(self, work: ReadSlice, orders: int, patience: Patience) -> None:
+        """Wait until so many orders may enter. A slice that holds more than may enter in its time is split."""
+        try:
+            wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=patience.left_ms)
+        except TooSlow as error:
+            raise Stopped(TooWide(f"{orders} orders may not enter at once: {error}")) from None
+        await patience.wait(wait_ms)
+
+    async def _store_events(
+        self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool
+    ) -> None:
+        now_ms, piece = self._clock.now_ms(), work.slice
+        told: list[FetchEvent] = []
+        if is_whole:
+            told.append(
+                slice_completed(work.source, piece, result, started_ms=started_ms, now_ms=now_ms, new_rows=new_rows)
+            )
+        if work.slice.kind == "a" and new_rows:
+            told.append(late_orders(work.source, piece, new_rows, now_ms))
+        await self._store([outgoing_event(self._namespace, event) for event in told])
+
+    async def _store(self, messages: list[Outgoing]) -> None:
+        for answer in await self._publisher.publish_many(messages):
+            if isinstance(answer, NotStored):
+                raise answer
+
+
+def widened(work: ReadSlice, overlap_ms: int) -> Window:
+    """Return what to ask for: the slice, and the overlaps before and after it."""
+    before = max(work.settings.overlap_before_ms, overlap_ms)
+    return Window(work.slice.start_ms - before, work.slice.end_ms + work.settings.overlap_after_ms)

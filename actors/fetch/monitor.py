@@ -1,0 +1,369 @@
+"""Monitor: the one node that holds its lease looks at every ledger, and acts on what nobody else would see.
+
+In: a scan every `scan_every`. Out: overdue slices to their next attempt or given up; a dead letter for each new hole; a
+notice for each parked source and for each ledger that is missing or broken, for the holes of a platform within a
+minute, and for the sources of a platform that went down, or came back, together; events for those, for a watermark that
+lags, and for consumers that are stuck. State: that a hole or an outage was told lies in the ledger (`is_told`); what
+else was told is remembered while this node leads, so that a new leader tells it once more. Its writes are
+compare-and-set moves that change nothing when repeated, so a leader that was deposed in the middle does no harm.
+When it cannot go on: a source that fails is skipped until the next scan; notices wait in the background, never a scan.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Hashable, Sequence
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
+
+from actors.fetch.fetch_events import consumer_stuck, hole_made, ledger_unusable, slice_failed, watermark_lag
+from actors.fetch.hole_notices import HoleNotices, hole_key, untold
+from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
+from actors.fetch.outage_notices import OutageNotices
+from actors.fetch.progress import Progress
+from actors.fetch.rules import holding, steering
+from actors.fetch.rules.ledger import Hole, Ledger
+from actors.fetch.rules.outages import is_down
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.sources import SourceKey, Sources
+from actors.runtime.actor import FATAL
+from actors.runtime.events import outgoing_event
+from actors.runtime.logs import fields
+from actors.runtime.measures import Measures
+from actors.runtime.notify import Notice, Notifier
+from actors.runtime.teller import Teller
+from streams.backlog import consumer_states
+from streams.bucket import Bucket
+from streams.clock import Clock, monotonic_s
+from streams.connection import Connection
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.errors import Refused as NotStored
+from streams.lease import Lease, lead
+from streams.log import last_entries
+from streams.message_ids import dead_letter_message_id
+from streams.messages import DeadLetter, FetchEvent, decode_dead_letter, encode
+from streams.publisher import Publisher
+from streams.subjects import token_of
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Monitor", "hole_letter", "lag_ms", "overdue"]
+
+LEASE = "monitor"
+LEASE_TTL_S = 5
+STUCK_S = 30.0
+"""Ten times the ack wait: a consumer that hands out nothing for so long, though it is asked, does not get over it."""
+LOOK_AT_CONSUMERS_S = 5.0
+FORESEEN = (Contended, MissingLedger, StreamError)
+SOURCES_A_TURN = 100
+"""After so many the loop gets a turn: a scan of ten thousand ledgers must not hold up the heartbeats."""
+
+
+def overdue(ledger: Ledger, settings: FetchSettings, now_ms: int) -> bool:
+    """True if a holder has had a slice for `stale_after` or longer."""
+    return any(held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms for held in ledger.open)
+
+
+def lag_ms(ledger: Ledger, settings: FetchSettings, now_ms: int) -> int:
+    """Return how far the watermark is behind where it could be, were everything read at once."""
+    return max(0, now_ms - settings.settle_ms - ledger.watermark_ms)
+
+
+def hole_letter(source: SourceKey, hole: Hole) -> DeadLetter:
+    """Return the dead letter of a hole: the window is its body, the slice its id."""
+    window = {"slice_id": hole.slice_id, "start_ms": hole.start_ms, "end_ms": hole.end_ms}
+    return DeadLetter(
+        engine="fetch",
+        name=source.platform,
+        id=token_of(f"{source.source}_{hole.slice_id}"),
+        reason=hole.reason,
+        attempts=hole.attempts,
+        first_ms=hole.since_ms,
+        body=msgspec.Raw(msgspec.json.encode({"platform": source.platform, "source": source.source, **window})),
+    )
+
+
+def parked_notice(source: SourceKey, ledger: Ledger) -> Notice:
+    """Return what an administrator is told of a source that waits for a person."""
+    what_to_do = f"mend it, then: penstock sources resume {source}"
+    return Notice(kind="parked", source=str(source), text=f"parked: {ledger.reason}", what_to_do=what_to_do)
+
+
+def ledger_notice(source: SourceKey, reason: str) -> Notice:
+    """Return what an administrator is told of a ledger that is missing or broken."""
+    return Notice(kind="ledger", source=str(source), text="nothing of it is fetched", what_to_do=reason)
+
+
+class Monitor:
+    """A node's monitor; it scans only while it leads. `progress` says how long a stuck consumer is borne."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        connection: Connection,
+        leases: Bucket[bytes],
+        ledgers: Ledgers,
+        sources: Sources,
+        settings: LiveSettings,
+        publisher: Publisher,
+        notifier: Notifier,
+        measures: Measures,
+        clock: Clock,
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._connection = connection
+        self._namespace = connection.namespace
+        self._leases = leases
+        self._ledgers = ledgers
+        self._sources = sources
+        self._settings = settings
+        self._publisher = publisher
+        self._measures = measures
+        self._clock = clock
+        self._stop = stop
+        self._teller = Teller(notifier)
+        self._holes = HoleNotices(ledgers, self._teller, settings, clock)
+        self._outages = OutageNotices(ledgers, self._teller, settings, self._publish, clock)
+        self.progress = Progress(STUCK_S)
+        self.elected = anyio.Event()
+        """Set while this node leads."""
+        self._worth: set[Hashable] = set()
+        self._buried: set[tuple[SourceKey, str, int]] = set()
+        self._lagging: set[SourceKey] = set()
+        self._suspects: dict[SourceKey, str] = {}
+        self._unusable: dict[SourceKey, str] = {}
+        self._failures: dict[SourceKey, str] = {}
+        self._looked_s = 0.0
+        self._hurry = anyio.Event()
+        settings.on_change(self._settings_changed)
+
+    @property
+    def is_leading(self) -> bool:
+        return self.elected.is_set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Stand for election until the node stops."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._campaign)
+            task_status.started()
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _campaign(self) -> None:
+        await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)
+
+    async def _lead(self, _lease: Lease) -> None:
+        log.info("monitor.leads", extra=fields(node=self._node))
+        self._begin_anew()
+        self.elected.set()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._teller.run)
+                while True:
+                    await self.scan()
+                    with anyio.move_on_after(self._period_s()):
+                        await self._hurry.wait()
+                    self._hurry = anyio.Event()
+        finally:
+            self.elected = anyio.Event()
+            self._measures.keep_only(())
+
+    def _begin_anew(self) -> None:
+        """Forget what was told: another may have led meanwhile, and told that it is over."""
+        for memory in (self._buried, self._lagging, self._suspects, self._unusable, self._failures):
+            memory.clear()
+        self._teller.forget()
+        self.progress.forget()
+        self._outages.forget()
+        self._holes.forget()
+        self._looked_s = 0.0
+
+    def _settings_changed(self, source: SourceKey) -> None:
+        """Scan now, so that another period holds from now on and not from the end of the old one."""
+        if not source.platform:
+            self._hurry.set()
+
+    def _period_s(self) -> float:
+        return self._settings.current("", "").scan_every_ms / 1000
+
+    async def scan(self) -> None:
+        """Look at every source once, and now and then at the consumers."""
+        self._worth = set()
+        sources = self._sources.known()
+        for number, source in enumerate(sources, start=1):
+            await self._look(source)
+            if number % SOURCES_A_TURN == 0:
+                await checkpoint()
+        self._worth.update(await self._outages.tell())
+        self._worth.update(await self._holes.tell(sources))
+        self._forget_all_but(set(sources))
+        if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
+            self._looked_s = monotonic_s()
+            await self._look_at_consumers()
+
+    def _forget_all_but(self, sources: set[SourceKey]) -> None:
+        self._measures.keep_only([(source.platform, source.source) for source in sources])
+        self._teller.keep_only(self._worth)
+        self._buried &= self._worth
+        self._lagging &= sources
+        for memory in (self._suspects, self._unusable, self._failures):
+            for source in memory.keys() - sources:
+                del memory[source]
+
+    async def _look(self, source: SourceKey) -> None:
+        try:
+            ledger = await self._usable(source)
+            revision = self._sources.settings_revision(source)
+            if ledger is not None and self._settings.has_seen(source.platform, source.source, revision):
+                await self._look_at(source, ledger)
+            self._failures.pop(source, None)
+        except FATAL:
+            raise
+        except Exception as error:  # one source's trouble, foreseen or not, must not stop the others
+            if self._failures.get(source) != str(error):
+                self._failures[source] = str(error)
+                trace = None if isinstance(error, FORESEEN) else error
+                log.warning("monitor.look_failed", exc_info=trace, extra=fields(source=str(source), error=str(error)))
+
+    async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
+        settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()
+        down_ms = now_ms - ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else 0
+        self._measures.source(
+            source.platform,
+            source.source,
+            lag_ms=lag_ms(ledger, settings, now_ms),
+            down_ms=max(0, down_ms),
+            slices=len(ledger.open),
+            holes=sum(not hole.accepted_by for hole in ledger.holes),
+            is_parked=ledger.state == "parked",
+        )
+        self._outages.see(source, ledger, settings)
+        if ledger.state == "parked":
+            self._tell((source, "parked", ledger.reason), parked_notice(source, ledger))
+        self._holes.see(source, ledger, settings.webhook)
+        if overdue(ledger, settings, now_ms):
+            await self._expire(source, settings)
+        await self._look_at_lag(source, ledger, settings, now_ms)
+        await self._close_untold(source, untold(ledger))
+
+    # ---- ledgers that are none
+
+    async def _usable(self, source: SourceKey) -> Ledger | None:
+        """Return the ledger; None if it is missing or broken, which is told once. What is found must stand at two scans
+        in a row, since a source's record may come a moment before its ledger."""
+        ledger, reason = self._peek(source)
+        is_sure = reason == self._suspects.get(source, "")
+        self._suspects[source] = reason
+        if is_sure and reason:
+            self._tell((source, "ledger", reason), ledger_notice(source, reason))
+        if is_sure and reason != self._unusable.get(source, ""):
+            event = ledger_unusable(source, reason, self._clock.now_ms(), is_over=not reason)
+            await self._publish([event])
+            self._unusable[source] = reason
+        return ledger
+
+    def _peek(self, source: SourceKey) -> tuple[Ledger | None, str]:
+        try:
+            ledger = self._ledgers.peek(source)
+        except BrokenLedger as error:
+            return None, str(error)
+        return ledger, "" if ledger is not None else str(MissingLedger(source))
+
+    # ---- holders that vanished
+
+    async def _expire(self, source: SourceKey, settings: FetchSettings) -> None:
+        chance, now_ms = secrets.randbelow(1 << 20) / (1 << 20), self._clock.now_ms()
+
+        def move(ledger: Ledger) -> tuple[Ledger, tuple[FetchEvent, ...]]:
+            held = {piece.slice_id: piece for piece in ledger.open}
+            after, ended = holding.expire(ledger, settings, now_ms, chance=chance)
+            return after, tuple(
+                slice_failed(source, held[result.slice.slice_id], result.slice, now_ms)
+                if isinstance(result, holding.Retried)
+                else hole_made(source, result.hole, now_ms)
+                for result in ended
+            )
+
+        await self._publish(await self._ledgers.move(source, move))
+
+    # ---- what a person has to know
+
+    async def _close_untold(self, source: SourceKey, holes: Sequence[Hole]) -> None:
+        """Store their dead letters, and mark those that were told: a crash in between tells again, and leaves one
+        letter. A full stream of dead letters keeps nobody from being told; the hole stays unmarked until it has one."""
+        told: list[str] = []
+        for hole in holes:
+            key = hole_key(source, hole)
+            self._worth.add(key)
+            if key not in self._buried:
+                await self._bury(hole_letter(source, hole))
+                self._buried.add(key)
+            if self._holes.has_told(source, hole):
+                told.append(hole.slice_id)
+        if told:
+            await self._ledgers.move(source, _marker(told))
+
+    async def _bury(self, letter: DeadLetter) -> None:
+        """Store a hole's letter, unless it is there: another leader may have stored it longer ago than the server
+        remembers ids."""
+        subject = self._namespace.dead(letter.engine, letter.name, letter.id)
+        stored = await last_entries(self._connection, self._namespace.stream("DEAD"), [subject])
+        if subject in stored and _first_ms(stored[subject].payload) == letter.first_ms:
+            return
+        message_id = dead_letter_message_id(letter, occurrence=letter.first_ms)
+        await self._publisher.publish(subject, encode(letter), message_id=message_id)
+
+    def _tell(self, key: Hashable, notice: Notice) -> None:
+        platform, _, source = notice.source.partition("/")
+        self._worth.add(key)
+        self._teller.ask(key, notice, lambda: self._settings.current(platform, source).webhook)
+
+    async def _look_at_lag(self, source: SourceKey, ledger: Ledger, settings: FetchSettings, now_ms: int) -> None:
+        lag = lag_ms(ledger, settings, now_ms)
+        is_lagging = ledger.state == "running" and lag > settings.lag_alarm_ms
+        if is_lagging == (source in self._lagging):
+            return
+        event = watermark_lag(source, ledger.watermark_ms, lag, now_ms, is_over=not is_lagging)
+        await self._publish([event])
+        (self._lagging.add if is_lagging else self._lagging.discard)(source)
+
+    async def _look_at_consumers(self) -> None:
+        for stream in (self._namespace.stream("SLICES"), self._namespace.stream("ORDERS")):
+            try:
+                states = await consumer_states(self._connection, stream)
+                for stuck in self.progress.look(stream, states, monotonic_s()):
+                    log.warning("monitor.consumer_stuck", extra=fields(**stuck._asdict()))
+                    await self._publish([consumer_stuck(stuck, self._clock.now_ms())])
+            except FATAL:
+                raise
+            except StreamError as error:
+                log.debug("monitor.consumers_unknown", extra=fields(stream=stream, error=str(error)))
+
+    async def _publish(self, events: Sequence[FetchEvent]) -> None:
+        messages = [outgoing_event(self._namespace, event) for event in events]
+        for answer in await self._publisher.publish_many(messages) if messages else []:
+            if isinstance(answer, NotStored) and not isinstance(answer, RevisionConflict):
+                raise answer
+
+
+def _first_ms(payload: bytes) -> int | None:
+    try:
+        return decode_dead_letter(payload).first_ms
+    except MalformedMessage:
+        return None
+
+
+def _marker(slice_ids: Sequence[str]) -> Callable[[Ledger], tuple[Ledger, None]]:
+    def move(ledger: Ledger) -> tuple[Ledger, None]:
+        for slice_id in slice_ids:
+            ledger, _ = steering.mark_told(ledger, slice_id)
+        return ledger, None
+
+    return move

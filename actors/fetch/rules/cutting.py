@@ -1,0 +1,194 @@
+"""Which windows come next: cutting slices off a source's time, and when they are to be offered.
+
+Any node may cut; compare-and-set decides between two that do. A slice is cut as soon as its end has settled
+(`now - settle`), whole, on a grid from the ledger's start, so that what a slice covers depends on the settings and
+never on who looked when. A changed length moves the grid for new cuts; open slices keep the windows they were cut with.
+
+Beside the tail there are passes. A backfill reads any past window once. A second look ("again") reads what the tail has
+completed once more, `delay` after a window's end, for what the platform showed late.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, find_open, in_order, revised, same_slice
+from actors.fetch.rules.outages import earliest_ms, offerable
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.slices import Kind, Slice, next_end_ms
+
+OfferKey = tuple[Kind, int, int, int, int, int]
+"""What one offer was for: kind, epoch, start, end, attempt, and from when on it might be taken."""
+
+NOTHING_OFFERED: Mapping[OfferKey, int] = {}
+
+
+def offer_key(ledger: Ledger, held: OpenSlice) -> OfferKey:
+    """Return the key under which an allocator remembers when it offered `held`.
+
+    It names the wait that was over by then: one that begins later makes the offer void, since its message was settled
+    when the slice was given back. The wait comes from another node's clock, so it is not compared with our own."""
+    return (held.kind, held.epoch, held.start_ms, held.end_ms, held.attempt, earliest_ms(ledger, held))
+
+
+def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
+    """Return the ledger with every slice cut that may be cut now; the same object if there is none.
+
+    Tail: whole slices up to `now - settle`, while fewer than `max_open` tail slices are open and fewer than `max_holes`
+    holes are listed (a source that fails everywhere must not dig on for ever). Backfills and second looks: while fewer
+    than `back_open` slices of their kind are open, the passes in turn. Nothing while the source is paused or parked.
+    A window listed as a hole is taken off the holes when it is cut again: it is being read again. What it was short by
+    goes with it."""
+    if ledger.state != "running":
+        return ledger
+    tail = _cut_tail(ledger, settings, now_ms)
+    passes = _without_late(_passes(ledger, settings), tail, now_ms)
+    back, passes = _cut_passes(ledger, passes, settings, now_ms)
+    if not tail and not back:
+        return ledger
+    back = [_with_shortfall(held, ledger.holes) for held in back]
+    after = replace(ledger, frontier_ms=tail[-1].end_ms if tail else ledger.frontier_ms, passes=passes)
+    return revised(after, open=in_order((*ledger.open, *tail, *back)), holes=_not_again(ledger.holes, back))
+
+
+def offers_due(
+    ledger: Ledger, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED, reoffer_ms: int = 0
+) -> list[OpenSlice]:
+    """Return the open slices to offer now, in the order of handing out: nobody holds them, the source runs, and neither
+    their own wait nor the source's hold is in the future. Of a source that is down it is its probe alone.
+
+    `offered` is what the caller remembers of its own offers (`offer_key` to the moment, ms): a slice offered less than
+    `reoffer_ms` ago is left out, unless it was to wait or was held back since. It is a memory only: offering twice is
+    harmless, and forgetting it all costs one more offer each."""
+    if ledger.state != "running":
+        return []
+    return [held for held in offerable(ledger) if _offer_at_ms(ledger, held, offered, reoffer_ms) <= now_ms]
+
+
+def next_due_ms(
+    ledger: Ledger, settings: FetchSettings, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED
+) -> int | None:
+    """Return the first moment, `now_ms` or later, at which `cut` or `offers_due` would yield something if the ledger
+    stays as it is; None if time alone brings nothing."""
+    if ledger.state != "running":
+        return None
+    moments = _cut_moments(ledger, settings)
+    moments += [_offer_at_ms(ledger, held, offered, settings.reoffer_ms) for held in offerable(ledger)]
+    return max(now_ms, min(moments)) if moments else None
+
+
+def _offer_at_ms(ledger: Ledger, held: OpenSlice, offered: Mapping[OfferKey, int], reoffer_ms: int) -> int:
+    last = offered.get(offer_key(ledger, held)) if offered else None
+    return earliest_ms(ledger, held) if last is None else last + reoffer_ms
+
+
+def _cut_tail(ledger: Ledger, settings: FetchSettings, now_ms: int) -> list[OpenSlice]:
+    fresh: list[OpenSlice] = []
+    at_ms = ledger.frontier_ms
+    for _ in range(_tail_room(ledger, settings)):
+        end_ms = next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
+        if end_ms + settings.settle_ms > now_ms:
+            break
+        fresh.append(OpenSlice("t", ledger.epoch, at_ms, end_ms, cut_ms=now_ms))
+        at_ms = end_ms
+    return fresh
+
+
+def _tail_room(ledger: Ledger, settings: FetchSettings) -> int:
+    if len(ledger.holes) >= settings.max_holes:
+        return 0
+    return settings.max_open - _count_open(ledger, "t")
+
+
+def _count_open(ledger: Ledger, kind: Kind) -> int:
+    return sum(held.kind == kind for held in ledger.open)
+
+
+def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
+    """The backfills, then one second look per setting: those that run on, and new ones from the frontier on. A new one
+    needs no write of its own: it can cut nothing before the tail moves the frontier it starts from."""
+    running = {each.delay_ms: each for each in ledger.passes if each.kind == "a"}
+    again = tuple(
+        running.get(delay_ms) or Pass(f"again-{delay_ms}", "a", ledger.frontier_ms, ledger.frontier_ms, None, delay_ms)
+        for delay_ms in settings.again_ms
+    )
+    return (*(each for each in ledger.passes if each.kind == "b"), *again)
+
+
+def _without_late(passes: tuple[Pass, ...], tail: list[OpenSlice], now_ms: int) -> tuple[Pass, ...]:
+    """Move second looks past tail slices that are cut, and so read for the first time, only after the second look was
+    due. Without it, catching up with three months would read everything once more for every look."""
+    return tuple(_past_late(each, tail, now_ms) if each.kind == "a" else each for each in passes)
+
+
+def _past_late(look: Pass, tail: list[OpenSlice], now_ms: int) -> Pass:
+    cursor_ms = look.cursor_ms
+    for fresh in tail:
+        if fresh.start_ms == cursor_ms and fresh.end_ms + look.delay_ms <= now_ms:
+            cursor_ms = fresh.end_ms
+    return look if cursor_ms == look.cursor_ms else replace(look, cursor_ms=cursor_ms)
+
+
+def _cut_passes(
+    ledger: Ledger, passes: tuple[Pass, ...], settings: FetchSettings, now_ms: int
+) -> tuple[list[OpenSlice], tuple[Pass, ...]]:
+    """One slice a pass in turn, until no pass has room or a window that is due."""
+    fresh: list[OpenSlice] = []
+    room = {"b": settings.back_open - _count_open(ledger, "b"), "a": settings.back_open - _count_open(ledger, "a")}
+    cursors = list(passes)
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for i, each in enumerate(cursors):
+            piece = _next_piece(ledger, each, settings)
+            if piece is None or room[each.kind] < 1 or _due_ms(piece, each, settings) > now_ms:
+                continue
+            if any(same_slice(piece, other) for other in fresh):
+                continue
+            fresh.append(OpenSlice(each.kind, ledger.epoch, piece.start_ms, piece.end_ms, now_ms, pass_name=each.name))
+            cursors[i] = replace(each, cursor_ms=piece.end_ms)
+            room[each.kind] -= 1
+            is_moving = True
+    return fresh, tuple(cursors)
+
+
+def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings) -> Slice | None:
+    """The window that `reading` would cut next; None if it is at its end, would pass the watermark, or the same window
+    is open for another pass (a slice is known by its window, so this one waits for it)."""
+    at_ms = reading.cursor_ms
+    if reading.kind == "b":
+        assert reading.end_ms is not None
+        end_ms = min(next_end_ms(at_ms, settings.slice_ms, ledger.start_ms), reading.end_ms)
+    else:
+        end_ms = at_ms + settings.again_slice_ms
+    is_beyond = end_ms > ledger.watermark_ms if reading.kind == "a" else at_ms >= end_ms
+    piece = Slice(reading.kind, ledger.epoch, at_ms, end_ms)
+    return None if is_beyond or find_open(ledger, piece) else piece
+
+
+def _due_ms(piece: Slice, reading: Pass, settings: FetchSettings) -> int:
+    return piece.end_ms + (settings.settle_ms if reading.kind == "b" else reading.delay_ms)
+
+
+def _cut_moments(ledger: Ledger, settings: FetchSettings) -> list[int]:
+    """The moment of the next cut of the tail and of each pass that has room."""
+    moments: list[int] = []
+    if _tail_room(ledger, settings) > 0:
+        moments.append(next_end_ms(ledger.frontier_ms, settings.slice_ms, ledger.start_ms) + settings.settle_ms)
+    room = {"b": settings.back_open > _count_open(ledger, "b"), "a": settings.back_open > _count_open(ledger, "a")}
+    for each in _passes(ledger, settings):
+        piece = _next_piece(ledger, each, settings) if room[each.kind] else None
+        if piece is not None:
+            moments.append(_due_ms(piece, each, settings))
+    return moments
+
+
+def _with_shortfall(held: OpenSlice, holes: tuple[Hole, ...]) -> OpenSlice:
+    short = next((hole.short for hole in holes if hole.short and same_slice(hole, held)), None)
+    return replace(held, short=short) if short else held
+
+
+def _not_again(holes: tuple[Hole, ...], back: list[OpenSlice]) -> tuple[Hole, ...]:
+    if not holes or not back:
+        return holes
+    return tuple(hole for hole in holes if not any(same_slice(hole, held) for held in back))

@@ -1,0 +1,375 @@
+"""What a holder does with a slice: take, complete, fail, release, halve, give up; and what befalls a silent one.
+
+Every move names the slice and the fence that the holder was given at its take. A fence, an epoch or a slice that is no
+longer the ledger's own answers `Stale` and changes nothing: a late word of an old holder has no effect, whoever
+settles its message (JetStream does not fence a delivery). The queue's message is only a pointer; write the ledger
+first, then settle the message. Offers are repeated from the ledger, so a message may be dropped at any time.
+
+All moves give `(ledger, result)`; the ledger is the same object when nothing was changed.
+"""
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Shortfall, find_open, revised
+from actors.fetch.rules.outages import answered, earliest_ms, lengthened, may_take, others_read
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.slices import MalformedSliceId, middle_ms, parse_slice_id
+from actors.runtime.rules.backoff import Backoff, next_delay_ms
+
+MAX_REASON = 300
+"""Characters of a reason that the record keeps: a ledger is one message, and a platform's error page is long."""
+MAX_PARKED = 700
+"""Of the reason for which a source is parked, which may quote the platform."""
+TRUST = 3
+"""Windows in a row in which no row could be read before we stop to believe that it is the rows."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The slice is the caller's, under `slice.fence`, once the ledger is written."""
+
+    slice: OpenSlice
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Not before `until_ms`: give the message back until then (or drop it; the slice is offered again then)."""
+
+    until_ms: int
+
+
+class Stale(msgspec.Struct, frozen=True):
+    """The caller speaks for nothing that the ledger knows (any more): settle the message and forget it."""
+
+    why: str
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The slice is complete. `finished_pass` names the backfill that is complete with it, if one is."""
+
+    slice: OpenSlice
+    finished_pass: str = ""
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """The slice is open again with its next attempt, to be offered at `slice.not_before_ms`."""
+
+    slice: OpenSlice
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The slice is open again with the same attempt, to be offered at `slice.not_before_ms`."""
+
+    slice: OpenSlice
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """The slice is open again with the same attempt, and its source is down."""
+
+    slice: OpenSlice
+
+
+class Halved(msgspec.Struct, frozen=True):
+    """Two slices stand in place of the one, with its attempt, to be offered at once."""
+
+    slices: tuple[OpenSlice, OpenSlice]
+
+
+class TooNarrow(msgspec.Struct, frozen=True):
+    """The window is a single step of the platform's clock: it cannot be split."""
+
+
+class GaveUp(msgspec.Struct, frozen=True):
+    """The slice is a hole now, and somebody has to be told."""
+
+    hole: Hole
+    finished_pass: str = ""
+
+
+def take(
+    ledger: Ledger, slice_id: str, holder: str, now_ms: int, *, most_losses: int = 10
+) -> tuple[Ledger, Taken | Wait | Stale | GaveUp]:
+    """Give the slice to `holder` under a new fence, the ledger's highest.
+
+    A slice that somebody holds is given all the same: its message comes again only when the ack wait ran out, so the
+    holder is dead or cut off, and its fence is void from here on. That is a loss, not a failed attempt; a slice that
+    was lost more than `most_losses` times takes its holders down, and is given up.
+    `Wait` while the slice's own wait or the source's hold lasts; `Stale` if it is not open, the source stopped, or it
+    is down and another slice is its probe."""
+    held = _find(ledger, slice_id)
+    if isinstance(held, Stale):
+        return ledger, held
+    if ledger.state != "running":
+        return ledger, Stale(f"the source is {ledger.state}")
+    if not may_take(ledger, held):
+        return ledger, Stale("the source is down, and another slice is its probe")
+    due_ms = earliest_ms(ledger, held)
+    if due_ms > now_ms:
+        return ledger, Wait(due_ms)
+    losses = held.losses + held.is_taken
+    if losses > most_losses:
+        return _give_up(ledger, held, f"{losses} holders vanished, the last one {held.holder}", now_ms)
+    fence = ledger.fence + 1
+    mine = replace(held, fence=fence, holder=holder, taken_ms=now_ms, losses=losses)
+    return replace(ledger, fence=fence, open=_swapped(ledger, held, mine)), Taken(mine)
+
+
+def complete(
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
+) -> tuple[Ledger, Completed | Stale]:
+    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one, and a
+    source that was down is not any more. `is_readable`: whether any row of it could be read; None where it had none."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
+    return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
+
+
+def fail(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    least_wait_ms: int = 0,
+) -> tuple[Ledger, Retried | GaveUp | Stale]:
+    """Raise the attempt and wait by `policy` (no less than `least_wait_ms`), or give up after the last attempt."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+
+
+def miss(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    least_wait_ms: int = 0,
+) -> tuple[Ledger, Retried | Missed | GaveUp | Stale]:
+    """Give the slice back after an attempt in which the platform gave no answer at all.
+
+    The source is down from here on, and no attempt is spent; but where others of it were read since the slice's last
+    miss, it is this window that the platform cannot answer for: it fails, as by `fail`."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    if held.others_read:
+        return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+    free = replace(_freed(held, now_ms + 1, reason), misses=held.misses + 1, others_read=False)
+    outage = lengthened(ledger, held, free.reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
+    return replace(ledger, open=_swapped(ledger, held, free), outage=outage), Missed(free)
+
+
+def fall_short(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    short: Shortfall,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    is_readable: bool | None = None,
+) -> tuple[Ledger, Retried | GaveUp | Stale]:
+    """Try once more what was read and is not whole, since an order that moved meanwhile may be the cause. The second
+    time it is a hole: to read it the same way again and again would miss the same."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    known = replace(held, short=short, misses=0)
+    marked = _judged(replace(ledger, open=others_read(_swapped(ledger, held, known))), is_readable)
+    if held.short is not None:
+        return _give_up(marked, known, reason, now_ms)
+    return _failed(marked, known, reason, policy, now_ms, chance=chance)
+
+
+def misread(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    said: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+) -> tuple[Ledger, Retried | GaveUp | Released | Stale]:
+    """Fail the slice, whose answers are not as they were declared. Where no row of the source can be trusted to be
+    readable, the second such failure parks it: the declaration is wrong, and every window would fail in the same way.
+    Windows that are given up for it use up the trust there is."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    if ledger.state == "parked":
+        return release(ledger, slice_id, fence, now_ms, reason=reason)
+    if ledger.trust < 0:
+        quoted = f"{reason[:MAX_REASON]}; the platform said: {said[:MAX_REASON]}"
+        return park(replace(ledger, trust=0), slice_id, fence, quoted, now_ms)
+    after, result = _failed(ledger, held, reason, policy, now_ms, chance=chance)
+    if ledger.trust == 0:
+        return replace(after, trust=-1), result
+    return (_judged(after, is_readable=False) if isinstance(result, GaveUp) else after), result
+
+
+def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | Stale]:
+    """Make the slice a hole at once: no further attempt can end otherwise."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    return _give_up(ledger, held, reason, now_ms)
+
+
+def release(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    now_ms: int,
+    *,
+    not_before_ms: int = 0,
+    hold_until_ms: int = 0,
+    reason: str = "",
+) -> tuple[Ledger, Released | Stale]:
+    """Give the slice back with its attempt unchanged: throttled, or the node is stopping. `hold_until_ms` holds back
+    the whole source; a hold that is already longer stands."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    free = _freed(held, max(not_before_ms, now_ms + 1), reason)
+    hold_ms = max(ledger.hold_until_ms, hold_until_ms)
+    return replace(ledger, open=_swapped(ledger, held, free), hold_until_ms=hold_ms), Released(free)
+
+
+def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, Released | Stale]:
+    """Give the slice back and stop the source until somebody resumes it: the platform refuses it for good."""
+    after, result = release(ledger, slice_id, fence, now_ms, reason=reason)
+    if isinstance(result, Stale):
+        return ledger, result
+    return replace(after, state="parked", reason=reason[:MAX_PARKED]), result
+
+
+def split(
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, step_ms: int = 1000
+) -> tuple[Ledger, Halved | TooNarrow | Stale]:
+    """Put two halves in the place of the slice, parted on a whole `step_ms`: it was too much for one attempt.
+
+    The halves keep the attempt, so that failing and splitting together come to an end. `TooNarrow`, with nothing
+    changed, if no step lies inside the window: let it fail instead."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, Stale):
+        return ledger, held
+    middle = middle_ms(held.start_ms, held.end_ms, step_ms)
+    if middle is None:
+        return ledger, TooNarrow()
+    free = replace(_freed(held, now_ms + 1, "split"), misses=0, others_read=False)
+    first, second = replace(free, end_ms=middle), replace(free, start_ms=middle)
+    return revised(ledger, open=_swapped(ledger, held, first, second)), Halved((first, second))
+
+
+def expire(
+    ledger: Ledger, settings: FetchSettings, now_ms: int, *, chance: float
+) -> tuple[Ledger, tuple[Retried | GaveUp, ...]]:
+    """Take every slice away from a holder that has had it for `stale_after` or longer: its next attempt, or a hole.
+
+    For the monitor. It is the second net: a dead holder's message comes again after the ack wait; this one catches
+    slices whose message was lost, and holders that live and hang."""
+    results: list[Retried | GaveUp] = []
+    after = ledger
+    for held in ledger.open:
+        if held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms:
+            reason = f"{held.holder} held it for {now_ms - held.taken_ms} ms without an end"
+            after, result = _failed(after, held, reason, settings.retry_policy, now_ms, chance=chance)
+            results.append(result)
+    return after, tuple(results)
+
+
+def _find(ledger: Ledger, slice_id: str) -> OpenSlice | Stale:
+    try:
+        piece = parse_slice_id(slice_id)
+    except MalformedSliceId as error:
+        return Stale(str(error))
+    if piece.epoch != ledger.epoch:
+        return Stale(f"{slice_id} is of epoch {piece.epoch}, the ledger of {ledger.epoch}")
+    return find_open(ledger, piece) or Stale(f"{slice_id} is not open")
+
+
+def _held(ledger: Ledger, slice_id: str, fence: int) -> OpenSlice | Stale:
+    held = _find(ledger, slice_id)
+    if isinstance(held, Stale):
+        return held
+    if fence < 1 or held.fence != fence:
+        return Stale(f"{slice_id} is held under fence {held.fence}, not {fence}")
+    return held
+
+
+def _swapped(ledger: Ledger, old: OpenSlice, *new: OpenSlice) -> tuple[OpenSlice, ...]:
+    """The open slices with `new` (none, one or more) in the place of `old`."""
+    at = ledger.open.index(old)
+    return (*ledger.open[:at], *new, *ledger.open[at + 1 :])
+
+
+def _freed(held: OpenSlice, not_before_ms: int, reason: str, attempt: int | None = None) -> OpenSlice:
+    """`held` without a holder. It waits until after now at the least, so that earlier offers of it are void."""
+    return replace(
+        held,
+        fence=0,
+        holder="",
+        taken_ms=0,
+        not_before_ms=not_before_ms,
+        reason=reason[:MAX_REASON],
+        attempt=held.attempt if attempt is None else attempt,
+    )
+
+
+def _failed(
+    ledger: Ledger,
+    held: OpenSlice,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    least_wait_ms: int = 0,
+) -> tuple[Ledger, Retried | GaveUp]:
+    if policy.is_last(held.attempt):
+        return _give_up(ledger, held, reason, now_ms)
+    attempt = held.attempt + 1
+    wait_ms = max(least_wait_ms, next_delay_ms(attempt, policy, chance=chance))
+    free = replace(_freed(held, now_ms + wait_ms, reason, attempt), others_read=False)
+    return replace(ledger, open=_swapped(ledger, held, free)), Retried(free)
+
+
+def _give_up(ledger: Ledger, held: OpenSlice, reason: str, now_ms: int) -> tuple[Ledger, GaveUp]:
+    hole = Hole(
+        held.kind,
+        held.epoch,
+        held.start_ms,
+        held.end_ms,
+        since_ms=now_ms,
+        attempts=held.attempt,
+        reason=reason[:MAX_REASON],
+        pass_name=held.pass_name,
+        short=held.short,
+    )
+    after = revised(ledger, open=_swapped(ledger, held), holes=(*ledger.holes, hole))
+    return after, GaveUp(hole, _finished(ledger, after, held))
+
+
+def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
+    """Return the ledger with the trust that a window leaves in which rows could, or could not be read."""
+    if is_readable is None or (not is_readable and ledger.trust <= 0):
+        return ledger
+    return replace(ledger, trust=TRUST if is_readable else ledger.trust - 1)
+
+
+def _finished(before: Ledger, after: Ledger, held: OpenSlice) -> str:
+    is_gone = held.pass_name and len(after.passes) < len(before.passes)
+    return held.pass_name if is_gone else ""

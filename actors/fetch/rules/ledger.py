@@ -1,0 +1,213 @@
+"""The ledger: the one record that says what of a source's time is cut, open, complete or given up.
+
+It is changed only by compare-and-set on its key, and only by the moves in `cutting` (which windows come next),
+`holding` (take, complete, fail, …) and `steering` (what people and outcomes do to a source as a whole). A move is a
+plain function from a ledger to a ledger and a result. One that has nothing to change returns *the very same object*, so
+`after is before` says that no write is needed, and many moves can be folded into one write.
+
+Rules, all times whole milliseconds UTC, windows half-open (`faults` checks them):
+
+- Tail slices tile `[start_ms, frontier_ms)` exactly. Each is open, a hole, or complete; complete ones are not listed:
+  what lies in the tiling and is neither open nor a hole has been stored.
+- `watermark_ms` is the least start of an open tail slice or of a tail hole that nobody has accepted, else the
+  frontier. Each move sets it anew, and within an epoch it never goes back.
+- Slices of backfills and of second looks are listed beside the tail and touch neither frontier nor watermark.
+- `fence` is the number given at the latest take. A holder names the fence that it was given; any other changes nothing.
+- `epoch` is raised by a rewind; slices of an older epoch change nothing.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from actors.fetch.rules.slices import Slice, overlapping
+
+LedgerState = Literal["running", "paused", "parked"]
+
+
+class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By how much a reading was short: `missing` of `listed` orders by the platform's own count; 0 of 0 where a list
+    broke off and nobody counts."""
+
+    missing: int = 0
+    listed: int = 0
+
+    def __str__(self) -> str:
+        return f"short by {self.missing} of {self.listed}" if self.missing else "short by a number that nobody tells"
+
+
+class OpenSlice(Slice, frozen=True, omit_defaults=True):
+    """A slice that is cut and not finished. `fence` 0: nobody holds it. `attempt` is from 1: failure and expiry raise
+    it, throttling does not. `losses` counts holders that vanished. Nobody may take it before `not_before_ms`. `short`:
+    what an earlier reading was short by; only one that shows otherwise completes the slice."""
+
+    cut_ms: int = 0
+    attempt: int = 1
+    not_before_ms: int = 0
+    fence: int = 0
+    holder: str = ""
+    taken_ms: int = 0
+    losses: int = 0
+    reason: str = ""  # why the attempt before this one ended
+    misses: int = 0  # attempts in which the platform gave no answer, and that were not counted
+    others_read: bool = False  # another slice of the source was read since the last miss: it is this window's own
+    pass_name: str = ""  # the backfill or second look that it belongs to
+    short: Shortfall | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self.fence > 0
+
+
+class Hole(Slice, frozen=True, omit_defaults=True):
+    """A slice given up on. It holds the watermark back until somebody accepts it, and is listed until it is redriven or
+    forgotten. `short`: its window was read, and is known not to be whole; what was read is stored."""
+
+    since_ms: int = 0
+    attempts: int = 0
+    reason: str = ""
+    is_told: bool = False  # an administrator was told
+    accepted_by: str = ""
+    pass_name: str = ""
+    short: Shortfall | None = None
+
+
+class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reading beside the live tail, cut from `cursor_ms` on. Kind b: a backfill of `[start_ms, end_ms)`. Kind a: a
+    second look that follows the clock by `delay_ms`, without an end."""
+
+    name: str
+    kind: Literal["b", "a"]
+    start_ms: int
+    cursor_ms: int
+    end_ms: int | None = None
+    delay_ms: int = 0
+
+
+class Outage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A time in which the source cannot be reached at all (`over_ms` 0), or could not, and somebody has yet to be told
+    that it is over. A slice that was taken under a higher fence than `fence` is a probe."""
+
+    since_ms: int
+    fence: int = 0
+    probes: int = 0  # how many of them were not answered
+    probe_ms: int = 0  # no probe before
+    reason: str = ""
+    is_told: bool = False
+    over_ms: int = 0
+
+
+class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of one source. `open` is in the order of handing out: by start, the tail's first.
+
+    `trust` says whether its rows can be read as its adapter declares them: above 0, some could, and so many windows in
+    a row may still hold nothing but odd ones; 0, none ever could, or none any more; below, and a window has failed for
+    it. `owes_end`: an administrator was told of a hole, and is to be told when none is left."""
+
+    start_ms: int
+    frontier_ms: int
+    watermark_ms: int
+    epoch: int = 1
+    fence: int = 0
+    state: LedgerState = "running"
+    reason: str = ""
+    hold_until_ms: int = 0  # throttled: nobody takes a slice before
+    open: tuple[OpenSlice, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    trust: int = 0
+    outage: Outage | None = None
+    owes_end: bool = False
+
+
+def first_ledger(start_ms: int) -> Ledger:
+    """Return the ledger of a source from which nothing has been cut yet."""
+    return Ledger(start_ms, start_ms, start_ms)
+
+
+def find_open(ledger: Ledger, piece: Slice) -> OpenSlice | None:
+    """Return the open slice with the identity of `piece`, or None. Costs O(open)."""
+    for held in ledger.open:
+        if held.start_ms == piece.start_ms and same_slice(held, piece):
+            return held
+    return None
+
+
+def find_hole(ledger: Ledger, piece: Slice) -> Hole | None:
+    """Return the hole with the identity of `piece`, or None. Costs O(holes)."""
+    for hole in ledger.holes:
+        if hole.start_ms == piece.start_ms and same_slice(hole, piece):
+            return hole
+    return None
+
+
+def same_slice(one: Slice, other: Slice) -> bool:
+    """True if both have one identity, whatever else they record."""
+    return (
+        one.start_ms == other.start_ms
+        and one.end_ms == other.end_ms
+        and one.kind == other.kind
+        and one.epoch == other.epoch
+    )
+
+
+def watermark_of(ledger: Ledger) -> int:
+    """Return where the watermark has to stand by the lists alone."""
+    lowest = ledger.frontier_ms
+    for held in ledger.open:
+        if held.start_ms < lowest and held.kind == "t":
+            lowest = held.start_ms
+    for hole in ledger.holes:
+        if hole.start_ms < lowest and hole.kind == "t" and not hole.accepted_by:
+            lowest = hole.start_ms
+    return lowest
+
+
+def revised(
+    ledger: Ledger,
+    *,
+    open: tuple[OpenSlice, ...] | None = None,
+    holes: tuple[Hole, ...] | None = None,
+) -> Ledger:
+    """Return the ledger with other lists, its watermark moved to match and its finished backfills gone."""
+    after = msgspec.structs.replace(
+        ledger,
+        open=ledger.open if open is None else open,
+        holes=ledger.holes if holes is None else holes,
+    )
+    passes = tuple(each for each in after.passes if not is_finished(after, each)) if after.passes else ()
+    return msgspec.structs.replace(after, watermark_ms=watermark_of(after), passes=passes)
+
+
+def is_finished(ledger: Ledger, reading: Pass) -> bool:
+    """True if `reading` has an end, was cut up to it, and has no slice open any more."""
+    if reading.end_ms is None or reading.cursor_ms < reading.end_ms:
+        return False
+    return all(held.pass_name != reading.name for held in ledger.open)
+
+
+def in_order(slices: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
+    """Return open slices in the order of handing out: the tail's before the others, each by time."""
+    return tuple(sorted(slices, key=lambda held: (held.kind != "t", held.start_ms, held.end_ms)))
+
+
+def faults(ledger: Ledger) -> list[str]:
+    """Return every rule that `ledger` breaks, in words; none if it is sound. For tests and `penstock doctor`."""
+    told: list[str] = []
+    tail: list[Slice] = [held for held in ledger.open if held.kind == "t"]
+    tail += [hole for hole in ledger.holes if hole.kind == "t" and hole.epoch == ledger.epoch]
+    shared = overlapping(tail)
+    if shared is not None:
+        told.append(f"tail slices {shared[0].slice_id} and {shared[1].slice_id} overlap")
+    told += [
+        f"tail slice {piece.slice_id} lies outside [{ledger.start_ms}, {ledger.frontier_ms})"
+        for piece in tail
+        if not ledger.start_ms <= piece.start_ms < piece.end_ms <= ledger.frontier_ms
+    ]
+    if ledger.watermark_ms != watermark_of(ledger):
+        told.append(f"watermark {ledger.watermark_ms} should be {watermark_of(ledger)}")
+    ids = [piece.slice_id for piece in (*ledger.open, *ledger.holes)]
+    told += [f"slice {slice_id} is listed twice" for slice_id in sorted({one for one in ids if ids.count(one) > 1})]
+    told += [f"open slice {held.slice_id} is of another epoch" for held in ledger.open if held.epoch != ledger.epoch]
+    told += [f"open slice {held.slice_id} has a fence never given" for held in ledger.open if held.fence > ledger.fence]
+    return told

@@ -1,0 +1,104 @@
+"""A source that cannot be reached at all: how that is told from a window that fails, and how it is asked again.
+
+An attempt in which the platform gave no answer that could be used (refused, reset, timed out, 5xx, a page of its
+maintenance) is a *miss*. It says nothing of its window, so it spends no attempt: the source is down, and one open slice
+at a time is its probe, with a growing wait in between. The probe is the slice that missed least, so that one window for
+which the platform fails every time does not speak for the others. Any answer ends the outage. A window that misses
+again though others were read meanwhile has failed by its own fault, and `holding.miss` counts it.
+
+The outage stands in the ledger, so that it outlives every node, and so does whether somebody was told of it.
+"""
+
+from msgspec.structs import replace
+
+from actors.fetch.rules.ledger import Ledger, OpenSlice, Outage
+from actors.runtime.rules.backoff import Backoff, next_delay_ms
+
+LONGEST_PROBE_MS = 60_000
+"""So long at most a platform that is back may not be noticed; a request a minute hurts nobody."""
+
+
+def is_down(ledger: Ledger) -> bool:
+    """True while the source cannot be reached at all."""
+    return ledger.outage is not None and not ledger.outage.over_ms
+
+
+def earliest_ms(ledger: Ledger, held: OpenSlice) -> int:
+    """Return the moment before which nobody may take `held`: its own wait, the source's hold, the wait for a probe."""
+    outage = ledger.outage
+    probe_ms = 0 if outage is None or outage.over_ms else outage.probe_ms
+    return max(held.not_before_ms, ledger.hold_until_ms, probe_ms)
+
+
+def offerable(ledger: Ledger) -> list[OpenSlice]:
+    """Return the slices that nobody holds and somebody may; of a source that is down its next probe, or none while one
+    is under way."""
+    free = [held for held in ledger.open if not held.is_taken]
+    outage = ledger.outage
+    if outage is None or outage.over_ms:
+        return free
+    if any(held.fence > outage.fence for held in ledger.open):
+        return []
+    return sorted(free, key=lambda held: (earliest_ms(ledger, held), held.misses))[:1]
+
+
+def may_take(ledger: Ledger, held: OpenSlice) -> bool:
+    """True if `held` may be taken, as far as the outage goes. What somebody holds may be taken over: he vanished."""
+    return held.is_taken or held in offerable(ledger)
+
+
+def lengthened(
+    ledger: Ledger,
+    held: OpenSlice,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+    least_wait_ms: int = 0,
+) -> Outage:
+    """Return the outage after one more miss, of `held`: the first, a probe's, or one of an attempt that was under way
+    when it began, which changes nothing."""
+    outage = ledger.outage or Outage(now_ms)
+    if is_down(ledger) and held.fence <= outage.fence:
+        return outage
+    probes = outage.probes + 1 if is_down(ledger) else 0
+    pauses = replace(policy, cap_ms=min(policy.cap_ms, LONGEST_PROBE_MS))
+    wait_ms = max(least_wait_ms, next_delay_ms(probes + 2, pauses, chance=chance))
+    return replace(outage, fence=ledger.fence, probes=probes, probe_ms=now_ms + wait_ms, reason=reason, over_ms=0)
+
+
+def answered(ledger: Ledger, now_ms: int) -> Ledger:
+    """End the outage, if there is one: every slice is offered at once, and what was offered before is void. It stays in
+    the record until those who were told of it are told that it is over."""
+    outage = ledger.outage
+    if outage is None or outage.over_ms:
+        return ledger
+    over = replace(outage, over_ms=now_ms) if outage.is_told else None
+    return replace(ledger, outage=over, hold_until_ms=max(ledger.hold_until_ms, now_ms + 1))
+
+
+def others_read(pieces: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
+    """Return open slices after another one of their source was read: what missed, and misses again, does so alone."""
+    return tuple(replace(held, others_read=True) if held.misses and not held.others_read else held for held in pieces)
+
+
+def mark_told(ledger: Ledger, since_ms: int, now_ms: int) -> Ledger:
+    """Record that an administrator was told that the source is down since `since_ms`. If it answered meanwhile, it is
+    recorded as over, so that he is told that as well."""
+    outage = ledger.outage
+    if outage is None:
+        return replace(ledger, outage=Outage(since_ms, is_told=True, over_ms=now_ms))
+    told = replace(outage, is_told=True, since_ms=since_ms)
+    return ledger if told == outage else replace(ledger, outage=told)
+
+
+def mark_over(ledger: Ledger, over_ms: int, now_ms: int) -> Ledger:
+    """Record that an administrator was told that the outage ended at `over_ms`. If the source is down again by now,
+    that is another outage, of which he has to be told."""
+    outage = ledger.outage
+    if outage is None or not outage.is_told:
+        return ledger
+    if outage.over_ms:
+        return replace(ledger, outage=None) if outage.over_ms == over_ms else ledger
+    return replace(ledger, outage=replace(outage, is_told=False, since_ms=now_ms))

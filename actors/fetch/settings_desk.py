@@ -1,0 +1,258 @@
+"""Changes of settings at the door: checked with all that stands there, shown as old and new, stored by revision.
+
+In: a level's name, values to set and names to unset; or a whole seed. Out: the stored level, and what changed where.
+State: none but the bucket's; what is in force is read exactly as nodes read it. A change is refused (BadSetting) when
+the level, or any source below it, would not resolve. Two people who change one level at once meet at compare-and-set:
+the later one is decided anew on what the first one stored. A repeat stores nothing, since nothing changes.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+from msgspec import Struct
+
+from actors.fetch.rules.setting_table import SETTINGS
+from actors.fetch.rules.settings import LevelValues, as_level, check_level
+from actors.fetch.settings_history import History
+from actors.fetch.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_named
+from actors.fetch.settings_replay import Kept, newest_together
+from actors.fetch.settings_watch import LiveSettings
+from actors.runtime.rules.setting_values import BadSetting, nearest
+from actors.runtime.secrets import looks_secret
+from actors.runtime.supervisor import one_error
+from streams.bucket import Bucket
+from streams.clock import SYSTEM
+from streams.errors import RevisionConflict
+
+__all__ = ["Changed", "Desk", "Seeded", "Stored", "change_level", "read_seed", "read_stored", "seed_levels", "value_of"]
+
+TRIES = 10
+_TABLES = "a seed has the tables [default], [platform.NAME] and [source.NAME.SHOP]"
+Effects = Mapping[str, Mapping[str, tuple[object, object]]]
+"""For each level or source that changes: setting to its old and new value in force."""
+
+
+class Stored(Struct, frozen=True):
+    """What stands in the bucket: the levels in force, the revision of each key, why some stored ones are not in force,
+    the sources that there are or that have a level, those of them that are there, and each key's newest value."""
+
+    levels: Levels
+    revisions: Mapping[str, int]
+    broken: Mapping[str, str]
+    sources: Sequence[LevelName]
+    added: frozenset[LevelName]
+    newest: Sequence[Kept]
+
+
+class Desk(Struct, frozen=True):
+    """Where the settings lie: their bucket, and how to read all that it keeps of them."""
+
+    bucket: Bucket[bytes]
+    history: History
+
+
+class Changed(Struct, frozen=True):
+    """A change that was stored (or, `is_trial`, would be): the level's own values, and what it does to those below."""
+
+    name: LevelName
+    before: LevelValues
+    after: LevelValues
+    effects: Effects
+
+
+class Seeded(Struct, frozen=True):
+    """What became of a seed: levels that were written, and those that were there already and left alone."""
+
+    written: tuple[LevelName, ...]
+    kept: tuple[LevelName, ...]
+
+
+async def read_stored(desk: Desk) -> Stored:
+    """Read every level as a node does, and the sources that there are. Raises StreamError."""
+    live = LiveSettings(desk.bucket, clock=SYSTEM, history=desk.history)
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(live.run)
+            tasks.cancel_scope.cancel()
+    records = [entry.key.split(".") for entry in await desk.bucket.entries("source.>")]
+    added = frozenset(LevelName(key[1], key[2]) for key in records if len(key) == 3)
+    sources = added | {name for name in live.levels.names() if name.source}
+    broken = {refusal.key: refusal.reason for refusal in live.refused()}
+    return Stored(live.levels, live.revisions(), broken, sorted(sources), added, live.newest())
+
+
+async def change_level(
+    desk: Desk,
+    name: LevelName,
+    *,
+    values: LevelValues,
+    unset: Sequence[str] = (),
+    now_ms: int,
+    is_replaced: bool = False,
+    is_ahead: bool = False,
+    is_trial: bool = False,
+) -> Changed:
+    """Set `values` and unset names of a level, in place of all that it said if `is_replaced`. With `is_ahead` the
+    platform or source need not be there yet.
+    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten lost races, StreamError."""
+    for _ in range(TRIES):
+        stored = await read_stored(desk)
+        if not is_ahead:
+            _check_there(stored, name)
+        if name.key in stored.broken and not is_replaced:
+            reason = stored.broken[name.key]
+            raise BadSetting(
+                "", None, f"of {name} are broken as they stand ({reason})", "write them anew with --replace"
+            )
+        changed = _decide(stored, name, values, unset, now_ms, is_replaced=is_replaced)
+        if is_trial or (changed.before == changed.after and name.key not in stored.broken):
+            return changed
+        try:
+            await desk.bucket.compare_and_set(name.key, _encode(changed.after), stored.revisions.get(name.key, 0))
+        except RevisionConflict as error:
+            conflict = error
+            continue
+        return changed
+    raise conflict
+
+
+def _decide(
+    stored: Stored, name: LevelName, values: LevelValues, unset: Sequence[str], now_ms: int, *, is_replaced: bool
+) -> Changed:
+    before = stored.levels.values(name)
+    for each in unset:
+        if each not in SETTINGS:
+            raise BadSetting(each, each, "is not a setting", nearest(each, list(SETTINGS)))
+    kept = {} if is_replaced else {key: value for key, value in before.items() if key not in unset}
+    after = {**kept, **values}
+    if name in stored.added and values.get("start") not in (None, before.get("start")):
+        raise _begun(name, values["start"])
+    check_level(after, name.level, now_ms=now_ms if "start" in values else None)
+    levels = _levels_with(stored, name, after)
+    below = [name, *(source for source in stored.sources if source != name and name.covers(source))]
+    return Changed(name, before, after, _effects(stored, levels, below))
+
+
+def _levels_with(stored: Stored, name: LevelName, values: LevelValues) -> Levels:
+    """Return the levels in force after the change. It has to fit those in force, or else all that stands there, which
+    is then in force as well: an earlier value of another level that is broken must not keep this one from its mend."""
+    try:
+        return stored.levels.with_level(name, values)
+    except BadSetting:
+        others = (kept for kept in stored.newest if kept.key != name.key)
+        together = newest_together([*others, Kept(0, name.key, _encode(values))])
+        if together is None:
+            raise
+        return together.levels
+
+
+def _begun(name: LevelName, start: object) -> BadSetting:
+    why = f"is where a first reading begins, and {name} is being read already"
+    do = f"older time is read by `penstock sources backfill {name} FROM TO`"
+    return BadSetting("start", start, why, f"{do}, all of it anew by `penstock sources rewind {name} FROM`")
+
+
+def _check_there(stored: Stored, name: LevelName) -> None:
+    """Raise UnknownLevel for a platform or a source that nobody added and that has no level either: a typing error."""
+    there = {str(source) for source in stored.sources}
+    platforms = {source.platform for source in stored.sources}
+    if name == DEFAULT or name.key in stored.revisions or str(name) in (there if name.source else platforms):
+        return
+    kind, known = ("source", there) if name.source else ("platform", platforms)
+    what = nearest(str(name), sorted(known)) if known else "there are no sources yet"
+    raise UnknownLevel(f"there is no {kind} {name}; {what}; to write settings before it is added: --ahead")
+
+
+def _effects(stored: Stored, after: Levels, names: Sequence[LevelName]) -> Effects:
+    """Return what changes where. Where a source begins changes nothing once it is read."""
+    effects: dict[str, dict[str, tuple[object, object]]] = {}
+    for name in names:
+        old, new = as_level(stored.levels.settings(name)), as_level(after.settings(name))
+        changed = {key: (old[key], new[key]) for key in SETTINGS if old[key] != new[key]}
+        if name in stored.added:
+            changed.pop("start", None)
+        if changed:
+            effects[str(name)] = changed
+    return effects
+
+
+async def seed_levels(
+    desk: Desk, seed: Mapping[LevelName, LevelValues], *, now_ms: int, is_overwriting: bool = False
+) -> Seeded:
+    """Write the levels of a seed that are not there yet, or all of them. Checked as a whole before anything is written,
+    so a seed that does not hold changes nothing. Raises BadSetting, RevisionConflict, StreamError."""
+    stored = await read_stored(desk)
+    writing = {name: values for name, values in seed.items() if is_overwriting or name.key not in stored.revisions}
+    levels = stored.levels
+    for name in sorted(writing):
+        check_level(writing[name], name.level, now_ms=now_ms)
+        levels = levels.with_level(name, writing[name])
+    for name in sorted(writing):
+        try:
+            await desk.bucket.compare_and_set(name.key, _encode(writing[name]), stored.revisions.get(name.key, 0))
+        except RevisionConflict:
+            if is_overwriting:
+                raise
+            del writing[name]  # another node seeds the same file at this moment
+    return Seeded(tuple(sorted(writing)), tuple(sorted(set(seed) - set(writing))))
+
+
+def read_seed(tables: Mapping[str, object]) -> dict[LevelName, LevelValues]:
+    """Return the levels of a seed file's tables: `[default]`, `[platform.NAME]`, `[source.NAME.SHOP]`.
+    Raises UnknownLevel for what is no such table, BadSetting for a value that looks like a secret."""
+    seed: dict[LevelName, LevelValues] = {}
+    for kind, table in tables.items():
+        if kind not in ("default", "platform", "source"):
+            raise UnknownLevel(f"{kind!r}: {_TABLES}")
+        for path, values in _tables((kind,), table, ("default", "platform", "source").index(kind)):
+            name = level_named("/".join(path[1:])) if path[1:] else DEFAULT
+            if name == DEFAULT and kind != "default":
+                raise UnknownLevel("default is the level of all sources; no platform can be called so")
+            seed[name] = {key: _plain(key, value) for key, value in values.items()}
+    return seed
+
+
+def _tables(path: tuple[str, ...], table: object, depth: int) -> list[tuple[tuple[str, ...], Mapping[str, object]]]:
+    if not isinstance(table, Mapping):
+        raise UnknownLevel(f"{'.'.join(path)!r}: {_TABLES}")
+    if depth == 0:
+        return [(path, table)]
+    return [found for name, inner in table.items() for found in _tables((*path, name), inner, depth - 1)]
+
+
+def _plain(name: str, value: object) -> object:
+    """Return a TOML value as JSON has it: moments as text, and no secrets."""
+    text = value.isoformat() if hasattr(value, "isoformat") else value
+    if isinstance(text, str) and looks_secret(name, text):
+        raise BadSetting(name, "***", "looks like a secret", "write env:NAME or file:/path in its place")
+    return text
+
+
+def value_of(name: str, text: str) -> object:
+    """Return what a person wrote behind `name=` as JSON has it; the name's unit says whether it is a number or text."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise BadSetting(name, text, "is not a setting", nearest(name, list(SETTINGS)))
+    match setting.unit:
+        case "count" | "requests/s" | "orders/s" | "share":
+            return _number(text)
+        case "durations":
+            return [part.strip() for part in text.strip("[] ").replace('"', "").split(",") if part.strip()]
+        case _:
+            return text
+
+
+def _number(text: str) -> object:
+    """Return the number, or the text itself for the check to refuse."""
+    kinds: tuple[Callable[[str], object], ...] = (int, float)
+    for kind in kinds:
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _encode(values: LevelValues) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode()

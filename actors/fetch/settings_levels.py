@@ -1,0 +1,130 @@
+"""The levels of settings as they are in force: pure values, no bucket and no clock.
+
+A level is named `default`, `platform` or `platform/source`, and stands in SETTINGS under `fetch.default`,
+`fetch.<platform>` or `fetch.<platform>.<source>`. Levels are changed one at a time; a change that does not resolve at
+every source below it is refused as a whole, so what is in force always resolves.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from actors.fetch.rules.setting_table import Level
+from actors.fetch.rules.settings import FetchSettings, LevelValues, resolve
+from actors.runtime.rules.setting_values import BadSetting
+from streams.errors import MalformedSubject
+from streams.subjects import check_token
+
+__all__ = ["DEFAULT", "LevelName", "Levels", "UnknownLevel", "level_named", "level_of_key"]
+
+PREFIX = "fetch"
+_NOTHING: LevelValues = MappingProxyType({})
+
+
+class UnknownLevel(Exception):
+    """A name or key that is no level; the message says what is one."""
+
+
+class LevelName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
+    """Which level: both empty is the default level, an empty source is a platform's."""
+
+    platform: str = ""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.platform, self.source) if part) or "default"
+
+    @property
+    def key(self) -> str:
+        """The level's key in SETTINGS."""
+        return ".".join((PREFIX, *(part for part in (self.platform or "default", self.source) if part)))
+
+    @property
+    def level(self) -> Level:
+        return "source" if self.source else "platform" if self.platform else "default"
+
+    def covers(self, other: "LevelName") -> bool:
+        """True if a change here can change what is in force there."""
+        return self.platform in ("", other.platform) and self.source in ("", other.source)
+
+
+DEFAULT = LevelName()
+
+
+def level_named(text: str) -> LevelName:
+    """Return the level that a person calls `default`, `platform` or `platform/source`. Raises UnknownLevel."""
+    if text == "default":
+        return DEFAULT
+    platform, slash, source = text.partition("/")
+    try:
+        check_token("platform", platform)
+        if slash:
+            check_token("source", source)
+    except MalformedSubject as error:
+        raise UnknownLevel(f"{error}; a level is default, PLATFORM or PLATFORM/SOURCE") from error
+    if platform == "default":
+        raise UnknownLevel("default is the level of all sources; no platform can be called so")
+    return LevelName(platform, source)
+
+
+def level_of_key(key: str) -> LevelName:
+    """Return the level that stands under a key of SETTINGS. Raises UnknownLevel."""
+    match key.split("."):
+        case ["fetch", "default"]:
+            return DEFAULT
+        case ["fetch", platform] if platform:
+            return LevelName(platform)
+        case ["fetch", platform, source] if platform != "default":
+            return LevelName(platform, source)
+        case _:
+            raise UnknownLevel(f"{key}: not a level; write fetch.default, fetch.PLATFORM or fetch.PLATFORM.SOURCE")
+
+
+class Levels:
+    """Levels that resolve together. `with_level` returns others; what was resolved once is kept."""
+
+    def __init__(self, values: Mapping[LevelName, LevelValues] = MappingProxyType({})) -> None:
+        self._values = dict(values)
+        self._resolved: dict[LevelName, FetchSettings] = {}
+
+    def names(self) -> list[LevelName]:
+        """Return the levels that say anything, the widest first."""
+        return sorted(self._values)
+
+    def values(self, name: LevelName) -> LevelValues:
+        """Return what one level itself says."""
+        return self._values.get(name, _NOTHING)
+
+    def three(self, name: LevelName) -> tuple[LevelValues, LevelValues, LevelValues]:
+        """Return the values of the default, the platform's and the source's level, as far as `name` reaches."""
+        platform = self.values(LevelName(name.platform)) if name.platform else _NOTHING
+        return self.values(DEFAULT), platform, self.values(name) if name.source else _NOTHING
+
+    def settings(self, name: LevelName) -> FetchSettings:
+        """Return what is in force at a level. A source without values of its own shares its platform's object."""
+        at = name if name in self._values else LevelName(name.platform) if name.source else name
+        found = self._resolved.get(at)
+        if found is None:
+            found = self._resolved[at] = resolve(*self.three(at))
+        return found
+
+    def with_level(self, name: LevelName, values: LevelValues | None) -> "Levels":
+        """Return the levels with one changed, or taken away (None).
+        Raises BadSetting, naming the level, if any level below would not resolve; nothing is changed then."""
+        changed = {known: kept for known, kept in self._values.items() if known != name}
+        if values is not None:
+            changed[name] = values
+        after = Levels(changed)
+        below = [] if name.source else [known for known in changed if name.covers(known)]
+        after._resolved = {at: found for at, found in self._resolved.items() if not name.covers(at)}
+        for at in {name, *below}:
+            try:
+                after.settings(at)
+            except BadSetting as error:
+                raise error if at == name else _elsewhere(error, at) from error
+        return after
+
+
+def _elsewhere(error: BadSetting, at: LevelName) -> BadSetting:
+    return BadSetting(error.name, error.value, f"at {at} {error.why}", error.do)

@@ -1,0 +1,189 @@
+"""Live settings: follows the levels in SETTINGS, and answers what is in force for a source.
+
+In: `fetch.default`, `fetch.<platform>`, `fetch.<platform>.<source>`, written by `penstock settings set` or
+`nats kv put`. Out: callbacks with each source whose settings changed, and SettingsRefused as an event. State: the
+levels in force, in memory; the bucket is the truth.
+
+A level that does not parse, or does not fit together with the others at every source below it, is refused as a whole:
+the last good one stays in force, a log line and an event say what is wrong. What is in force is told from what is
+stored alone, never from what this node saw before (`settings_replay`), so that nodes that were there and nodes that
+start later hold the same.
+
+A change is in force within `GAP_S` of its arrival; changes that come faster are taken together, so a flapping key costs
+a few recomputations a second. Slices that are open keep the windows that they were cut with: a window is never computed
+from settings again. Repeats and re-reads after a reconnect bring known revisions and change nothing.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import anyio
+from anyio.abc import TaskStatus
+from msgspec import Struct
+
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.settings_history import History
+from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
+from actors.fetch.sources import SourceKey
+from actors.runtime.logs import fields
+from streams.bucket import Bucket, Entry, Synced
+from streams.clock import Clock
+from streams.messages import FetchEvent, SettingsRefused
+
+log = logging.getLogger(__name__)
+
+__all__ = ["LiveSettings", "Refusal"]
+
+GAP_S = 0.25
+"""At least this long from one recomputation to the next: four a second, and a change is in force well within one."""
+
+
+MOST_NAMED = 20
+"""Keys that one log line names."""
+
+
+class Refusal(Struct, frozen=True):
+    """A stored level that is not in force, and why."""
+
+    key: str
+    revision: int
+    reason: str
+
+
+class _Stored(Struct, frozen=True):
+    """A level as it stands in the bucket: None if it was deleted."""
+
+    revision: int
+    text: bytes | None
+
+
+class LiveSettings:
+    """What is in force now. `current` is cheap to ask at any time."""
+
+    def __init__(
+        self,
+        bucket: Bucket[bytes],
+        *,
+        clock: Clock,
+        history: History,
+        tell: Callable[[FetchEvent], None] = lambda _event: None,
+    ) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._history = history
+        self._tell = tell
+        self._levels = Levels()
+        self._last: dict[str, _Stored] = {}
+        self._judged: Mapping[str, int] = {}
+        self._waiting: set[str] = set()
+        self._refused: dict[str, Refusal] = {}
+        self._told: dict[SourceKey, FetchSettings] = {}
+        self._listeners: list[Callable[[SourceKey], None]] = []
+        self._wake = anyio.Event()
+
+    def current(self, platform: str, source: str = "") -> FetchSettings:
+        """Return what is in force for a source, or for a platform's sources that have nothing of their own."""
+        key = SourceKey(platform, source)
+        found = self._told.get(key)
+        if found is None:
+            found = self._told[key] = self._levels.settings(LevelName(platform, source))
+        return found
+
+    def has_seen(self, platform: str, source: str, revision: int) -> bool:
+        """True once the source's own level is in force, or was refused, in `revision` or a later one."""
+        key = LevelName(platform, source).key
+        stored = self._last.get(key)
+        seen = stored.revision if stored is not None else 0
+        return seen >= revision and key not in self._waiting
+
+    def on_change(self, listener: Callable[[SourceKey], None]) -> None:
+        """Call `listener` with each source (or platform, with an empty source) that `current` was asked for and whose
+        settings are others now; it must be short."""
+        self._listeners.append(listener)
+
+    @property
+    def levels(self) -> Levels:
+        """The levels in force."""
+        return self._levels
+
+    def revisions(self) -> dict[str, int]:
+        """Return the revision of each stored key that `levels` and `refused` speak of; one that arrived since and waits
+        for its turn is not among them, or a compare-and-set would overwrite what nobody looked at."""
+        return {key: revision for key, revision in self._judged.items() if revision}
+
+    def newest(self) -> list[Kept]:
+        """Return what stands in the bucket now, in force or not."""
+        return [Kept(stored.revision, key, stored.text) for key, stored in self._last.items()]
+
+    def refused(self) -> tuple[Refusal, ...]:
+        """Return the stored levels that are not in force."""
+        return tuple(self._refused.values())
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled; started once what stands there is in force."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow)
+            await self._next_apply()
+            task_status.started()
+            while True:
+                await anyio.sleep(GAP_S)
+                await self._next_apply()
+
+    async def _follow(self) -> None:
+        """Collect what arrives. The first state is complete at the first Synced, and applied only then."""
+        missing = {key for key, stored in self._last.items() if stored.text is not None}
+        is_synced = False
+        async with self._bucket.watch("fetch.>") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    missing.discard(change.key)
+                    self._take(change.key, change.entry)
+                elif not is_synced:
+                    is_synced = True
+                    for key in missing:  # deleted while nobody followed: this actor was restarted
+                        self._take(key, None)
+                if is_synced:
+                    self._wake.set()
+
+    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
+        stored = _Stored(entry.revision, entry.value) if entry else _Stored(0, None)
+        if self._last.get(key) == stored:
+            return
+        self._last[key] = stored
+        self._waiting.add(key)
+
+    async def _next_apply(self) -> None:
+        """Wait for news, and put in force what is to be."""
+        await self._wake.wait()
+        self._wake = anyio.Event()
+        changed = sorted(self._waiting)
+        found = await self._in_force()
+        self._levels, self._judged = found.levels, found.newest
+        self._waiting.difference_update(changed)
+        accepted = [key for key in changed if key not in found.refused]
+        if accepted:
+            log.info("settings.changed", extra=fields(count=len(accepted), keys=accepted[:MOST_NAMED]))
+        before = self._refused
+        self._refused = {key: Refusal(key, found.newest[key], why) for key, why in found.refused.items()}
+        for key, refusal in self._refused.items():
+            if key not in before or before[key].revision != refusal.revision:
+                self._refuse(refusal)
+        self._notify()
+
+    async def _in_force(self) -> InForce:
+        return newest_together(self.newest()) or replayed(await self._history())
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Tell what is wrong."""
+        key, revision, reason = refusal.key, refusal.revision, refusal.reason
+        log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason))
+        self._tell(SettingsRefused(key=key, revision=revision, at_ms=self._clock.now_ms(), reason=reason))
+
+    def _notify(self) -> None:
+        for source, before in list(self._told.items()):
+            after = self._levels.settings(LevelName(source.platform, source.source))
+            self._told[source] = after
+            if after is not before and after != before:
+                for listener in self._listeners:
+                    listener(source)

@@ -1,0 +1,194 @@
+"""The sources there are: one record a source under `source.<platform>.<source>` in SETTINGS, one a declared
+adapter under `adapter.<name>`. Written by `penstock sources add` or `nats kv put`; every node follows them live.
+
+A record that does not decode is set aside with a warning, and so is an adapter that cannot be used: what was in force
+before stays, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.runtime.logs import fields
+from actors.runtime.secrets import BadReference, is_reference, resolve_values
+from platforms.adapter import Account, Adapter
+from platforms.errors import BadDeclaration
+from platforms.registry import make_adapter
+from streams.bucket import Bucket, Synced
+
+log = logging.getLogger(__name__)
+
+__all__ = ["SourceKey", "SourceRecord", "Sources", "UnknownSource", "UnusableSource"]
+
+
+class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
+    """One account on one platform; both are subject tokens."""
+
+    platform: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.platform}/{self.source}"
+
+    @property
+    def key(self) -> str:
+        """The bucket key of the source's ledger."""
+        return f"{self.platform}.{self.source}"
+
+
+class SourceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a source is reached: the adapter by name, and the account's values; secrets only as references.
+    Nothing is cut before the source's own settings of `settings_revision` are in force on the cutting node."""
+
+    adapter: str
+    account: Mapping[str, str] = {}
+    settings_revision: int = 0
+
+
+class UnknownSource(Exception):
+    """No such source, or not yet, on this node."""
+
+
+class UnusableSource(Exception):
+    """The source's record cannot be used as it stands: its adapter, or a reference; the message says why."""
+
+
+class Sources:
+    """A live view of the source and adapter records. `known` and `adapter` are cheap to ask at any time."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._records: dict[SourceKey, SourceRecord] = {}
+        self._plain: dict[SourceKey, tuple[SourceRecord, Account]] = {}  # accounts that hold no reference
+        self._declared: dict[str, bytes] = {}
+        self._adapters: dict[str, Adapter] = {}
+        self._listeners: list[Callable[[SourceKey], None]] = []
+
+    def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
+        """Call `listener` with each source that came, changed or went; it must be short. Return its remover."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def known(self) -> list[SourceKey]:
+        return list(self._records)
+
+    def __contains__(self, source: SourceKey) -> bool:
+        return source in self._records
+
+    def adapter(self, source: SourceKey) -> Adapter:
+        """Return the source's adapter. Raises UnknownSource, UnusableSource."""
+        name = self._record(source).adapter
+        found = self._adapters.get(name)
+        if found is None:
+            try:
+                found = self._adapters[name] = _make(name, self._declared.get(name))
+            except BadDeclaration as error:
+                raise UnusableSource(f"{source}: {error}") from error
+        return found
+
+    def settings_revision(self, source: SourceKey) -> int:
+        """Return the revision of the settings that the source was added with."""
+        record = self._records.get(source)
+        return 0 if record is None else record.settings_revision
+
+    def account(self, source: SourceKey) -> Account:
+        """Return the source's account with its references resolved now, so that a rotated secret is taken up.
+        Raises UnknownSource, and UnusableSource naming the reference that cannot be resolved."""
+        record = self._record(source)
+        known = self._plain.get(source)
+        if known is not None and known[0] is record:
+            return known[1]
+        try:
+            account = Account(name=source.source, values=resolve_values(record.account))
+        except BadReference as error:
+            raise UnusableSource(f"{source}: {error}") from error
+        if not any(is_reference(value) for value in record.account.values()):
+            self._plain[source] = (record, account)
+        return account
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the records for ever; started once the present ones are known. It may be run again: what vanished
+        while nobody followed is dropped."""
+        unheard = {f"source.{source.key}" for source in self._records} | {f"adapter.{name}" for name in self._declared}
+        is_started = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    unheard.discard(change.key)
+                    self._take(change.key, change.entry.value if change.entry else None)
+                elif not is_started:
+                    for key in unheard:
+                        self._take(key, None)
+                    task_status.started()
+                    is_started = True
+
+    def _record(self, source: SourceKey) -> SourceRecord:
+        record = self._records.get(source)
+        if record is None:
+            raise UnknownSource(f"{source} has no record; add it with `penstock sources add {source} …`")
+        return record
+
+    def _take(self, key: str, raw: bytes | None) -> None:
+        match key.split("."):
+            case ["source", platform, name]:
+                self._take_source(SourceKey(platform, name), raw)
+            case ["adapter", name]:
+                self._take_adapter(name, raw)
+            case ["source" | "adapter", *_]:
+                log.warning(
+                    "source.bad_key", extra=fields(key=key, want="source.<platform>.<source> or adapter.<name>")
+                )
+
+    def _take_source(self, source: SourceKey, raw: bytes | None) -> None:
+        if raw is None:
+            self._records.pop(source, None)
+            self._plain.pop(source, None)
+        else:
+            try:
+                self._records[source] = msgspec.json.decode(raw, type=SourceRecord)
+            except _UNREADABLE as error:
+                log.warning("source.bad_record", extra=fields(source=str(source), error=str(error)))
+                return
+        self._tell(source)
+
+    def _take_adapter(self, name: str, raw: bytes | None) -> None:
+        """Take an adapter over if it can be used, or if there is none to keep instead."""
+        if raw is None:
+            self._adapters.pop(name, None)
+            self._declared.pop(name, None)
+        else:
+            try:
+                adapter = _make(name, raw)
+            except BadDeclaration as error:
+                keeps = name in self._adapters
+                log.warning("source.bad_adapter", extra=fields(adapter=name, error=str(error), keeps_last=keeps))
+                if keeps:
+                    return
+            else:
+                self._adapters[name] = adapter
+            self._declared[name] = raw
+        for source in [source for source, record in self._records.items() if record.adapter == name]:
+            self._tell(source)
+
+    def _tell(self, source: SourceKey) -> None:
+        for listener in tuple(self._listeners):
+            listener(source)
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _make(name: str, declared: bytes | None) -> Adapter:
+    """Return the adapter of a stored table, else the built-in one of that name. Raises BadDeclaration."""
+    if declared is None:
+        return make_adapter(name)
+    try:
+        return make_adapter(msgspec.json.decode(declared, type=dict[str, object]))
+    except BadDeclaration:
+        raise
+    except Exception as error:  # a table written by hand may hold anything, and must not end the actor
+        raise BadDeclaration(name, f"cannot be used: {type(error).__name__}: {error}") from error

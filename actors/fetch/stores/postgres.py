@@ -1,0 +1,135 @@
+"""Orders in PostgreSQL, for production: any number of nodes write to one database.
+
+A batch is one statement, which is a transaction by itself and one round trip: the columns go over as arrays, `unnest`
+makes rows of them, and with history the changed rows (`RETURNING`) feed the second insert. Two sinks that store the
+same keys wait for each other and do not deadlock, because each batch is in the order of its keys.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+from sqlalchemy import URL, Connection, bindparam, func, inspect, select, text
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.dml import Insert
+
+from actors.fetch.stores.store import OrderRefused, StoreDown, StoreError
+from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, rows_of, tables
+from streams.clock import SYSTEM, Clock
+from streams.messages import Order
+
+CONNECT_S = 10.0
+COMMAND_S = 60.0
+"""An answer that takes longer does not come; the batch is stored again."""
+CREATING = 0x70656E73746F636B
+"""Key of the advisory lock under which tables are created: `create table if not exists` may fail beside another."""
+
+
+def upsert(*, history: bool) -> Insert:
+    """Return the statement that stores a batch given as one array a column; its row count is the changed orders."""
+    arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
+    rows = insert(ORDERS).from_select(NAMES, select(*arrays))
+    newer = rows.excluded
+    stored = rows.on_conflict_do_update(
+        index_elements=list(KEY),
+        set_={name: newer[name] for name in NAMES if name not in KEY},
+        where=newer.version > ORDERS.c.version,
+    )
+    if not history:
+        return stored
+    changed = stored.returning(*ORDERS.columns).cte("changed")
+    return insert(ORDER_CHANGES).from_select(NAMES, select(*changed.columns))
+
+
+class PostgresStore:
+    """Orders in a PostgreSQL database, over a small pool."""
+
+    def __init__(self, url: URL, *, history: bool = False, clock: Clock = SYSTEM) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        self._history = history
+        self._clock = clock
+        self._statement = upsert(history=history)
+        self._is_ready = False
+        self._engine = _engine(url)
+
+    async def open(self) -> None:
+        """Make ready to store: connect, create what is missing. Raises StoreDown."""
+        try:
+            await self._create()
+        except _TROUBLE as error:
+            raise StoreDown(f"{self.name}: {_said(error)}") from error
+
+    async def store(self, orders: Sequence[Order]) -> int:
+        """Store a batch in one statement; see Store."""
+        columns = zip(*rows_of(orders, self._clock.now_ms()), strict=True)
+        try:
+            await self._create()
+            async with self._engine.connect() as connection:
+                done = await connection.execute(self._statement, dict(zip(NAMES, map(list, columns), strict=True)))
+                return done.rowcount
+        except _TROUBLE as error:
+            raise self._translated(error) from error
+
+    async def close(self) -> None:
+        """Close the pool's connections."""
+        await self._engine.dispose()
+
+    async def _create(self) -> None:
+        """Create missing tables; look first, since a role that may not create can still use what is there."""
+        if self._is_ready:
+            return
+        wanted = tables(history=self._history)
+        async with self._engine.connect() as connection:
+            present = await connection.run_sync(_table_names)
+        missing = [table for table in wanted if table.name not in present]
+        if missing:
+            async with self._engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+                await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": CREATING})
+                for table in missing:
+                    await connection.execute(CreateTable(table, if_not_exists=True))
+        self._is_ready = True
+
+    def _translated(self, error: Exception) -> StoreError:
+        if is_refusal(error):
+            return OrderRefused(_said(error))
+        self._is_ready = False
+        return StoreDown(f"{self.name}: {_said(error)}")
+
+
+_TROUBLE = (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_REFUSALS = ("22", "23", "54")
+"""Classes of SQLSTATE that speak of a row: data exception, integrity constraint, program limit (an index row too long).
+https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+
+
+def is_refusal(error: Exception) -> bool:
+    """True if the error is about what was to be stored. All else (connection, locks, disk, rights, tables) passes, or
+    is for a person to mend, and the orders can wait."""
+    cause: Any = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause.__cause__, asyncpg.DataError):
+        return True
+    return str(getattr(cause, "sqlstate", "") or "")[:2] in _REFUSALS
+
+
+def _engine(url: URL) -> AsyncEngine:
+    return create_async_engine(
+        url.set(drivername="postgresql+asyncpg"),
+        isolation_level="AUTOCOMMIT",
+        pool_size=2,
+        max_overflow=0,
+        connect_args={"timeout": CONNECT_S, "command_timeout": COMMAND_S},
+        hide_parameters=True,  # order data is personal data: it has no place in an error's text
+    )
+
+
+def _table_names(connection: Connection) -> list[str]:
+    return inspect(connection).get_table_names()
+
+
+def _said(error: Exception) -> str:
+    """Return the database's own words, without the statement that SQLAlchemy puts behind them."""
+    words = error.orig if isinstance(error, DBAPIError) else error
+    return f"{words}" or type(words).__name__

@@ -1,0 +1,209 @@
+"""Adding jobs: one conditional publish each, sent without waiting for one another.
+
+One add by one caller is one job, whoever repeats it. An add is known by its nonce, in the job, in what is written down
+of its end, and as the message's id in the server's memory (ADR 29). Where none of them can tell, the outcome is
+unknown.
+
+What replaces a delayed job keeps away from the server's own firing of it: within a moment of that, it waits until it
+has passed, and decides by what it finds then.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from actors.jobs.reads import Found, JobReads
+from actors.jobs.rules.job_rules import is_in_past, on_same_id, past_of
+from actors.jobs.stream import PAUSES_S, SOON_MS, JobStream
+from actors.runtime.failpoints import reach
+from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
+from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
+from streams.log import delete_entry
+from streams.moves import Move
+from streams.subjects import token_of
+
+__all__ = ["Clash", "JobAdds", "Stored"]
+
+
+LONGEST_AGE_S = 35.0
+"""Adds that were tried first so long ago are known by the server's memory of message ids; older ones by the job
+alone."""
+
+
+FIRST = FirstTry()
+
+
+class Stored(NamedTuple):
+    """The job is there, or was and is over by now (`state` is done). `is_new`: this add put it there, now or by an
+    earlier try; else the one that was there first stands, and `is_same` says whether its body is the same.
+    `has_replaced`: another one had to go, and a node may hold a copy of it."""
+
+    id: str
+    key: str
+    state: State
+    seq: int
+    due_ms: int
+    is_new: bool = True
+    is_same: bool | None = True
+    has_replaced: bool = False
+
+
+class Clash(NamedTuple):
+    """The job was refused, because there is one of its id, in `state`; if that is done, its topic remembers it."""
+
+    id: str
+    key: str
+    state: State
+    due_ms: int
+    is_same: bool | None
+
+
+class JobAdds:
+    """Adds jobs. Safe for many callers at once."""
+
+    def __init__(self, jobs: JobStream, reads: JobReads) -> None:
+        self._jobs = jobs
+        self._reads = reads
+
+    async def add_many(
+        self, adds: Sequence[tuple[Job, OnSame]], *, until_s: float = math.inf, first: FirstTry = FIRST
+    ) -> list[Stored | Clash | StreamError]:
+        """Store jobs, sent without waiting for one another; return for each what became of it, in the same order.
+
+        Nothing is sent after `until_s` of the monotonic clock. `first`: when the caller tried this first.
+        A StreamError: not stored, except OutcomeUnknown, which may be; adding it again under its nonce tells."""
+        if not self._is_remembered(first):
+            return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
+        now_ms = self._jobs.clock.now_ms()
+        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=job.nonce) for job, _ in adds]
+        outcomes = await self._jobs.move_many(moves, until_s=until_s)
+        reach("job.add")
+        answers: list[Stored | Clash | StreamError] = [
+            _stored(job, move, outcome) if isinstance(outcome, int) else outcome
+            for (job, _), move, outcome in zip(adds, moves, outcomes, strict=True)
+        ]
+        taken = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, RevisionConflict)]
+        if taken:
+            there = await self._first_ones([adds[at][0] for at in taken])
+            for at in taken:
+                job, policy = adds[at]
+                found, is_repeat = there.get((job.topic, token_of(job.id))), isinstance(outcomes[at], Repeated)
+                answers[at] = await self._second_one(job, policy, found, until_s, is_repeat=is_repeat)
+        return answers
+
+    def _is_remembered(self, first: FirstTry) -> bool:
+        """Return whether the server still knows the message id of a first try, if that was stored."""
+        connection = self._jobs.connection
+        is_same = first.memory == connection.memory or first.age_s <= connection.memory_age_s
+        return first.age_s <= LONGEST_AGE_S and is_same
+
+    async def _first_ones(self, jobs: Sequence[Job]) -> dict[tuple[str, str], Found]:
+        try:
+            return await self._reads.find_many([(job.topic, token_of(job.id)) for job in jobs])
+        except StreamError:
+            return {}  # then each is asked for alone
+
+    async def _second_one(
+        self,
+        job: Job,
+        policy: OnSame,
+        found: Found | None,
+        until_s: float,
+        *,
+        is_new: bool = True,
+        is_repeat: bool = False,
+    ) -> Stored | Clash | StreamError:
+        """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
+        no earlier try of it can have been stored and forgotten. `is_repeat`: an earlier try was stored."""
+        answer: Stored | StreamError | None = None
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
+            try:
+                found = found or await self._reads.find_key(job.topic, token_of(job.id))
+                if found and found.job and found.job.nonce == job.nonce != "":
+                    is_same = _is_same(job, found) is not False
+                    return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
+                if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
+                    return Stored(job.id, token_of(job.id), "done", 0, job.due_ms)
+                if not is_new:
+                    return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
+                match on_same_id(policy, found.state, _outcome(found)) if found and not found.is_free else "replace":
+                    case "keep" if found:
+                        return _kept(job, found)
+                    case "refuse" | "over" if found:
+                        return _clash(job, found)
+                if found is None or not await self._reads.until_fired(found):
+                    answer = await self._take_place(job, found, until_s)
+                    if not isinstance(answer, RevisionConflict):
+                        return answer
+                    is_repeat = isinstance(answer, Repeated)
+            except StreamError as error:
+                return error if answer is None else OutcomeUnknown(str(error), subject=job.id)
+            found = None
+        if isinstance(answer, RevisionConflict) and not answer.is_after_retry:
+            return answer
+        return OutcomeUnknown("its id keeps changing hands", subject=job.id)
+
+    async def _take_place(self, job: Job, found: Found | None, until_s: float) -> Stored | StreamError:
+        """Store a job in place of another, if that is still as it was found."""
+        now_ms = self._jobs.clock.now_ms()
+        if found is not None and found.known is not None:
+            job = replace(job, past=past_of(found.known, now_ms=now_ms))
+        is_ready = found is not None and found.state == "ready"
+        if is_ready:
+            job = replace(job, due_ms=max(job.due_ms, now_ms + SOON_MS))
+        move = self._jobs.placed(
+            job,
+            expected=found.seq if found else 0,
+            now_ms=now_ms,
+            leaves=found.schedule if found else "",
+            fires_ms=found.fires_ms if found else 0,
+            message_id=job.nonce,
+        )
+        seq = await self._jobs.move(move, until_s=until_s)
+        if isinstance(seq, StreamError):
+            return seq
+        reach("job.replace")
+        if found is not None and found.state == "delayed" and move.due_ms:
+            seq = await self._where_timers_look(job, move, seq)
+        if found is not None and (is_ready or (found.state == "done" and not found.is_free)):
+            try:  # what was ready, or is remembered, does not go by itself
+                await delete_entry(self._jobs.connection, self._jobs.name, found.seq)
+            except StreamError as error:
+                return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
+        return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)
+
+    async def _where_timers_look(self, job: Job, move: Move, seq: int) -> int:
+        """Have a job that took the place of a delayed one on `delayed` again, where it could not go at once; return its
+        sequence. It is stored already: if this fails, the server fires it in time, or somebody has moved it on."""
+        now_ms = self._jobs.clock.now_ms()
+        if move.subject == self._jobs.subject("delayed", job.topic, token_of(job.id)) or job.due_ms <= now_ms:
+            return seq
+        again = self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject, fires_ms=move.due_ms)
+        outcome = await self._jobs.move(again)
+        return outcome if isinstance(outcome, int) else seq
+
+
+def _outcome(found: Found) -> Outcome:
+    return found.done.outcome if found.done else "finished"
+
+
+def _stored(job: Job, move: Move, seq: int) -> Stored:
+    key = move.subject[move.subject.rindex(".") + 1 :]
+    return Stored(job.id, key, "delayed" if move.due_ms else "ready", seq, job.due_ms)
+
+
+def _is_same(job: Job, found: Found) -> bool | None:
+    return None if found.job is None else bytes(found.job.body) == bytes(job.body)
+
+
+def _kept(job: Job, found: Found) -> Stored:
+    due_ms = found.job.due_ms if found.job else 0
+    return Stored(job.id, found.key, found.state, found.seq, due_ms, is_new=False, is_same=_is_same(job, found))
+
+
+def _clash(job: Job, found: Found) -> Clash:
+    return Clash(job.id, found.key, found.state, found.job.due_ms if found.job else 0, _is_same(job, found))

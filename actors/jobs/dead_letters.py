@@ -1,0 +1,172 @@
+"""Dead letters of jobs: written when a job is given up on, and sent round again when a person asks for it.
+
+A letter's body is the whole job, so that everything comes back: id, body, TTR, priority, history. **Letter first, then
+settle** (whoever buries does that, conditionally): the other way round a crash in between would lose the job. A crash
+in between leaves letter and job; the job comes again and is buried again, and the letter that is there already counts.
+
+Sent round again means: the same id, **a new epoch** (`added_ms`, attempts from 0), due now, and a line of history with
+the letter's sequence. The letter is removed once the job is stored. After a crash in between, the job that is found
+under the id carries that line, so the letter goes without a second job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.jobs.rules.job_rules import KEPT_MS, named_nonce
+from streams.connection import Connection
+from streams.errors import MalformedMessage, StreamError
+from streams.job_messages import MOST_HISTORY, Job, decode_job, encode_job
+from streams.log import last_entries
+from streams.message_ids import message_id
+from streams.messages import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
+from streams.publisher import Outgoing, Publisher
+from streams.subjects import Namespace, token_of
+
+__all__ = [
+    "ENGINE",
+    "Burial",
+    "job_again",
+    "job_letter",
+    "job_of",
+    "malformed_letter",
+    "write_letters",
+]
+
+ENGINE = "jobs"
+LONGEST_REASON = 2_000
+MOST_LOOKED_UP = 1_000
+"""The server answers for 1,024 subjects at once."""
+_LINE = re.compile(r"attempt (\d+) at (\S+?)(?: on (\S+))?: (.*)", re.S)
+
+
+class Burial(NamedTuple):
+    """A job to be given up on. `seq`: of the message that holds it, so that burying that one twice is one letter."""
+
+    job: Job
+    seq: int
+    reason: str
+
+
+def job_letter(job: Job, reason: str) -> DeadLetter:
+    """Return the dead letter of a job; the reservation, if there is one, is left out."""
+    kept = replace(job, holder="", until_ms=0, receipt="")
+    return DeadLetter(
+        engine=ENGINE,
+        name=job.topic,
+        id=token_of(job.id),
+        reason=reason[:LONGEST_REASON],
+        attempts=job.attempts,
+        first_ms=job.added_ms,
+        body=Raw(encode_job(kept)),
+        history=tuple(map(_try, job.history)),
+    )
+
+
+def malformed_letter(topic: str, key: str, payload: bytes, reason: str, *, stored_ms: int) -> DeadLetter:
+    """Return the dead letter of a message of JOBS that is no job."""
+    body, is_base64 = dead_body(payload)
+    return DeadLetter(
+        engine=ENGINE,
+        name=topic,
+        id=key,
+        reason=reason[:LONGEST_REASON],
+        attempts=0,
+        first_ms=stored_ms,
+        body=body,
+        is_base64=is_base64,
+    )
+
+
+def job_of(letter: DeadLetter) -> Job:
+    """Return the job that a letter holds. Raises MalformedMessage."""
+    return decode_job(dead_payload(letter))
+
+
+def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
+    """Return the job as it goes round again: due now, attempts from the start, no longer expiring. It is an add of its
+    own, known by the letter."""
+    line = f"{_again(letter_seq)} at {_moment(now_ms)}"
+    return replace(
+        job,
+        due_ms=now_ms,
+        added_ms=now_ms,
+        attempts=0,
+        expires_ms=0,
+        holder="",
+        until_ms=0,
+        receipt="",
+        history=(*job.history, line)[-MOST_HISTORY:],
+        nonce=named_nonce(job.topic, job.id, f"letter {letter_seq} {job.added_ms}"),
+        trace_s=KEPT_MS // 1000,
+    )
+
+
+async def write_letters(
+    connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
+) -> list[StreamError | None]:
+    """Store a letter for each; return None where it is stored, else why it is not (then the job must not be settled).
+
+    One that an earlier try has stored is not stored again. Raises what `Publisher.publish_many` does: do it again."""
+    letters = [job_letter(burial.job, burial.reason) for burial in burials]
+    subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
+    known = await _epochs(connection, namespace, subjects)
+    missing = [at for at, burial in enumerate(burials) if known.get(subjects[at]) != _epoch(burial.job)]
+    outgoing = [
+        Outgoing(subjects[at], encode(letters[at]), _message_id(letters[at], burials[at].seq)) for at in missing
+    ]
+    answers: list[StreamError | None] = [None] * len(burials)
+    for at, answer in zip(missing, await publisher.publish_many(outgoing) if outgoing else (), strict=True):
+        answers[at] = answer if isinstance(answer, StreamError) else None
+    return answers
+
+
+def _message_id(letter: DeadLetter, seq: int) -> str:
+    """A job that went round again and failed again is another message, so another letter."""
+    return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
+
+
+def _epoch(job: Job) -> tuple[int, int]:
+    """Return what tells one end of a job from another."""
+    return job.added_ms, job.attempts
+
+
+async def _epochs(connection: Connection, namespace: Namespace, subjects: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return of which end the last letter of each subject tells."""
+    found: dict[str, tuple[int, int]] = {}
+    unique = list(dict.fromkeys(subjects))
+    for start in range(0, len(unique), MOST_LOOKED_UP):
+        part = unique[start : start + MOST_LOOKED_UP]
+        for subject, entry in (await last_entries(connection, namespace.stream("DEAD"), part)).items():
+            try:
+                found[subject] = _epoch(job_of(decode_dead_letter(entry.payload)))
+            except MalformedMessage:
+                continue  # a letter about something else
+    return found
+
+
+def _again(letter_seq: int) -> str:
+    return f"sent round again from dead letter {letter_seq}"
+
+
+def _try(line: str) -> Try:
+    """Return a line of a job's history as a letter has it; what has another form stands there whole."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return Try(attempt=0, at_ms=0, reason=line)
+    attempt, moment, node, reason = found.groups()
+    try:
+        at_ms = int(datetime.fromisoformat(moment).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return Try(attempt=0, at_ms=0, reason=line)
+    return Try(attempt=int(attempt), at_ms=at_ms, node=node or "", reason=reason)
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"

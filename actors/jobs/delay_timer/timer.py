@@ -1,0 +1,382 @@
+"""Delay timer: makes each delayed job ready at its due time, by the server's clock, with one conditional publish.
+
+In: notices `due.<partition>` of jobs that were delayed; what is stored, in one sweep over JOBS when partitions are
+gained, and after a reconnect from shortly before the break. Out: the job on its ready subject, its schedule removed in
+the same step. State: none of its own; due times and names in memory (model/due_times.py), bounded.
+
+It sleeps until the next due time, and an earlier job wakes it. A job is read `LEAD_MS` before it is due, and what fires
+it is put together then, so that at the time itself one frame is written. How much is read ahead is bounded; what does
+not fit is left to the server.
+
+Under redelivery: each publish has the job's own sequence as its condition, so that of all who fire, cancel or replace
+it only one does. A publish is sent only when it will be processed before the server's own firing, and never repeated:
+see `may_fire` and ADR 14. When it cannot go on, the server fires everything by itself, within 300 ms.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Collection
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.jobs.delay_timer.alarm import Alarm
+from actors.jobs.delay_timer.partitions import Partitions
+from actors.jobs.rules.due_times import Due, DueTimes, RoundTrips, may_fire, partition_of
+from actors.jobs.rules.job_rules import BACKSTOP_MS
+from actors.runtime.actor import FATAL
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from actors.runtime.membership import Members
+from streams.bucket import Bucket
+from streams.clock import monotonic_s
+from streams.connection import Connection, Subscription
+from streams.delayed_jobs import DelayedJobs, WaitingJob
+from streams.errors import Disconnected, StreamError, TooLarge
+from streams.firing import End, Firing, Shot
+from streams.server_clock import ServerClock
+from streams.subjects import Namespace
+
+log = logging.getLogger(__name__)
+
+__all__ = ["DelayTimer", "FiringMeasures"]
+
+LEAD_MS = 1_500
+"""How long before its time a job is read: a busy server answers in well under a second."""
+MOST_LOADED = 4_096
+MOST_LOADED_BYTES = 16 * 1024 * 1024
+MOST_AT_ONCE = 64
+READ_S = 0.010
+"""How long reading some jobs may take, for what we fire meanwhile waits behind it. A job in a part of the stream that
+the server has not in memory takes it 7 ms, another 0.05 ms; so how many are read at once is found out."""
+SHOTS = 16
+"""Shots between two looks at the clock."""
+HELD_UP_S = 0.1
+AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
+"""Together at most a twentieth of a core."""
+LOOK_S = 0.0003
+OVERLAP = 10_000
+"""After a reconnect what was stored meanwhile is read, and so many before it: notices overtake one another."""
+REST_S = 1.0
+HORIZON_S = 30.0
+"""Pause between sweeps for want of memory: with so many jobs due at once the server does most of it anyway."""
+LONGEST_S = 60.0
+"""Nothing due is looked for longer than this without a look at the clock: the server's may be set."""
+
+
+class FiringMeasures(Protocol):
+    """What hears how firing went; `actors/runtime/measures.py` has one for Prometheus."""
+
+    def job_fired(self, topic: str, late_s: float) -> None: ...
+
+    def jobs_left(self, count: int) -> None: ...
+
+
+class DelayTimer:
+    """This node's timer."""
+
+    def __init__(
+        self,
+        *,
+        connection: Connection,
+        namespace: Namespace,
+        leases: Bucket[bytes],
+        members: Members,
+        clock: ServerClock,
+        measures: FiringMeasures,
+    ) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._measures = measures
+        self._jobs = DelayedJobs(connection, namespace)
+        self._firing = Firing(connection, namespace, self._shot_ended)
+        self._partitions = Partitions(leases, members, self._partitions_changed)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know nothing: before the first run, and after a failure before the next."""
+        self._times = DueTimes()
+        self._swept: frozenset[int] = frozenset()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._newest_seq = 0
+        self._was_cut_off = False
+        self._has_horizon = False
+        self._awaited_ms = math.inf
+        self._at_once = 1.0
+        self._loaded: list[Shot] = []
+        self._loaded_bytes = 0
+        self._trips = RoundTrips()
+        self._waits_for_answers = False
+        self._fired_s = 0.0
+        self._troubles: set[str] = set()
+        self._sweep_alarm, self._load_alarm, self._fire_alarm = Alarm(), Alarm(), Alarm()
+
+    @property
+    def known(self) -> int:
+        """How many jobs' due times are known."""
+        return len(self._times) + len(self._loaded)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The partitions whose jobs we fire."""
+        return self._partitions.held
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all jobs that were stored in the partitions that we hold are known."""
+        return self._partitions.held <= self._swept
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Fire for ever. Started once we campaign for our partitions."""
+        self._forget()
+        remove = self._connection.on_reconnect(self._reconnected)
+        try:
+            async with self._firing, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_knowing)
+                await tasks.start(self._partitions.run)
+                tasks.start_soon(self._keep_loading)
+                tasks.start_soon(self._keep_firing)
+                task_status.started()
+        finally:
+            remove()
+            with anyio.CancelScope(shield=True):
+                for subscription in self._subscriptions.values():
+                    await subscription.unsubscribe()
+
+    # ---- knowing when
+
+    def _partitions_changed(self) -> None:
+        self._sweep_alarm.ring()
+
+    def _reconnected(self) -> None:
+        self._was_cut_off = True
+        self._sweep_alarm.ring()
+
+    async def _keep_knowing(self) -> None:
+        """Know the due times of the partitions that are wanted, and of no others."""
+        while True:
+            await self._follow_wanted()
+            if self._was_cut_off:
+                self._was_cut_off = False
+                if self._swept:
+                    after_seq = max(0, self._newest_seq - OVERLAP)
+                    self._was_cut_off = not await self._sweep(self._swept, after_seq=after_seq)
+            elif fresh := self._times.kept - self._swept:
+                if await self._sweep(fresh):
+                    self._swept |= fresh
+            else:
+                await self._sweep_alarm.wait(self._horizon_wait_s())
+                self._start_over_before_horizon()
+
+    async def _follow_wanted(self) -> None:
+        """Listen first, so that what is stored while the sweep reads is told."""
+        wanted = self._partitions.wanted
+        for n in self._times.kept - wanted:
+            self._times.drop(n)
+            self._swept -= {n}
+            await self._subscriptions.pop(n).unsubscribe()
+        for n in wanted - self._times.kept:
+            self._times.keep(n)
+            self._subscriptions[n] = await self._jobs.listen(n, self._told)
+
+    async def _sweep(self, partitions: Collection[int], *, after_seq: int = 0) -> bool:
+        """Read what is stored; return whether that succeeded. What is overdue the server fires, or has fired."""
+        overdue_ms = self._clock.now_ms() - BACKSTOP_MS
+        began_s, known_before = monotonic_s(), len(self._times)
+
+        def take(jobs: list[tuple[int, bytes]]) -> None:
+            self._learn([job for job in jobs if job[0] > overdue_ms], partitions)
+
+        try:
+            last_seq = await self._jobs.sweep(take, after_seq=after_seq)
+        except FATAL:
+            raise
+        except StreamError as error:
+            self._tell_trouble("timer.sweep_failed", error)
+            await anyio.sleep(REST_S)
+            return False
+        self._troubles.clear()
+        self._newest_seq = max(self._newest_seq, last_seq)
+        took_s, learned = round(monotonic_s() - began_s, 2), len(self._times) - known_before
+        log.info("timer.swept", extra=fields(partitions=len(partitions), learned=learned, took_s=took_s))
+        return True
+
+    def _told(self, jobs: list[tuple[int, int, bytes]]) -> None:
+        self._newest_seq = max(self._newest_seq, max((seq for _, seq, _ in jobs), default=0))
+        self._learn([(due_ms, name) for due_ms, _, name in jobs])
+
+    def _learn(self, jobs: list[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
+        self._times.add(jobs, only)
+        next_ms = self._times.next_ms()
+        if next_ms is not None and next_ms < self._awaited_ms:
+            self._awaited_ms = next_ms
+            self._load_alarm.ring()
+        if self._times.horizon_ms is not None and not self._has_horizon:
+            self._has_horizon = True
+            self._sweep_alarm.ring()
+
+    def _horizon_wait_s(self) -> float | None:
+        """Return when what was dropped for want of memory has to be read again; None if nothing was."""
+        if self._times.horizon_ms is None:
+            return None
+        return max(HORIZON_S, self._clock.seconds_until(self._times.horizon_ms) - HORIZON_S)
+
+    def _start_over_before_horizon(self) -> None:
+        horizon_ms = self._times.horizon_ms
+        if horizon_ms is not None and self._clock.seconds_until(horizon_ms) <= HORIZON_S:
+            for n in self._times.kept:
+                self._times.drop(n)
+                self._times.keep(n)
+            self._times.horizon_ms, self._has_horizon = None, False
+            self._swept = frozenset()
+
+    # ---- reading ahead
+
+    async def _keep_loading(self) -> None:
+        while True:
+            next_ms, room = self._times.next_ms(), self._room()
+            if next_ms is None or not room:
+                self._awaited_ms = math.inf if next_ms is None else -math.inf
+                await self._load_alarm.wait(None)
+            elif (wait_s := self._clock.seconds_until(next_ms - LEAD_MS)) > 0:
+                self._awaited_ms = next_ms
+                await self._load_alarm.wait(min(wait_s, LONGEST_S))
+            else:
+                await self._load(min(room, int(self._at_once)))
+
+    def _room(self) -> int:
+        return MOST_LOADED - len(self._loaded) if self._loaded_bytes < MOST_LOADED_BYTES else 0
+
+    async def _load(self, most: int) -> None:
+        """Read the next jobs and make them ready to be fired."""
+        until_ms = self._clock.now_ms() + LEAD_MS
+        dues = self._times.take(until_ms, most)
+        in_time = [due.name for due in dues if self._is_in_time(due)]
+        self._leave(len(dues) - len(in_time))
+        began_s = monotonic_s()
+        try:
+            jobs = await self._jobs.read(in_time) if in_time else []
+        except FATAL:
+            raise
+        except StreamError as error:
+            self._tell_trouble("timer.not_read", error)
+            self._leave(len(in_time))
+            await anyio.sleep(REST_S)
+            return
+        self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # replaced by a later one
+        for job in jobs:
+            if job.due_ms <= until_ms:
+                self._make_ready(job)
+        self._adapt(monotonic_s() - began_s if in_time else 0.0)
+        await anyio.lowlevel.checkpoint()
+
+    def _is_in_time(self, due: Due) -> bool:
+        now_ms = self._clock.now_ms()
+        return may_fire(
+            max(now_ms, due.due_ms), due.due_ms + BACKSTOP_MS, self._trip_ms() if due.due_ms < now_ms else 0
+        )
+
+    def _adapt(self, took_s: float) -> None:
+        """Read more at once next time, or fewer, so that it takes `READ_S`."""
+        self._at_once = min(max(1.0, self._at_once * min(2.0, READ_S / max(took_s, 0.001))), float(MOST_AT_ONCE))
+
+    def _make_ready(self, job: WaitingJob) -> None:
+        try:
+            shot = self._firing.load(job)
+        except TooLarge as error:
+            self._tell_trouble("timer.not_loaded", error)
+            self._leave(1)
+            return
+        is_first = not self._loaded or shot.due_ms < self._loaded[0].due_ms
+        heapq.heappush(self._loaded, shot)
+        self._loaded_bytes += len(shot.payload)
+        if is_first:
+            self._fire_alarm.ring()
+
+    # ---- firing
+
+    async def _keep_firing(self) -> None:
+        while True:
+            if not self._loaded:
+                await self._fire_alarm.wait(None)
+            elif (wait_s := self._clock.seconds_until(self._loaded[0].due_ms)) > 0:
+                await self._fire_alarm.wait(self._nap_s(wait_s))
+            elif self._is_held_up():
+                self._waits_for_answers = True
+                await self._fire_alarm.wait(HELD_UP_S)
+                self._waits_for_answers = False
+                self._firing.lose_silent()
+            else:
+                self._fire_due()
+                await anyio.lowlevel.checkpoint()
+
+    def _nap_s(self, wait_s: float) -> float:
+        """Return how long to sleep before the next look at the clock. The loop wakes us to the millisecond only, so the
+        last one is spent awake, unless we have just fired."""
+        if monotonic_s() - self._fired_s < AWAKE_EVERY_S:
+            return wait_s
+        return min(wait_s - AWAKE_S, LONGEST_S) if wait_s > AWAKE_S else LOOK_S
+
+    def _is_held_up(self) -> bool:
+        """Whether there are answers to wait for. While the link is down there are none, and what is due is left."""
+        if not self._connection.is_connected:
+            return False
+        if self._firing.oldest_s * 1000 > self._trips.patience_ms(monotonic_s() * 1000):
+            self._firing.slow_down()
+        return self._firing.room <= 0
+
+    def _fire_due(self) -> None:
+        """Fire the next few that are due, or leave them."""
+        now_ms, trip_ms, was_full = self._clock.now_ms(), self._trip_ms(), not self._room()
+        self._fired_s = monotonic_s()
+        for _ in range(SHOTS):
+            is_full = self._firing.room <= 0 and self._connection.is_connected
+            if is_full or not self._loaded or self._loaded[0].due_ms > now_ms:
+                break
+            shot = heapq.heappop(self._loaded)
+            self._loaded_bytes -= len(shot.payload)
+            if not self._try_to_fire(shot, now_ms, trip_ms):
+                self._leave(1)
+        if was_full:
+            self._load_alarm.ring()
+
+    def _try_to_fire(self, shot: Shot, now_ms: int, trip_ms: float) -> bool:
+        if partition_of(shot.name) not in self._partitions.held or self._firing.room <= 0:
+            return False
+        if not may_fire(now_ms, shot.server_ms, trip_ms):
+            return False
+        reach("job.fire")
+        try:
+            self._firing.fire(shot)
+        except Disconnected:
+            return False
+        return True
+
+    def _trip_ms(self) -> float:
+        return self._trips.expected_ms(monotonic_s() * 1000, self._firing.in_flight)
+
+    def _shot_ended(self, shot: Shot, how: End, trip_s: float, error: StreamError | None) -> None:
+        if how != "lost":
+            self._trips.took(trip_s * 1000, monotonic_s() * 1000)
+        if how == "fired":
+            reach("job.fired")
+            late_s = max(0.0, -self._clock.seconds_until(shot.due_ms))
+            self._measures.job_fired(shot.name.partition(b".")[0].decode(), late_s)
+        elif how == "refused" and error is not None:
+            self._tell_trouble("timer.refused", error)
+        if self._waits_for_answers:
+            self._fire_alarm.ring()
+
+    def _leave(self, count: int) -> None:
+        if count:
+            self._measures.jobs_left(count)
+
+    def _tell_trouble(self, event: str, error: StreamError) -> None:
+        """Log each kind of trouble once, until a sweep succeeds."""
+        if event not in self._troubles:
+            self._troubles.add(event)
+            log.warning(event, extra=fields(error=str(error)))

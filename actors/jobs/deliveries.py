@@ -1,0 +1,175 @@
+"""Ready jobs in the hands of a node: settled by a move that names the delivery's sequence, and an ack after it.
+
+Handlers in a node hold a job by its delivery alone; nothing is written before they end. So each move here is on the
+condition that the ready message is still the job: one that was deleted, replaced or finished meanwhile stays so, and
+its delivery is forgotten. After a crash between move and ack it is delivered again, and refused.
+
+A list is answered item by item: True, done; False, the job had moved on; a StreamError, the broker did not take it, and
+the delivery comes again after the ack wait.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from actors.jobs.dead_letters import Burial, malformed_letter, write_letters
+from actors.jobs.rules.job_rules import came_back, kept_s, noted, noted_once, past_of
+from actors.jobs.stream import SOON_MS, JobStream
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.job_messages import FREE_TOKEN, Job, JobDone, Outcome, encode_job
+from streams.log import last_entry
+from streams.message_ids import message_id
+from streams.messages import encode
+from streams.moves import Move
+
+log = logging.getLogger(__name__)
+
+__all__ = ["JobDeliveries", "Retry"]
+
+BURIED_S = 3_600
+"""How long the id of a buried or expired job stays known."""
+Answer = bool | StreamError
+
+
+class Retry(NamedTuple):
+    """A failed attempt: the job with `attempts` as used up now, and when it is handed out again."""
+
+    delivery: Delivery
+    job: Job
+    delay_ms: int
+    reason: str
+
+
+class JobDeliveries:
+    """Settles deliveries of ready jobs."""
+
+    def __init__(self, jobs: JobStream) -> None:
+        self._jobs = jobs
+
+    async def retry_deliveries(self, retries: Sequence[Retry], *, node: str = "") -> list[Answer]:
+        """Have jobs handed out again after their delays, with a line of history each."""
+        now_ms = self._jobs.clock.now_ms()
+        moves: list[tuple[Delivery, Move]] = []
+        for delivery, job, delay_ms, reason in retries:
+            failed = noted(job, at_ms=now_ms, node=node, reason=reason)
+            later = replace(failed, due_ms=now_ms + delay_ms, first_ms=job.first_ms or now_ms)
+            moves.append((delivery, self._jobs.placed(later, expected=delivery.seq, now_ms=now_ms)))
+        return await self._settle(moves, is_certain=True)
+
+    async def stands(self, delivery: Delivery) -> bool:
+        """Return whether what was delivered is still the job's last message. Raises as `Connection.api`."""
+        thing = self._jobs.subject("*", *_names(delivery))
+        last = await last_entry(self._jobs.connection, self._jobs.name, thing)
+        return last is not None and last.seq == delivery.seq
+
+    async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
+        """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
+        counts as an attempt only where a holder vanished with it: those before this one."""
+        now_ms = self._jobs.clock.now_ms()
+        moves: list[tuple[Delivery, Move]] = []
+        for delivery, job in unstarted:
+            again = replace(job, attempts=job.attempts + delivery.delivered - 1, due_ms=now_ms + SOON_MS)
+            moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
+        return await self._settle(moves, is_certain=True)
+
+    async def finish_deliveries(self, ended: Sequence[tuple[Delivery, Job]], *, remember_s: int) -> list[Answer]:
+        """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds; else the record is
+        there for repeats of the add alone. A job that leaves no trace is ended by an ack alone."""
+        return await self._settle([(one, self._end(one, job, "finished", remember_s)) for one, job in ended])
+
+    async def bury_deliveries(
+        self,
+        buried: Sequence[tuple[Delivery, Job, str]],
+        *,
+        outcome: Literal["buried", "expired"] = "buried",
+        node: str = "",
+    ) -> list[Answer]:
+        """Make jobs dead letters, with their history; those of what has expired begin with that word. The letter is
+        written first: the other way round a crash in between would lose the job."""
+        jobs, at_ms = self._jobs, self._jobs.clock.now_ms()
+        why = "expired: " if outcome == "expired" else ""
+        burials = [
+            Burial(noted_once(came_back(job), at_ms=at_ms, node=node, reason=why + reason), delivery.seq, why + reason)
+            for delivery, job, reason in buried
+        ]
+        try:
+            failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
+        except StreamError as error:
+            failures = [error for _ in buried]
+        answers: list[Answer] = [failure or False for failure in failures]
+        reach("job.letter")
+        written = [at for at, answer in enumerate(answers) if answer is False]
+        ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
+        for at, answer in zip(written, await self._settle(ends, is_certain=True), strict=True):
+            answers[at] = answer
+        for (delivery, _, _), answer in zip(buried, answers, strict=True):
+            if isinstance(answer, StreamError):
+                delivery.forget()
+        return answers
+
+    async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
+        """Make a message that is no job a dead letter, and drop it."""
+        topic, key = _names(delivery)
+        letter = malformed_letter(topic, key, delivery.payload, str(error), stored_ms=delivery.stored_ms)
+        log.warning("jobs.malformed", extra=fields(subject=delivery.subject, seq=delivery.seq, error=str(error)))
+        try:
+            await self._jobs.publisher.publish(
+                self._jobs.namespace.dead(letter.engine, letter.name, letter.id),
+                encode(letter),
+                message_id=message_id("dead", letter.engine, topic, key, str(delivery.seq)),
+            )
+            await delivery.term("no job")
+        except StreamError:
+            delivery.forget()  # it comes again
+
+    def _end(self, delivery: Delivery, job: Job, outcome: Outcome, remember_s: int) -> Move:
+        topic, key = _names(delivery)
+        now_ms = self._jobs.clock.now_ms()
+        past = past_of(job, now_ms=now_ms)
+        done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past)
+        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
+        ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
+        return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)
+
+    async def _settle(self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False) -> list[Answer]:
+        """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
+        delivery that came again would be run again."""
+        outcomes = await self._jobs.move_many([move for _, move in moves])
+        reach("job.move")
+        async with anyio.create_task_group() as tasks:
+            for (delivery, _), outcome in zip(moves, outcomes, strict=True):
+                if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
+                    delivery.forget()
+                elif is_certain:
+                    tasks.start_soon(_ack_surely, delivery)
+                else:
+                    await _ack(delivery)
+        return [
+            True if isinstance(outcome, int) else False if isinstance(outcome, RevisionConflict) else outcome
+            for outcome in outcomes
+        ]
+
+
+async def _ack(delivery: Delivery) -> None:
+    with suppress(StreamError):
+        await delivery.ack()
+
+
+async def _ack_surely(delivery: Delivery) -> None:
+    try:
+        await delivery.ack_sync()
+    except StreamError:
+        await _ack(delivery)
+
+
+def _names(delivery: Delivery) -> tuple[str, str]:
+    """Return the topic and key of a delivered job."""
+    _, _, _, topic, key = delivery.subject.split(".")
+    return topic, key

@@ -1,0 +1,459 @@
+"""Job desk: what every door calls. Adds jobs, hands them out, takes them back, shows them.
+
+In: calls of the HTTP gateway, the micro service, the command line, the submissions. Out: answers as values, one for
+each job or receipt. State: none but the waits of those who wait for a job; every truth is in the stream.
+Under repeats: an id is added once; a receipt that was finished is finished again; whatever else comes twice is `stale`.
+When it cannot go on: what the broker layer raises goes to the caller (Disconnected, NoStream, StoreFull: not done;
+OutcomeUnknown: ask again). A caller's mistake is a BadJob, or, of one among many, an answer with the code `bad`.
+"""
+
+import builtins
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import get_args
+
+from msgspec.structs import replace
+
+from actors.jobs.adds import FIRST
+from actors.jobs.copies import Copies
+from actors.jobs.handout import Handout
+from actors.jobs.quota import Quota
+from actors.jobs.replay import JobReplay
+from actors.jobs.rules.job_answers import (
+    Added,
+    Answer,
+    Listed,
+    ListPage,
+    NotAdded,
+    Reserved,
+    TopicCounts,
+    TopicView,
+)
+from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
+from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
+from actors.jobs.rules.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
+from actors.jobs.rules.topic_settings import DEFAULT, as_document
+from actors.jobs.store import BadCursor, Found, JobStore, Stored
+from actors.jobs.told import Outcome, added_of, answer_of, listed_of, not_reserved, reserved_of, shown_of
+from actors.jobs.topics import Topics
+from actors.runtime.rules.backoff import next_delay_ms
+from actors.runtime.rules.setting_values import BadSetting
+from streams.clock import Clock, monotonic_s
+from streams.job_messages import (
+    LONGEST_DELAY_MS,
+    LONGEST_TTR_MS,
+    MOST_JOBS,
+    SHORTEST_TTR_MS,
+    FirstTry,
+    Job,
+    NewJob,
+    State,
+)
+from streams.nonces import fresh_nonce
+from streams.subjects import token_of
+
+__all__ = ["MOST_BYTES", "JobDesk"]
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Of jobs handed out or shown in one call, unless the door has a limit of its own."""
+LONGEST_WAIT_MS = 60_000
+"""A long poll ends after this; its caller asks again. Links in between give up on silence sooner or later."""
+LONGEST_HOLDER = 128
+ADD_S = 20.0
+"""How long the desk tries to add: with what its caller waits, less than the server remembers message ids."""
+STILL_S = 10.0
+"""Who stood still for longer may hold adds that their callers have made elsewhere since."""
+
+Allowed = Callable[[str], bool]
+
+
+def anywhere(_topic: str) -> bool:
+    return True
+
+
+class JobDesk:
+    """One node's desk; safe for many callers at once. `chance` gives numbers in [0, 1); `admit` raises what keeps
+    anything from being added, `check` what keeps jobs that are there from being moved."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        topics: Topics,
+        handout: Handout,
+        copies: Copies,
+        replay: JobReplay,
+        clock: Clock,
+        chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
+        admit: Callable[[str], None] = lambda _subject: None,
+        check: Callable[[], None] = lambda: None,
+        fresh_nonce: Callable[[], str] = fresh_nonce,
+        stood_still_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._handout = handout
+        self._copies = copies
+        self._replay = replay
+        self._clock = clock
+        self._chance = chance
+        self._fresh_id = fresh_id
+        self._admit = admit
+        self._check = check
+        self._fresh_nonce = fresh_nonce
+        self._stood_still_s = stood_still_s
+        self._quota = Quota(self.waiting)
+
+    # ---- adding
+
+    async def add(
+        self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
+    ) -> builtins.list[Added | NotAdded]:
+        """Add jobs; return what became of each, in order. None keeps another back.
+
+        Stored by the time of the answer. A repeat is known by its nonce; one without a nonce is an add of its own.
+        `first`: when the caller asked for this first. `trace_s`: how long after the job's end an add with a
+        nonce of its caller's own is known. Raises BadJob for more than 1,000 of them."""
+        if len(jobs) > MOST_JOBS:
+            raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
+        self._admit("jobs")
+        until_s = monotonic_s() + ADD_S
+        if (still_s := self._stood_still_s()) > STILL_S:
+            return [_too_old(job, still_s) for job in jobs]
+        now_ms = self._clock.now_ms()
+        made = [self._made(job, now_ms, trace_s) for job in jobs]
+        for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, Job)}:
+            await self._topics.use(topic, priority)
+        answers = await self._within_quotas(jobs, made)
+        todo: builtins.list[tuple[int, Job]] = []
+        for at, job in enumerate(made):
+            if isinstance(job, Job) and answers[at] is None:
+                todo.append((at, job))
+        adds = [(job, jobs[at].on_same) for at, job in todo]
+        outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
+        for (at, job), outcome in zip(todo, outcomes, strict=True):
+            if isinstance(outcome, Stored) and outcome.has_replaced:
+                await self._copies.drop(job.topic, outcome.key)
+            answers[at] = added_of(job, outcome)
+        return [answer for answer in answers if answer is not None]
+
+    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> Job | NotAdded:
+        try:
+            settings = self._topics.current(str(new.topic))
+            fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
+            fresh_nonce = "" if new.nonce else self._fresh_nonce()
+            job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
+            check_depth(job.body)
+        except BadJob as error:
+            return NotAdded(
+                code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
+            )
+        return job
+
+    async def _within_quotas(
+        self, asked: Sequence[NewJob], made: Sequence[Job | NotAdded]
+    ) -> builtins.list[Added | NotAdded | None]:
+        """Return the answers to those that are refused already, None for the others."""
+        answers: builtins.list[Added | NotAdded | None] = [None if isinstance(job, Job) else job for job in made]
+        rooms: dict[str, int] = {}
+        for at, job in enumerate(made):
+            if not isinstance(job, Job) or not (most := self._topics.current(job.topic).most_waiting):
+                continue
+            if job.topic not in rooms:
+                rooms[job.topic] = await self._quota.room(job.topic, most)
+            if rooms[job.topic] > 0:
+                rooms[job.topic] -= 1
+                self._quota.added(job.topic, 1)
+            else:
+                answers[at] = await self._beyond_quota(asked[at], job, most)
+        return answers
+
+    async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded:
+        """Return the answer to one too many: a repeat of what was added before is no new one."""
+        first = await self._store.find(job.topic, job.id) if asked.on_same == "keep" else None
+        if first is not None and first.job is not None:
+            is_over = is_in_past(first.job, job.nonce)
+            return Added(
+                topic=job.topic,
+                id=job.id,
+                state="done" if is_over else first.state,
+                due_ms=first.job.due_ms,
+                is_new=is_same_add(job, first.job),
+                is_same_body=is_over or bytes(first.job.body) == bytes(job.body),
+            )
+        reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
+        return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
+
+    async def waiting(self, topic: str) -> int:
+        """Return how many jobs of the topic are delayed or ready."""
+        counts = await self._store.count(topic)
+        return counts.delayed + counts.ready
+
+    # ---- holding
+
+    async def reserve(
+        self,
+        topic: str,
+        *,
+        most: int = 1,
+        wait_ms: int = 0,
+        ttr_ms: int | None = None,
+        holder: str = "",
+        most_bytes: int = MOST_BYTES,
+    ) -> builtins.list[Reserved]:
+        """Hand out up to `most` ready jobs, waiting up to `wait_ms` for the first; none is an empty list.
+
+        Each is held for its TTR, or for `ttr_ms` instead. `holder`: a name for people. `most_bytes`: of all of them
+        together. May be cancelled; what was in hand then is given back. Raises BadJob."""
+        check_topic(topic)
+        check_range("most", most, 1, MOST_JOBS)
+        check_range("wait_ms", wait_ms, 0, LONGEST_WAIT_MS)
+        if ttr_ms is not None:
+            check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
+        if len(holder) > LONGEST_HOLDER or not holder.isprintable():
+            raise BadJob("holder", holder, "is no name", f"use up to {LONGEST_HOLDER} printable characters")
+        self._check()
+        reservations = await self._handout.take(
+            topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=most_bytes
+        )
+        return [reserved_of(reservation) for reservation in reservations]
+
+    async def finish(self, receipts: Sequence[str]) -> builtins.list[Answer]:
+        """Done; return for each `ok` or `stale`. Its id is free then, unless its topic remembers it."""
+        return await self._settle(receipts, self._finish)
+
+    async def touch(self, receipts: Sequence[str], *, ttr_ms: int | None = None) -> builtins.list[Answer]:
+        """Hold each for its TTR from now on, or for `ttr_ms`; `ok` with the new end, or `stale`."""
+        if ttr_ms is not None:
+            check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
+        return await self._settle(receipts, lambda some: self._store.touch_many(some, ttr_ms=ttr_ms))
+
+    async def release(
+        self, receipts: Sequence[str], *, delay_ms: int | None = None, reason: str = "", counts: bool = True
+    ) -> builtins.list[Answer]:
+        """Take each back, to be ready again in `delay_ms`, else after its topic's backoff; `ok` or `stale`.
+
+        `counts`: the attempt is used up, and if it was the last one the job becomes a dead letter."""
+        if delay_ms is not None:
+            check_range("delay_ms", delay_ms, 0, LONGEST_DELAY_MS)
+        delay = self._backoff_ms if delay_ms is None else delay_ms
+        return await self._settle(
+            receipts, lambda some: self._store.release_many(some, delay_ms=delay, counts=counts, reason=reason)
+        )
+
+    async def bury(self, receipts: Sequence[str], *, reason: str = "") -> builtins.list[Answer]:
+        """Make each a dead letter; `ok` or `stale`."""
+        return await self._settle(receipts, lambda some: self._store.bury_many(some, reason=reason))
+
+    async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> Answer:
+        """Finish the reservation of the job of this id in any topic that is allowed, of several the latest. For those
+        who keep no receipt: it ends whoever's hold there is."""
+        self._check()
+        found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
+        held = [(each.seq, each, each.job) for each in found if each.state == "reserved" and each.job is not None]
+        if not held:
+            return not_reserved(found, job_id)
+        seq, latest, job = max(held, key=lambda each: each[0])
+        receipt = JobReceipt(latest.topic, latest.key, seq, job.until_ms, job.receipt)
+        [answer] = await self.finish([str(receipt)])
+        return replace(answer, id=job_id)
+
+    def _backoff_ms(self, job: Job) -> int:
+        return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=self._chance())
+
+    # ---- what a person does
+
+    async def delete(
+        self, topic: str | None, job_id: str, *, nonce: str = "", is_allowed: Allowed = anywhere
+    ) -> Answer:
+        """Remove the job of this id in whatever state, without `topic` from every topic that is allowed; `ok` or
+        `not_found`. Not handed out any more after the answer; who holds it may still be at it. What is over stays
+        known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
+        self._check()
+        mark = named_nonce(job_id, nonce) if nonce else ""
+        found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
+        was: State | None = None
+        for each in found:
+            is_repeat = each.known is not None and is_in_past(each.known, mark)
+            if each.state == "done" and not is_repeat:
+                continue
+            if (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
+                await self._copies.drop(each.topic, each.key)
+                was = state
+        if was is None:
+            is_over = any(each.state == "done" and not each.is_free for each in found)
+            return Answer(code="not_found", reason="it is over already" if is_over else "no job of this id", id=job_id)
+        return Answer(code="ok", reason=f"it was {was}", id=job_id)
+
+    async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:
+        """Make a job ready now: the one of this id, if it is delayed or buried; or up to `most` of a topic, the buried
+        ones, or if there are none the delayed ones, in the order in which they came there. Return how many. Raises
+        BadJob."""
+        check_topic(topic)
+        check_range("most", most, 1, MOST_JOBS)
+        self._check()
+        if job_id is not None:
+            is_kicked = await self._store.kick_delayed(topic, check_id(job_id))
+            return int(is_kicked or await self._replay.kick_one(topic, job_id))
+        return await self._replay.kick(topic, most) or await self._kick_delayed(topic, most)
+
+    async def _kick_delayed(self, topic: str, most: int) -> int:
+        kicked, cursor = 0, ""
+        while kicked < most:
+            page = await self._store.list_jobs(topic, "delayed", cursor=cursor, most=most - kicked)
+            for found in page.found:
+                if found.job is not None:
+                    kicked += await self._store.kick_delayed(topic, found.job.id)
+            cursor = page.cursor
+            if not cursor:
+                break
+        return kicked
+
+    async def peek(self, topic: str, job_id: str) -> Listed | None:
+        """Return the job of this id in whatever state; None if there is none or it is not known any more. Raises
+        BadJob."""
+        check_topic(topic)
+        found = await self._store.find(topic, check_id(job_id))
+        return None if found is None else listed_of(found)
+
+    async def list(
+        self,
+        topic: str,
+        *,
+        state: State = "delayed",
+        after: str = "",
+        limit: int = 100,
+        due_after_ms: int | None = None,
+        due_before_ms: int | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> ListPage:
+        """Return jobs of a state, in the order in which they came into it; `after` is an earlier page's. With bounds,
+        those due in `[due_after_ms, due_before_ms)` only. A page may be short of `limit`, or empty, and not the last
+        one. Raises BadJob."""
+        check_topic(topic)
+        check_range("limit", limit, 1, MOST_JOBS)
+        if state not in get_args(State):
+            raise BadJob("state", state, "is none", f"use {', '.join(get_args(State))}")
+        for name, bound in (("due_after_ms", due_after_ms), ("due_before_ms", due_before_ms)):
+            if bound is not None:
+                check_range(name, bound, 0, 2**53)
+        about = (topic, state, str(due_after_ms), str(due_before_ms))
+        try:
+            page = await self._store.list_jobs(
+                topic,
+                state,
+                cursor=read_cursor(after, about),
+                most=limit,
+                due_from_ms=due_after_ms or 0,
+                due_before_ms=due_before_ms or 0,
+                most_bytes=most_bytes,
+            )
+        except BadCursor as error:
+            raise BadJob("after", after, "is no cursor of this list", "use the one that the last page gave") from error
+        return ListPage(jobs=tuple(map(listed_of, page.found)), after=write_cursor(page.cursor, about))
+
+    async def count(self, topic: str) -> TopicCounts:
+        """Return how many jobs the topic has in each state. Raises BadJob."""
+        counts = await self._store.count(check_topic(topic))
+        return TopicCounts(
+            topic=topic, delayed=counts.delayed, ready=counts.ready, reserved=counts.reserved, done=counts.done
+        )
+
+    async def topics(self) -> builtins.list[TopicView]:
+        """Return the topics that were ever used, with their settings, by name."""
+        return [self._view(topic) for topic in sorted(self._topics.known())]
+
+    def known_topics(self) -> Sequence[str]:
+        """Return the topics that were ever used, by name."""
+        return self._topics.known()
+
+    async def change_topic(self, topic: str, values: Mapping[str, object]) -> TopicView:
+        """Set what is named about a topic (`default`: about all), take back what is None, and return what is in force
+        then. Raises BadJob."""
+        if topic != DEFAULT:
+            check_topic(topic)
+        if not values:
+            return self._view(topic)
+        try:
+            settings = await self._topics.change(topic, values)
+        except BadSetting as error:
+            raise BadJob(error.name, error.value, error.why, error.do) from error
+        return TopicView(topic=topic, settings=as_document(settings))
+
+    def end_waits(self) -> None:
+        """End every wait for a job: the node stops."""
+        self._handout.end_waits()
+
+    def handing(self) -> tuple[str, ...]:
+        """Return the topics with a rate whose jobs this desk hands out, for the node's record."""
+        return self._handout.handing()
+
+    def _view(self, topic: str) -> TopicView:
+        return TopicView(topic=topic, settings=as_document(self._topics.current(topic)))
+
+    # ---- by receipt, by id
+
+    async def _settle(
+        self, receipts: Sequence[str], act: Callable[[Sequence[JobReceipt]], Awaitable[Sequence[Outcome]]]
+    ) -> builtins.list[Answer]:
+        """Act on each receipt once, and answer each that was asked."""
+        if len(receipts) > MOST_JOBS:
+            raise BadJob("receipts", len(receipts), "are too many for one call", f"send at most {MOST_JOBS}")
+        read: dict[str, JobReceipt] = {}
+        answers: dict[str, Answer] = {}
+        for text in receipts:
+            try:
+                read[text] = read_receipt(text)
+            except BadReceipt as error:
+                answers[text] = Answer(code="bad", reason=str(error))
+        self._check()
+        outcomes = await act(tuple(read.values())) if read else ()
+        for (text, receipt), outcome in zip(read.items(), outcomes, strict=True):
+            answers[text] = answer_of(receipt, outcome)
+        return [answers[text] for text in receipts]
+
+    async def _finish(self, receipts: Sequence[JobReceipt]) -> Sequence[Outcome]:
+        """Finish each. Its id is free then, unless its topic remembers it."""
+        places: dict[int, builtins.list[int]] = {}
+        for at, receipt in enumerate(receipts):
+            remember_ms = self._topics.current(receipt.topic).remember_ms
+            places.setdefault(0 if remember_ms is None else max(1_000, remember_ms), []).append(at)
+        outcomes: dict[int, Outcome] = {}
+        for remember_ms, group in places.items():
+            some = [receipts[at] for at in group]
+            settled = await self._store.finish_many(some, remember_s=remember_ms // 1000)
+            outcomes |= zip(group, settled, strict=True)
+        return [outcomes[at] for at in range(len(receipts))]
+
+    async def _found(self, topic: str | None, job_id: str) -> Sequence[Found]:
+        """Return the job of this id, or those of every topic that has one; also what is known of those that are
+        over."""
+        check_id(job_id)
+        if topic is None:
+            return tuple((await self._store.find_many([("*", token_of(job_id))])).values())
+        found = await self._store.find_key(check_topic(topic), token_of(job_id))
+        return () if found is None else (found,)
+
+
+def _too_old(job: NewJob, still_s: float) -> NotAdded:
+    reason = f"this node stood still for {still_s:.0f} s, and the job may have been added elsewhere since"
+    return NotAdded(code="unknown", reason=reason, topic=shown_of(job.topic), id=shown_of(job.id))
+
+
+def write_cursor(cursor: str, about: Sequence[str]) -> str:
+    """Return the store's cursor with a mark of the list that it belongs to; the end is the end."""
+    return f"{cursor}.{_mark(cursor, about)}" if cursor else ""
+
+
+def read_cursor(text: str, about: Sequence[str]) -> str:
+    """Return the store's cursor. Raises BadCursor for one of another list, or that somebody changed."""
+    cursor, _, mark = text.rpartition(".")
+    if text and (not text.isascii() or mark != _mark(cursor, about)):
+        raise BadCursor("not a cursor of this list")
+    return cursor
+
+
+def _mark(cursor: str, about: Sequence[str]) -> str:
+    return hashlib.blake2b("/".join((cursor, *about)).encode(), digest_size=6).hexdigest()

@@ -1,0 +1,269 @@
+"""Hands out ready jobs: waits for them, lane by lane, at the topic's rate, and not while it is paused.
+
+Who waits has a pull request standing at the server, so that a job is with him as soon as it is ready, and nothing is
+fetched ahead. A wait ends early when the topic's settings change (a pause, another lane, the topic's first job) and
+goes on under the new ones; when the node stops it ends with nothing.
+
+Priorities are lanes with a consumer each. High comes before normal before low, but each eighth turn begins at the
+lowest (job_rules.lane_order). Who waits does so at every lane at once; should two bring a job in the same moment, what
+is beyond the wish goes back.
+
+The order is **pull, reserve, ack** (job_store.py): a crash after the pull gives the job back with the ack wait, and one
+after the reserve with the TTR.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from actors.jobs.release import ReleaseRates
+from actors.jobs.rules.job_rules import lane_order
+from actors.jobs.store import JobStore, Reservation
+from actors.jobs.topics import Topics
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from actors.runtime.supervisor import one_error
+from streams.clock import monotonic_s
+from streams.delivery import Delivery
+from streams.errors import NoStream, OutcomeUnknown, StreamError
+from streams.job_messages import Priority
+from streams.pull_once import PullOnce
+from streams.specs import job_consumer
+from streams.subjects import Namespace
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Handout"]
+
+HANDING_S = 15.0
+"""How long after its last call a desk keeps its part of a topic's rate."""
+RESERVE_S = 10.0
+"""How long the step from pulled to reserved may take, when nobody waits for it any more."""
+GIVE_BACK_S = 2.0
+LONGEST_HOLD_S = 1.0
+"""How long a job is held for the topic's rate; for longer it goes back to the queue. Well below the ack wait."""
+
+
+class Handout:
+    """Hands out the jobs of all topics; safe for many callers at once."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        topics: Topics,
+        pulls: PullOnce,
+        rates: ReleaseRates,
+        namespace: Namespace,
+        on_handing: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._pulls = pulls
+        self._rates = rates
+        self._namespace = namespace
+        self._stream = namespace.stream("JOBS")
+        self._waits: dict[str, set[anyio.CancelScope]] = {}
+        self._turns: dict[str, int] = {}
+        self._is_ending = False
+        self._on_handing = on_handing
+        self._handed_s: dict[str, float] = {}
+        topics.on_change(self._look_again)
+
+    async def take(
+        self, topic: str, *, most: int, wait_s: float, ttr_ms: int | None, holder: str, most_bytes: int
+    ) -> list[Reservation]:
+        """Return up to `most` jobs, at least one if one becomes ready within `wait_s`. May be cancelled: what was
+        reserved in that moment is given back."""
+        until_s = monotonic_s() + (0 if self._is_ending else wait_s)
+        while True:
+            deliveries = await self._ready(_Wish(topic, most, most_bytes, until_s))
+            if not deliveries:
+                return []
+            reservations = await self._reserve(deliveries, ttr_ms, holder)
+            if reservations:
+                return reservations
+
+    def end_waits(self) -> None:
+        """End every wait, and have none from now on: the node stops."""
+        self._is_ending = True
+        for topic in tuple(self._waits):
+            self._look_again(topic)
+
+    def handing(self) -> tuple[str, ...]:
+        """Return the topics with a rate whose jobs this node has handed out lately: it spends a part of that rate."""
+        since_s = monotonic_s() - HANDING_S
+        self._handed_s = {topic: at_s for topic, at_s in self._handed_s.items() if at_s >= since_s}
+        return tuple(sorted(self._handed_s))
+
+    @property
+    def waiting(self) -> int:
+        """Callers that wait for a job now."""
+        return sum(map(len, self._waits.values()))
+
+    # ---- waiting
+
+    async def _ready(self, wish: "_Wish") -> list[Delivery]:
+        """Return ready jobs, pulled and not yet reserved; none when the time is up."""
+        has_looked = False
+        while not has_looked or (wish.left_s > 0 and not self._is_ending):
+            has_looked = True
+            with self._heeding_changes(wish.topic):
+                deliveries = await self._look(wish)
+                if deliveries:
+                    return deliveries
+        return []
+
+    async def _look(self, wish: "_Wish") -> list[Delivery]:
+        """Look once under the present settings, and wait; the caller looks again when they change."""
+        settings = self._topics.current(wish.topic)
+        if settings.is_paused or wish.topic not in self._topics:
+            await anyio.sleep(wish.left_s)
+            return []
+        self._turns[wish.topic] = turn = self._turns.get(wish.topic, -1) + 1
+        lanes = lane_order(turn, settings.lanes)
+        await self._topics.use(wish.topic, *lanes)  # its settings may have been made before its first job
+        if not settings.rate:
+            return await self._pull(wish, lanes, wish.most, wish.left_s)
+        return await self._look_at_a_rate(wish, lanes)
+
+    async def _look_at_a_rate(self, wish: "_Wish", lanes: Sequence[Priority]) -> list[Delivery]:
+        is_news = wish.topic not in self._handed_s
+        self._handed_s[wish.topic] = monotonic_s()
+        if is_news:
+            self._on_handing()
+        granted, rest_ms = self._rates.take(wish.topic, wish.most)
+        if not granted:
+            await anyio.sleep(min(wish.left_s, rest_ms / 1000))
+            return []
+        deliveries = await self._pull(wish, lanes, granted, 0)
+        self._rates.give_back(wish.topic, granted - len(deliveries))
+        if deliveries or wish.left_s <= 0:
+            return deliveries
+        return await self._paid(wish, await self._pull(wish, lanes, 1, wish.left_s))
+
+    async def _paid(self, wish: "_Wish", deliveries: list[Delivery]) -> list[Delivery]:
+        """Return what came while we waited, once the rate lets it out. Nothing was spent for it before."""
+        if not deliveries:
+            return []
+        try:
+            while True:
+                granted, rest_ms = self._rates.take(wish.topic, 1)
+                if granted:
+                    return deliveries
+                if rest_ms / 1000 > min(LONGEST_HOLD_S, wish.left_s):
+                    await _give_back(deliveries, rest_ms / 1000)
+                    return []
+                await anyio.sleep(rest_ms / 1000)
+        except BaseException:
+            await _give_back(deliveries)
+            raise
+
+    @contextmanager
+    def _heeding_changes(self, topic: str) -> Iterator[None]:
+        """End what is within when the topic's settings change. Whoever has something in hand there returns it first."""
+        waits = self._waits.setdefault(topic, set())
+        with anyio.CancelScope() as scope:
+            waits.add(scope)
+            try:
+                yield
+            finally:
+                waits.discard(scope)
+                if not waits:
+                    self._waits.pop(topic, None)
+
+    def _look_again(self, topic: str) -> None:
+        for scope in tuple(self._waits.get(topic, ())):
+            scope.cancel()
+
+    # ---- pulling
+
+    async def _pull(self, wish: "_Wish", lanes: Sequence[Priority], most: int, wait_s: float) -> list[Delivery]:
+        wait_s = max(wait_s, self._pulls.lag_s)
+        if len(lanes) == 1:
+            return await self._pull_lane(wish.topic, lanes[0], most, wait_s, wish.most_bytes)
+        found: list[Delivery] = []
+        try:
+            for lane in lanes:
+                left_bytes = wish.most_bytes - sum(len(delivery.payload) for delivery in found)
+                if len(found) < most and left_bytes >= wish.most_bytes // len(lanes):
+                    found += await self._pull_lane(wish.topic, lane, most - len(found), 0, left_bytes)
+        except BaseException:
+            await _give_back(found)
+            raise
+        return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, wait_s)
+
+    async def _wait_at_all(self, wish: "_Wish", lanes: Sequence[Priority], wait_s: float) -> list[Delivery]:
+        """Wait for the first job of any lane. What another lane brings in the same moment goes back."""
+        brought: dict[Priority, list[Delivery]] = {}
+
+        async def wait(lane: Priority) -> None:
+            deliveries = await self._pull_lane(wish.topic, lane, 1, wait_s, wish.most_bytes)
+            if deliveries:
+                brought[lane] = deliveries
+                tasks.cancel_scope.cancel()
+
+        try:
+            with one_error():
+                async with anyio.create_task_group() as tasks:
+                    for lane in lanes:
+                        tasks.start_soon(wait, lane)
+        except BaseException:
+            await _give_back([delivery for deliveries in brought.values() for delivery in deliveries])
+            raise
+        found = [delivery for lane in lanes for delivery in brought.get(lane, ())]
+        await _give_back(found[1:])
+        return found[:1]
+
+    async def _pull_lane(self, topic: str, lane: Priority, most: int, wait_s: float, most_bytes: int) -> list[Delivery]:
+        consumer = job_consumer(self._namespace, topic, lane).name
+        try:
+            return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
+        except NoStream:
+            self._topics.forget_consumer(topic)  # somebody deleted it
+            await self._topics.use(topic, lane)
+            return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
+
+    # ---- reserving
+
+    async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[Reservation]:
+        """Turn deliveries into reservations. Not cut short by a cancellation: half of them would be held by nobody."""
+        reach("job.pull")
+        with anyio.move_on_after(RESERVE_S, shield=True) as step:
+            handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder)
+        if step.cancelled_caught:
+            raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
+        for error in handed.failures:
+            log.warning("jobs.not_reserved", extra=fields(error=str(error)))
+        if handed.failures and not handed.reservations:
+            raise handed.failures[0]  # an empty answer would say that nothing is ready
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(StreamError):
+                await self._store.release_many([reservation.receipt for reservation in handed.reservations])
+            raise
+        return handed.reservations
+
+
+class _Wish(NamedTuple):
+    """What a caller asks for. `until_s`: of the monotonic clock."""
+
+    topic: str
+    most: int
+    most_bytes: int
+    until_s: float
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.until_s - monotonic_s())
+
+
+async def _give_back(deliveries: Sequence[Delivery], delay_s: float = 0.0) -> None:
+    with suppress(StreamError):  # then the ack wait gives them back
+        for delivery in deliveries:
+            await delivery.nak(delay_s)

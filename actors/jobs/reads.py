@@ -1,0 +1,221 @@
+"""Looks at jobs without touching them: one by its id, a topic's by state, how many there are.
+
+One job is read from the stream's leader, so it is as it is now. Lists and counts may come from a replica that is a
+moment behind. A job can be on two subjects for a moment (reserved, and its ready copy not yet acknowledged): the later
+message is the job.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import anyio
+
+from actors.jobs.rules.job_rules import fires_of
+from actors.jobs.stream import NEAR_MS, JobStream
+from streams.direct_get import get_batch
+from streams.errors import MalformedMessage
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    FREE_TOKEN,
+    READY_TOKENS,
+    RESERVED_TOKENS,
+    Job,
+    JobDone,
+    State,
+    decode_done,
+    decode_job,
+)
+from streams.log import LogEntry, entry_of, last_entries, last_entry
+from streams.subjects import token_of
+
+__all__ = ["BadCursor", "Counts", "Found", "JobReads", "Page"]
+
+READ_S = 10.0
+AT_ONCE = 64
+"""Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
+MOST_BYTES = 4 * 1024 * 1024
+MOST_SCANNED = 5_000
+"""Jobs that one page looks at; with a filter that few pass, a page is short and its cursor goes on."""
+_CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
+
+
+class BadCursor(ValueError):
+    """A cursor that no page gave."""
+
+
+class Found(NamedTuple):
+    """A job as it stands. `job` while it is not over, `done` after; neither if the message is no job of ours.
+    `is_free`: it is over and its id is free, so to its users it is no job any more."""
+
+    state: State
+    topic: str
+    key: str
+    seq: int
+    stored_ms: int
+    subject: str
+    job: Job | None = None
+    done: JobDone | None = None
+    is_free: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.job.id if self.job else self.done.id if self.done else self.key
+
+    @property
+    def known(self) -> Job | JobDone | None:
+        """The job, or what is known of one that is over; None if the message is neither."""
+        return self.job or self.done
+
+    @property
+    def schedule(self) -> str:
+        """The subject of the schedule that this job is; empty if it is none."""
+        return self.subject if self.state in ("delayed", "reserved") else ""
+
+    @property
+    def fires_ms(self) -> int:
+        """When the server fires the schedule that this job is; 0 if it is none."""
+        return fires_of(self.job) if self.job is not None and self.schedule else 0
+
+
+class Counts(NamedTuple):
+    """How many jobs of a topic are in each state. `done`: those that are still known."""
+
+    delayed: int
+    ready: int
+    reserved: int
+    done: int
+
+
+class Page(NamedTuple):
+    """Jobs in the order in which they came into their state. `cursor`: where to go on, empty at the end."""
+
+    found: list[Found]
+    cursor: str
+
+
+class JobReads:
+    """Reads of the stream JOBS."""
+
+    def __init__(self, jobs: JobStream) -> None:
+        self._jobs = jobs
+
+    async def find(self, topic: str, job_id: str) -> Found | None:
+        """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
+        found = await self.find_key(topic, token_of(job_id))
+        return None if found is None or found.is_free else found
+
+    async def find_key(self, topic: str, key: str) -> Found | None:
+        """Return the job by its key, or what is known of one that is over."""
+        entry = await last_entry(self._jobs.connection, self._jobs.name, self._jobs.subject("*", topic, key))
+        return found_of(entry) if entry else None
+
+    async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
+        """Return jobs by topic and key, also what is known of those that are over; others are left out. A moment old at
+        worst."""
+        found: dict[tuple[str, str], Found] = {}
+        for start in range(0, len(keys), AT_ONCE):
+            patterns = {self._jobs.subject("*", topic, key) for topic, key in keys[start : start + AT_ONCE]}
+            entries = await last_entries(self._jobs.connection, self._jobs.name, sorted(patterns), timeout_s=READ_S)
+            for entry in sorted(entries.values()):
+                one = found_of(entry)
+                found[one.topic, one.key] = one
+        return found
+
+    def is_firing(self, found: Found) -> bool:
+        """Return whether the server is about to fire this job's schedule, or may just have."""
+        return abs(found.fires_ms - self._jobs.clock.now_ms()) <= NEAR_MS
+
+    async def until_fired(self, found: Found) -> bool:
+        """If the server is about to fire this job's schedule, wait until it must have; return whether it was."""
+        if not self.is_firing(found):
+            return False
+        await anyio.sleep((found.fires_ms - self._jobs.clock.now_ms() + NEAR_MS) / 1000)
+        return True
+
+    async def count(self, topic: str) -> Counts:
+        """Return how many jobs of a topic there are. Eight requests, whatever the numbers."""
+        by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
+        return Counts(**{state: sum(numbers) for state, numbers in by_state.items()})
+
+    async def list_jobs(
+        self,
+        topic: str,
+        state: State,
+        *,
+        cursor: str = "",
+        most: int = 100,
+        due_from_ms: int = 0,
+        due_before_ms: int = 0,
+        most_bytes: int = MOST_BYTES,
+    ) -> Page:
+        """Return jobs of a topic in a state, a page at a time; of those that are not over, with limits, only the ones
+        due in `[due_from_ms, due_before_ms)` (0: no end). A page ends early at `most_bytes`, but with one job at least.
+        Raises BadCursor."""
+        tokens = _TOKENS[state]
+        at, seq = _read_cursor(cursor, len(tokens))
+        page: list[Found] = []
+        scanned, left_bytes = 0, most_bytes
+        while at < len(tokens) and len(page) < most and scanned < MOST_SCANNED and left_bytes > 0:
+            entries, is_end = await self._next(tokens[at], topic, seq, most - len(page), left_bytes)
+            scanned += len(entries)
+            left_bytes -= sum(len(entry.payload) for entry in entries)
+            page += (one for one in map(found_of, entries) if _is_due_within(one, due_from_ms, due_before_ms))
+            at, seq = (at + 1, 1) if is_end else (at, entries[-1].seq + 1)
+        return Page(page, f"{at}.{seq}" if at < len(tokens) else "")
+
+    async def _next(self, token: str, topic: str, seq: int, most: int, most_bytes: int) -> tuple[list[LogEntry], bool]:
+        pattern = self._jobs.subject(token, topic, "*")
+        request = {"seq": seq, "next_by_subj": pattern, "batch": most, "max_bytes": most_bytes}
+        messages, end = await get_batch(self._jobs.connection, self._jobs.name, request, timeout_s=READ_S)
+        return [entry_of(message) for message in messages], not messages or _pending(end.headers) == 0
+
+    async def _count(self, token: str, topic: str) -> int:
+        request = {"seq": 1, "next_by_subj": self._jobs.subject(token, topic, "*"), "batch": 1}
+        messages, _ = await get_batch(self._jobs.connection, self._jobs.name, request, timeout_s=READ_S)
+        return 1 + _pending(messages[0].headers) if messages else 0
+
+
+_TOKENS: dict[State, tuple[str, ...]] = {
+    "delayed": DELAYED_TOKENS,
+    "ready": tuple(READY_TOKENS.values()),
+    "reserved": RESERVED_TOKENS,
+    "done": ("done",),
+}
+
+
+def found_of(entry: LogEntry) -> Found:
+    """Return the job that a message of JOBS is."""
+    _, _, token, topic, key = entry.subject.split(".")
+    state = _STATES[token]
+    found = Found(state, topic, key, entry.seq, entry.stored_ms, entry.subject, is_free=token == FREE_TOKEN)
+    try:
+        if state == "done":
+            return found._replace(done=decode_done(entry.payload))
+        return found._replace(job=decode_job(entry.payload))
+    except MalformedMessage:
+        return found
+
+
+_STATES: dict[str, State] = {token: state for state, tokens in _TOKENS.items() for token in tokens}
+_STATES[FREE_TOKEN] = "done"
+
+
+def _pending(headers: Mapping[str, str]) -> int:
+    """Return how many more matched."""
+    return int(headers.get("Nats-Num-Pending", "0"))
+
+
+def _is_due_within(found: Found, from_ms: int, before_ms: int) -> bool:
+    if found.job is None:
+        return not from_ms and not before_ms
+    return found.job.due_ms >= from_ms and (not before_ms or found.job.due_ms < before_ms)
+
+
+def _read_cursor(cursor: str, lanes: int) -> tuple[int, int]:
+    if not cursor:
+        return 0, 1
+    read = _CURSOR.fullmatch(cursor)
+    if read is None or int(read[1]) >= lanes or int(read[2]) > 2**63 - 1:
+        raise BadCursor(f"cursor {cursor[:80]!a}: not one that a page gave; begin without")
+    return int(read[1]), max(1, int(read[2]))

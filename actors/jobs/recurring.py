@@ -1,0 +1,294 @@
+"""Recurring jobs: the one node that holds the lease adds the next occurrence of each as an ordinary job.
+
+In: the records of RECURRING, as people change them, and the time. Out: jobs, added by the desk under the id
+`<name>.<due>`. State: the record itself says what was claimed and what was added; what is in memory is a copy.
+
+Under repeats: the claim is stored by revision first, then the job is added, then the record says so. A crash in between
+leaves the claim, and the next leader adds the job again, which is the same add by its claim, and makes no second
+job. A leader that was deposed in the middle stores nothing.
+
+Exactness is the delay timer's: most occurrences wait as delayed jobs before they are due
+(actors/jobs/rules/recurrence.py). When it cannot go on: a record that cannot be followed is told and left alone; a desk
+that refuses is asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.jobs.rules.job_answers import Added, NotAdded
+from actors.jobs.rules.recurrence import (
+    BadRecurrence,
+    Recurring,
+    Step,
+    added,
+    check_recurring,
+    decide,
+    occurrence,
+    occurrence_id,
+    taken_back,
+)
+from actors.runtime.actor import FATAL
+from actors.runtime.agenda import Agenda
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from streams.bucket import Bucket, Synced
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.entries import Change
+from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.job_messages import Job, NewJob
+from streams.lease import Lease, lead
+from streams.log import delete_entry
+from streams.subjects import TOKEN
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BUCKET", "LEASE", "JobFinder", "RecurringJobs", "decode_recurring", "names_of"]
+
+BUCKET = "RECURRING"
+LEASE = "jobs.recurring"
+LEASE_TTL_S = 3
+"""A killed leader is followed within five seconds; what was added ahead does not wait for that."""
+AT_ONCE = 128
+"""Records that are attended to at a time; thousands may be due in the same second."""
+AGAIN_MS = 1_000
+TRACE_S = 600
+"""How long the end of an occurrence is known to a leader that adds it again; the next one leads within seconds."""
+OPEN_STATES = ("delayed", "ready", "reserved")
+FORESEEN = (StreamError, BadRecurrence)
+
+
+class Found(Protocol):
+    """A job as the store finds it."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def job(self) -> Job | None: ...
+
+
+class JobFinder(Protocol):
+    """The part of the job store that is needed here."""
+
+    async def find(self, topic: str, job_id: str) -> Found | None: ...
+
+
+class JobDoor(Protocol):
+    """The part of the job desk that is needed here."""
+
+    async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> Sequence[Added | NotAdded]: ...
+
+
+class NotTaken(StreamError):
+    """The desk did not add an occurrence; the text is its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    revision: int
+    record: Recurring
+
+
+def decode_recurring(raw: bytes) -> Recurring:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return msgspec.json.decode(raw, type=Recurring)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no recurring job: {error}") from error
+
+
+def names_of(key: str) -> tuple[str, str]:
+    """Return topic and name of a key. Raises MalformedMessage."""
+    tokens = key.split(".")
+    if len(tokens) != 2 or not all(TOKEN.fullmatch(token) for token in tokens):
+        raise MalformedMessage(f"key {key}: is not TOPIC.NAME")
+    return tokens[0], tokens[1]
+
+
+class RecurringJobs:
+    """A node's part in it; it adds only while it leads. `clock` is the server's."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        connection: Connection,
+        records: Bucket[bytes],
+        leases: Bucket[bytes],
+        desk: JobDoor,
+        store: JobFinder,
+        clock: Clock,
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._connection = connection
+        self._jobs = connection.namespace.stream("JOBS")
+        self._records = records
+        self._leases = leases
+        self._desk = desk
+        self._store = store
+        self._clock = clock
+        self._stop = stop
+        self._held: dict[str, _Held] = {}
+        self._agenda: Agenda[str] = Agenda(clock)
+        self._failures: dict[str, str] = {}
+        self.elected = anyio.Event()
+        """Set while this node leads and knows all records."""
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Stand for election until the node stops."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._campaign)
+            task_status.started()
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _campaign(self) -> NoReturn:
+        await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)
+
+    async def _lead(self, lease: Lease) -> None:
+        log.info("recurring.leads", extra=fields(node=self._node))
+        self._held.clear()
+        self._failures.clear()
+        self._agenda.clear()
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._follow)
+                while True:
+                    key = await self._agenda.next()
+                    await limiter.acquire_on_behalf_of(key)
+                    tasks.start_soon(self._look, lease, key, limiter)
+        finally:
+            self.elected = anyio.Event()
+
+    # ---- what people change
+
+    async def _follow(self) -> None:
+        """Keep the copy of the records; raises when the bucket is gone, and the supervisor comes back to it."""
+        async with self._records.watch() as changes:
+            async for change in changes:
+                if isinstance(change, Synced):
+                    self.elected.set()
+                else:
+                    self._take(change)
+
+    def _take(self, change: Change[bytes]) -> None:
+        key, entry = change.key, change.entry
+        held = self._held.get(key)
+        if entry is None:
+            self._held.pop(key, None)
+            self._failures.pop(key, None)
+        elif held is None or entry.revision > held.revision:  # else it is our own write, told once more
+            try:
+                names_of(key)
+                self._held[key] = _Held(entry.revision, check_recurring(decode_recurring(entry.raw)))
+            except FORESEEN as error:
+                self._held.pop(key, None)
+                self._tell(key, error)
+                return
+            self._agenda.put(key, 0)
+
+    # ---- one record
+
+    async def _look(self, lease: Lease, key: str, limiter: anyio.CapacityLimiter) -> None:
+        look_ms: int | None = None
+        try:
+            if lease.is_held():
+                look_ms = await self._attend(lease, key)
+                self._failures.pop(key, None)
+        except FATAL:
+            raise
+        except RevisionConflict:
+            log.debug("recurring.changed", extra=fields(key=key))  # its news comes by the watch
+            look_ms = self._clock.now_ms() + AGAIN_MS
+        except Exception as error:  # one record's trouble, foreseen or not, must not stop the others
+            look_ms = self._clock.now_ms() + AGAIN_MS
+            self._tell(key, error)
+        finally:
+            limiter.release_on_behalf_of(key)
+            self._agenda.done(key, look_ms)
+
+    async def _attend(self, lease: Lease, key: str) -> int | None:
+        """Bring a record up to the present moment; return when to look again."""
+        topic, name = names_of(key)
+        while lease.is_held() and (held := self._held.get(key)) is not None:
+            record = held.record
+            if record.stale:
+                await self._take_back(topic, name, record.stale)
+                await self._set(key, held, taken_back(record, record.stale))
+            elif record.is_removed:
+                await self._records.delete(key, revision=held.revision)
+                self._held.pop(key, None)
+            elif record.adding:
+                await self._add(topic, name, held)
+                reach("job.recur")
+                await self._set(key, held, added(record, record.adding))
+            else:
+                step = await self._decided(topic, name, record)
+                if step.missed is not None:
+                    log.warning(
+                        "recurring.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1])
+                    )
+                if step.record is record:
+                    return step.look_ms
+                await self._set(key, held, step.record)
+        return None
+
+    async def _decided(self, topic: str, name: str, record: Recurring) -> Step:
+        """Decide what follows. Whether the occurrence before is finished is read only where one is to be added."""
+        now_ms = self._clock.now_ms()
+        step = decide(record, now_ms, is_open=False)
+        if step.record.adding and record.overlap == "skip" and await self._is_open(topic, name, record.added_ms):
+            return decide(record, now_ms, is_open=True)
+        return step
+
+    async def _set(self, key: str, held: _Held, record: Recurring) -> None:
+        """Store the record at the revision that it had. Raises RevisionConflict if a person was first."""
+        revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
+        if self._held.get(key) is held:
+            self._held[key] = _Held(revision, record)
+
+    async def _add(self, topic: str, name: str, held: _Held) -> None:
+        """Add what is claimed; what has expired by now is left out, as if it had been added in time."""
+        now_ms, record = self._clock.now_ms(), held.record
+        claimed = [occurrence(topic, name, record, due_ms, claim=held.revision) for due_ms in record.adding]
+        jobs = [job for job in claimed if job.expires_ms is None or job.expires_ms > now_ms]
+        for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
+            if isinstance(answer, NotAdded) and answer.code != "over":
+                raise NotTaken(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
+            log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
+
+    async def _is_open(self, topic: str, name: str, due_ms: int) -> bool:
+        """Return whether the occurrence is not finished: it waits, also for its retry, or somebody works on it."""
+        if not due_ms:
+            return False
+        found = await self._store.find(topic, occurrence_id(name, due_ms))
+        return found is not None and found.state in OPEN_STATES
+
+    async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> None:
+        """Remove those that nobody has had yet and that are not due; by sequence, so that none that has just become
+        due is taken from its worker's hands."""
+        for due_ms in dues:
+            found = await self._store.find(topic, occurrence_id(name, due_ms))
+            is_waiting = found is not None and found.state == "delayed" and found.job and not found.job.attempts
+            if found is not None and is_waiting:
+                is_gone = await delete_entry(self._connection, self._jobs, found.seq)
+                log.info("recurring.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
+
+    def _tell(self, key: str, error: Exception) -> None:
+        """Log a failure once, not at every look."""
+        if self._failures.get(key) != str(error):
+            self._failures[key] = str(error)
+            trace = None if isinstance(error, FORESEEN) else error
+            log.warning("recurring.failed", exc_info=trace, extra=fields(key=key, error=str(error)))

@@ -1,0 +1,110 @@
+"""Taking jobs out of their course: deleting one in whatever state, and letting a delayed one wait no longer.
+
+A delete is a move like any other, to a record on `gone`, and the job's earlier messages are purged then. So of those
+who move a job at the same time one is refused, in a cluster too, where a purge alone passes moves under way. The record
+stays for longer than anybody repeats the add: whoever does hears that it was made, and the job does not come back. An
+add of another takes the record's place.
+"""
+
+import anyio
+from msgspec.structs import replace
+
+from actors.jobs.reads import Found, JobReads
+from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, past_of
+from actors.jobs.stream import PAUSES_S, JobStream
+from actors.runtime.failpoints import reach
+from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.job_messages import FREE_TOKEN, JobDone, State, encode_job
+from streams.log import purge_subject
+from streams.moves import Move
+from streams.subjects import token_of
+
+__all__ = ["JobRemovals"]
+
+
+class JobRemovals:
+    """Deletes and kicks. Safe for many callers at once."""
+
+    def __init__(self, jobs: JobStream, reads: JobReads) -> None:
+        self._jobs = jobs
+        self._reads = reads
+
+    async def delete(self, topic: str, job_id: str, *, nonce: str = "") -> State | None:
+        """Delete the job in whatever state; return that, None if there was none. It is never offered after this
+        returns; who holds it may go on, and is refused when he settles it. `nonce`: the same in each repeat of this
+        delete. One that is heard late does nothing to a job that was added since.
+
+        Takes up to a second where the server is about to fire it. Raises OutcomeUnknown: perhaps done, do it again;
+        Disconnected, Refused: not done; RevisionConflict if it never stood still."""
+        outcome = RevisionConflict("it keeps moving; delete it again", subject=job_id)
+        was: State | None = None  # when a try of ours may have done it
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
+            try:
+                found = await self._reads.find_key(topic, token_of(job_id))
+                if found and found.known and is_in_past(found.known, nonce):
+                    return was or "done"  # an earlier try of this delete did it
+                if found is None or found.is_free:
+                    if found is not None:
+                        await self._purge(found, found.seq)  # for one who died over it
+                    return was
+                seq = await self._jobs.move(self._deletion(found, nonce))
+                if isinstance(seq, int):
+                    was = found.state
+                    reach("job.delete")
+                    await self._purge(found, seq)
+                    return found.state
+            except StreamError as error:
+                if was is not None:
+                    raise OutcomeUnknown(f"perhaps deleted: {error}", subject=job_id) from error
+                raise
+            if not isinstance(seq, RevisionConflict):
+                raise seq
+            outcome, was = seq, found.state if seq.is_after_retry else was
+        if was is not None:
+            raise OutcomeUnknown("it keeps moving, and one of its moves may be this", subject=job_id)
+        raise outcome
+
+    async def kick_delayed(self, topic: str, job_id: str) -> bool:
+        """Make a delayed job ready now; False if there is none. Raises as `delete`."""
+        outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
+            found = await self._reads.find_key(topic, token_of(job_id))
+            if found is None or found.state != "delayed" or found.job is None:
+                return False
+            if self._reads.is_firing(found):
+                return True  # it is about to be ready
+            now_ms = self._jobs.clock.now_ms()
+            job = replace(found.job, due_ms=now_ms)
+            move = self._jobs.placed(
+                job, expected=found.seq, now_ms=now_ms, leaves=found.subject, fires_ms=found.fires_ms
+            )
+            seq = await self._jobs.move(move)
+            if isinstance(seq, int):
+                return True
+            if not isinstance(seq, RevisionConflict):
+                raise seq
+            outcome = seq
+        raise outcome
+
+    def _deletion(self, found: Found, nonce: str) -> Move:
+        topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
+        past = past_of(found.known, now_ms=now_ms) if found.known else ()
+        if nonce:
+            past = ((nonce, now_ms + TRACE_MS), *past)
+        record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past)
+        return Move(
+            self._jobs.subject(FREE_TOKEN, topic, key),
+            encode_job(record),
+            self._jobs.subject("*", topic, key),
+            found.seq,
+            leaves=found.schedule,
+            ttl_s=kept_s(past, now_ms=now_ms),
+            fires_ms=found.fires_ms,
+        )
+
+    async def _purge(self, found: Found, seq: int) -> None:
+        """Remove the job's messages before a sequence."""
+        thing = self._jobs.subject("*", found.topic, found.key)
+        await purge_subject(self._jobs.connection, self._jobs.name, thing, before_seq=seq)

@@ -1,0 +1,102 @@
+"""Sends dead letters of jobs round again: the same id, a new epoch, due now (actors/jobs/dead_letters.py).
+
+In: letters, named or of a topic. Out: jobs of JOBS; what stays says why. State: none. Under repeats: a letter is
+removed once its job is stored. After a crash in between, the add is known by the letter, and the letter goes without a
+second job. Another job under that id keeps the letter where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from actors.jobs.dead_letters import ENGINE, job_again, job_of
+from actors.jobs.store import Clash, JobStore, Stored
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import MalformedMessage, StreamError
+from streams.job_messages import Job
+from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
+from streams.messages import decode_dead_letter
+from streams.subjects import token_of
+
+__all__ = ["Again", "JobReplay"]
+
+PAGE = 256
+
+
+class Again(NamedTuple):
+    """What became of one letter. `is_done` letters are gone from the stream."""
+
+    seq: int
+    id: str
+    is_done: bool
+    what: str
+
+
+class JobReplay:
+    """`clock` is the server's."""
+
+    def __init__(self, connection: Connection, store: JobStore, clock: Clock) -> None:
+        self._connection = connection
+        self._namespace = connection.namespace
+        self._stream = connection.namespace.stream("DEAD")
+        self._store = store
+        self._clock = clock
+
+    async def kick(self, topic: str, most: int) -> int:
+        """Send up to `most` of a topic's letters round again, the oldest first; return how many were.
+
+        Those that are written meanwhile are left alone. Raises as `send_again`, MalformedSubject."""
+        kicked, page = 0, list[LogEntry]()
+        pattern = self._namespace.pattern("dead", ENGINE, topic, "*")
+        last_seq = (await extent_of(self._connection, self._stream)).last_seq
+        async for entry in read_log(self._connection, self._stream, pattern):
+            if entry.seq > last_seq or kicked == most:
+                break
+            page.append(entry)
+            if len(page) == min(PAGE, most - kicked):
+                kicked += sum(again.is_done for again in await self.send_again(page))
+                page = []
+        return kicked + sum(again.is_done for again in await self.send_again(page[: most - kicked]))
+
+    async def kick_one(self, topic: str, job_id: str) -> bool:
+        """Send the last letter about a job round again; False if there is none, or another job of its id is there."""
+        subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
+        entry = (await last_entries(self._connection, self._stream, [subject])).get(subject)
+        return entry is not None and (await self.send_again([entry]))[0].is_done
+
+    async def send_again(self, entries: Sequence[LogEntry]) -> list[Again]:
+        """Store the job of each letter anew, then remove the letter; what cannot be sent stays, and says why.
+
+        Raises Disconnected, OutcomeUnknown, NoStream; doing it again is harmless."""
+        now_ms, told, jobs = self._clock.now_ms(), dict[int, Again](), list[tuple[int, Job]]()
+        for entry in entries:
+            try:
+                job = job_of(decode_dead_letter(entry.payload))
+                jobs.append((entry.seq, job_again(job, letter_seq=entry.seq, now_ms=now_ms)))
+            except MalformedMessage as error:
+                told[entry.seq] = Again(entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}")
+        answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
+        for (seq, job), answer in zip(jobs, answers, strict=True):
+            told[seq] = await self._judge(seq, job, answer)
+        for again in told.values():
+            if again.is_done:
+                await delete_entry(self._connection, self._stream, again.seq)
+        return [told[entry.seq] for entry in entries]
+
+    async def _judge(self, seq: int, job: Job, answer: Stored | Clash | StreamError) -> Again:
+        """Say whether the letter may go: its job is stored, now or by an earlier try."""
+        name = f"job {job.id} of {job.topic}"
+        match answer:
+            case Stored(is_new=True, state="done"):
+                return Again(seq, job.id, True, f"{name} was sent again before, and is over")
+            case Stored(is_new=True):
+                return Again(seq, job.id, True, f"{name} is ready again")
+            case Stored() | Clash(state="delayed" | "ready" | "reserved"):
+                what = f"another one of that id is {answer.state}; finish or delete it first"
+            case Clash():
+                what = "its topic remembers that one of that id is over; delete that first"
+            case _:
+                return Again(seq, job.id, False, f"{name} is not stored: {answer}")
+        return Again(seq, job.id, False, f"{name}: {what}")

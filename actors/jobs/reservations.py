@@ -1,0 +1,428 @@
+"""Reserved jobs: handed out for at most their TTR, and settled by receipt.
+
+A reservation is the job's message on `jobs.reserved…`, which the server puts back to ready some time after the TTR's
+end. Its sequence is the fence: a touch, a release, a finish names it, and of two that meet one is refused. A receipt
+counts until shortly after the TTR's end, even when the server has not looked yet (`STALE_AFTER_MS`): what is settled
+later could meet the putting back.
+
+What is used up or expired is not handed out: it becomes a dead letter, and is told beside the reservations. What is
+no job at all becomes a dead letter too.
+
+A repeat of a finish by the same receipt answers as the first did, as long as the end is known.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from actors.jobs.dead_letters import Burial, write_letters
+from actors.jobs.deliveries import JobDeliveries
+from actors.jobs.reads import Found, JobReads
+from actors.jobs.rules.job_receipt import JobReceipt
+from actors.jobs.rules.job_rules import (
+    RESERVED_SLACK_MS,
+    STALE_AFTER_MS,
+    TRACE_MS,
+    came_back,
+    fires_of,
+    given_back,
+    kept_s,
+    noted,
+    past_of,
+)
+from actors.jobs.stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful
+from actors.runtime.failpoints import reach
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    FREE_TOKEN,
+    RESERVED_TOKENS,
+    Job,
+    JobDone,
+    Outcome,
+    Past,
+    State,
+    decode_job,
+    encode_job,
+)
+from streams.moves import Move
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Handed", "Reservation", "Reservations", "Settled", "Stale"]
+
+BURIED_S = 3_600
+"""How long the id of a buried or expired job stays known."""
+
+
+class Reservation(NamedTuple):
+    """A job handed out. `job`: as it is stored, with this attempt counted."""
+
+    receipt: JobReceipt
+    job: Job
+
+
+class Handed(NamedTuple):
+    """What became of deliveries: handed out, or set aside instead. All are settled; those that the broker did not take
+    come again after the ack wait."""
+
+    reservations: list[Reservation]
+    buried: list[Job]
+    expired: list[Job]
+    failures: list[StreamError]
+
+
+class Settled(NamedTuple):
+    """A reservation was settled, or held on to until `until_ms`. `became`: the job's state now."""
+
+    topic: str
+    key: str
+    became: State
+    until_ms: int = 0
+
+
+class Stale(NamedTuple):
+    """The receipt holds nothing any more, and why."""
+
+    topic: str
+    key: str
+    reason: str
+
+
+_Answer = Settled | Stale | StreamError
+_Decide = Callable[[Found, Job, JobReceipt, int], Move]
+
+
+class Reservations:
+    """Reserves deliveries of ready jobs, and settles by receipt."""
+
+    def __init__(self, jobs: JobStream, reads: JobReads, deliveries: JobDeliveries) -> None:
+        self._jobs = jobs
+        self._reads = reads
+        self._deliveries = deliveries
+
+    # ---- handing out
+
+    async def reserve_many(
+        self, deliveries: Sequence[Delivery], *, ttr_ms: int | None = None, holder: str = ""
+    ) -> Handed:
+        """Reserve what was delivered, for each job's own TTR unless told otherwise; settle every delivery.
+
+        One that was deleted, finished or reserved meanwhile is left out."""
+        jobs = self._jobs
+        if any(
+            is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
+        ):  # the server may replace it by a copy of its own; then this is refused
+            await anyio.sleep(NEAR_MS / 1000)
+        now_ms = self._jobs.clock.now_ms()
+        handed = Handed([], [], [], [])
+        fit: list[tuple[Delivery, Job, Move]] = []
+        unfit: list[tuple[Delivery, Job, str, Outcome]] = []
+        marks = secrets.token_hex(6 * len(deliveries))
+        for at, delivery in enumerate(deliveries):
+            try:
+                job = came_back(decode_job(delivery.payload))
+            except MalformedMessage as error:
+                await self._deliveries.bury_malformed(delivery, error)
+                continue
+            if job.expires_ms and now_ms >= job.expires_ms:
+                unfit.append((delivery, job, "it was not started in time", "expired"))
+            elif job.attempts >= job.most_attempts:
+                unfit.append((delivery, job, f"{job.attempts} attempts are used up", "buried"))
+            else:
+                mark = marks[12 * at : 12 * at + 12]
+                held = _held(job, now_ms, job.ttr_ms if ttr_ms is None else ttr_ms, holder, mark)
+                fit.append((delivery, held, self._reservation(delivery, held)))
+        await self._reserve(fit, handed)
+        await self._set_aside(unfit, handed)
+        return handed
+
+    def _reservation(self, delivery: Delivery, job: Job) -> Move:
+        ready = delivery.subject
+        key = ready[ready.rindex(".") + 1 :]
+        subject, thing = self._jobs.subject("reserved", job.topic, key), self._jobs.subject("*", job.topic, key)
+        return Move(
+            subject, encode_job(job), thing, delivery.seq, due_ms=job.until_ms + RESERVED_SLACK_MS, target=ready
+        )
+
+    async def _reserve(self, fit: list[tuple[Delivery, Job, Move]], handed: Handed) -> None:
+        outcomes = await self._jobs.move_many([move for _, _, move in fit])
+        reach("job.reserve")
+        quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
+        for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
+            if isinstance(outcome, int):
+                if self._jobs.clock.now_ms() < job.until_ms:  # else the answer took so long that it comes back
+                    key = move.subject[move.subject.rindex(".") + 1 :]
+                    is_plain = not job.past and not job.trace_s
+                    receipt = JobReceipt(
+                        job.topic, key, outcome, job.until_ms, job.receipt, job.nonce if is_plain else ""
+                    )
+                    handed.reservations.append(Reservation(receipt, job))
+            elif not isinstance(outcome, RevisionConflict):
+                handed.failures.append(outcome)
+                delivery.forget()
+                continue
+            with quietly:
+                await delivery.ack()
+        reach("job.hold")
+
+    async def _set_aside(self, unfit: list[tuple[Delivery, Job, str, Outcome]], handed: Handed) -> None:
+        for outcome, told in (("buried", handed.buried), ("expired", handed.expired)):
+            these = [(delivery, job, reason) for delivery, job, reason, end in unfit if end == outcome]
+            if these:
+                answers = await self._deliveries.bury_deliveries(these, outcome=end_of(outcome))
+                told += [job for (_, job, _), answer in zip(these, answers, strict=True) if answer is True]
+                handed.failures.extend(answer for answer in answers if isinstance(answer, StreamError))
+
+    # ---- settling
+
+    async def finish_many(self, receipts: Sequence[JobReceipt], *, remember_s: int) -> list[_Answer]:
+        """End jobs. With `remember_s` their ids stay taken for so many seconds; else they are free at once."""
+        now_ms = self._jobs.clock.now_ms()
+        answers: list[_Answer | None] = [None] * len(receipts)
+        fresh = [
+            at for at, receipt in enumerate(receipts) if receipt.nonce and now_ms <= receipt.until_ms + STALE_AFTER_MS
+        ]
+        moves = [self._finish_untouched(receipts[at], now_ms, remember_s) for at in fresh]
+        outcomes = await self._jobs.move_many(moves)
+        reach("job.finish")
+        for at, outcome in zip(fresh, outcomes, strict=True):
+            if isinstance(outcome, int):
+                answers[at] = Settled(receipts[at].topic, receipts[at].key, "done")
+            elif not isinstance(outcome, RevisionConflict):
+                answers[at] = outcome
+
+        def finish(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            return self._end(receipt, found, at_ms, "finished", past_of(job, now_ms=at_ms), remember_s=remember_s)
+
+        left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
+        for at in left:
+            answers[at] = await self._settle_one(receipts[at], finish, end="finished")
+        return [answer for answer in answers if answer is not None]
+
+    async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
+        """Begin the TTR anew, the job's own unless told otherwise. The receipts stay what they are."""
+
+        def renew(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
+            thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
+            subject = self._jobs.other(found.subject)
+            return Move(
+                subject,
+                encode_job(held),
+                thing,
+                found.seq,
+                found.subject,
+                fires_of(held),
+                ready,
+                fires_ms=found.fires_ms,
+            )
+
+        return await self._settle_many(receipts, renew)
+
+    async def release_many(
+        self,
+        receipts: Sequence[JobReceipt],
+        *,
+        delay_ms: int | Callable[[Job], int] = 0,
+        counts: bool = False,
+        reason: str = "",
+    ) -> list[_Answer]:
+        """Give jobs back, to be handed out again after `delay_ms`, or after what it says for each. `counts`: an attempt
+        was used up; with the last one the job is buried."""
+
+        def give_back(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+            wait_ms = delay_ms if isinstance(delay_ms, int) else delay_ms(job)
+            free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + wait_ms)
+            return self._jobs.placed(
+                free, expected=found.seq, now_ms=at_ms, leaves=found.subject, fires_ms=found.fires_ms
+            )
+
+        is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
+        return await self._settle_many(
+            receipts, give_back, end="buried", bury_if=is_last, reason=reason or "given back"
+        )
+
+    async def bury_many(self, receipts: Sequence[JobReceipt], *, reason: str) -> list[_Answer]:
+        """Make jobs dead letters, with their history."""
+        return await self._settle_many(
+            receipts, self._end_buried, end="buried", bury_if=lambda job: True, reason=reason
+        )
+
+    async def _settle_many(
+        self,
+        receipts: Sequence[JobReceipt],
+        decide: _Decide,
+        *,
+        end: Outcome | None = None,
+        bury_if: Callable[[Job], bool] | None = None,
+        reason: str = "",
+    ) -> list[_Answer]:
+        """Look all up at once and make their moves; what has moved on meanwhile is looked at one by one."""
+        try:
+            found = await self._reads.find_many([(receipt.topic, receipt.key) for receipt in receipts])
+        except StreamError as error:
+            return [error for _ in receipts]
+        now_ms = self._jobs.clock.now_ms()
+        easy: list[tuple[int, Move]] = []
+        for at, receipt in enumerate(receipts):
+            one = found.get((receipt.topic, receipt.key))
+            job = _held_by(one, receipt, now_ms)
+            if one is not None and job is not None and not (bury_if and bury_if(job)):
+                easy.append((at, decide(one, job, receipt, now_ms)))
+        answers: dict[int, _Answer] = {}
+        outcomes = await self._jobs.move_many([move for _, move in easy])
+        reach("job.settle")
+        doubtful: set[int] = set()
+        for (at, move), outcome in zip(easy, outcomes, strict=True):
+            if not isinstance(outcome, RevisionConflict):
+                answers[at] = outcome if isinstance(outcome, StreamError) else _settled(receipts[at], move)
+            elif outcome.is_after_retry:
+                doubtful.add(at)
+        for at, receipt in enumerate(receipts):
+            if at not in answers:
+                answers[at] = await self._settle_one(
+                    receipt, decide, end=end, bury_if=bury_if, reason=reason, is_doubtful=at in doubtful
+                )
+        return [answers[at] for at in range(len(receipts))]
+
+    async def _settle_one(
+        self,
+        receipt: JobReceipt,
+        decide: _Decide,
+        *,
+        end: Outcome | None = None,
+        bury_if: Callable[[Job], bool] | None = None,
+        reason: str = "",
+        is_doubtful: bool = False,
+    ) -> _Answer:
+        """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between.
+        `is_doubtful`: a try before this may have been made, and the job have moved on from there."""
+        outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
+        for pause_s in PAUSES_S:
+            await anyio.sleep(pause_s)
+            try:
+                found = await self._reads.find_key(receipt.topic, receipt.key)
+            except StreamError as error:
+                return error
+            now_ms = self._jobs.clock.now_ms()
+            job = _held_by(found, receipt, now_ms)
+            if found is None or job is None:
+                answer = _answer_without_hold(found, receipt, end)
+                if is_doubtful and isinstance(answer, Stale):
+                    return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
+                return answer
+            if bury_if is not None and bury_if(job):
+                outcome = await self._bury(found, job, receipt, reason)
+                move = self._end_buried(found, job, receipt, now_ms)
+            else:
+                move = decide(found, job, receipt, now_ms)
+                outcome = await self._jobs.move(move)
+            if isinstance(outcome, int):
+                return _settled(receipt, move)
+            if not isinstance(outcome, RevisionConflict):
+                return outcome
+            is_doubtful = is_doubtful or outcome.is_after_retry
+        assert isinstance(outcome, StreamError)
+        return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome
+
+    async def _bury(self, found: Found, job: Job, receipt: JobReceipt, reason: str) -> int | StreamError:
+        """Write the letter, then end the job: the other way round a crash in between would lose it."""
+        now_ms = self._jobs.clock.now_ms()
+        told = noted(job, at_ms=now_ms, node=job.holder, reason=reason or "buried")
+        jobs = self._jobs
+        try:
+            (failure,) = await write_letters(
+                jobs.connection, jobs.publisher, jobs.namespace, [Burial(told, found.seq, reason)]
+            )
+        except StreamError as error:
+            return error
+        reach("job.letter")
+        return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
+
+    def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        past = past_of(job, now_ms=at_ms)
+        return self._end(receipt, found, at_ms, "buried", past, remember_s=BURIED_S, job_id=job.id)
+
+    def _finish_untouched(self, receipt: JobReceipt, at_ms: int, remember_s: int) -> Move:
+        """Return the move of a job that stands where it was reserved; of another it is refused."""
+        reserved = self._jobs.subject("reserved", receipt.topic, receipt.key)
+        found = Found("reserved", receipt.topic, receipt.key, receipt.seq, 0, reserved)
+        past = ((receipt.nonce, at_ms + TRACE_MS),)
+        end = self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
+        return end._replace(fires_ms=receipt.until_ms + RESERVED_SLACK_MS)
+
+    def _end(
+        self,
+        receipt: JobReceipt,
+        found: Found,
+        at_ms: int,
+        outcome: Outcome,
+        past: tuple[Past, ...],
+        *,
+        remember_s: int,
+        job_id: str = "",
+    ) -> Move:
+        topic, key = receipt.topic, receipt.key
+        done = JobDone(
+            topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark, past=past
+        )
+        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
+        ttl_s = kept_s(past, now_ms=at_ms, remember_s=remember_s)
+        thing = self._jobs.subject("*", topic, key)
+        return Move(
+            subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=ttl_s, fires_ms=found.fires_ms
+        )
+
+
+def end_of(outcome: str) -> Literal["buried", "expired"]:
+    """Return the outcome, known to be one of the two."""
+    return "expired" if outcome == "expired" else "buried"
+
+
+def _held(job: Job, now_ms: int, ttr_ms: int, holder: str, mark: str) -> Job:
+    """Return the job as it is handed out now."""
+    return replace(
+        job,
+        attempts=job.attempts + 1,
+        first_ms=job.first_ms or now_ms,
+        holder=holder,
+        until_ms=now_ms + ttr_ms,
+        receipt=mark,
+    )
+
+
+def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> Job | None:
+    """Return the job if it is reserved under this receipt, and its TTR has not passed."""
+    job = found.job if found is not None and found.state == "reserved" else None
+    if job is None or job.receipt != receipt.mark or now_ms > job.until_ms + STALE_AFTER_MS:
+        return None
+    return job
+
+
+def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome | None) -> _Answer:
+    """Return what to tell whose receipt holds nothing. `end`: how the job ends by what was asked, if by that it may:
+    then the repeat of an end is answered as the end was."""
+    if found is None:
+        return Stale(receipt.topic, receipt.key, "there is no such job any more")
+    if found.done is not None:
+        if found.done.receipt == receipt.mark and found.done.outcome == end:
+            return Settled(receipt.topic, receipt.key, "done")
+        return Stale(receipt.topic, receipt.key, "the job is over")
+    if found.job is not None and found.job.receipt == receipt.mark:
+        return Stale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
+    return Stale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
+
+
+def _settled(receipt: JobReceipt, move: Move) -> Settled:
+    token = move.subject.split(".")[2]
+    if token in RESERVED_TOKENS:
+        return Settled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
+    is_over = token in ("done", FREE_TOKEN)
+    return Settled(receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if is_over else "ready")

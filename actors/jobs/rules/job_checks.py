@@ -1,0 +1,62 @@
+"""What is asked of a job desk, checked: topics, ids, numbers, bodies. Pure."""
+
+import re
+
+from msgspec import Raw
+
+from actors.jobs.rules.job_rules import BadJob
+from actors.jobs.rules.topic_settings import DEFAULT
+from streams.job_messages import LONGEST_ID
+from streams.subjects import TOKEN
+
+__all__ = ["DEEPEST", "check_depth", "check_id", "check_range", "check_topic", "depth_of"]
+
+DEEPEST = 128
+"""Levels of a body: less than any reader of JSON gives up at (PHP at 512, Python's own at about 1,000)."""
+_PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
+
+
+def check_topic(topic: str) -> str:
+    """Return the topic; raise BadJob if it is none."""
+    if not isinstance(topic, str) or not TOKEN.fullmatch(topic):
+        raise BadJob("topic", topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
+    if topic == DEFAULT:
+        raise BadJob("topic", topic, "is the name of what is set for all topics", "choose another")
+    return topic
+
+
+def check_id(job_id: str) -> str:
+    """Return the id; raise BadJob if no job can have it."""
+    if isinstance(job_id, str) and 1 <= len(job_id) <= LONGEST_ID and job_id.isprintable():
+        return job_id
+    raise BadJob("id", job_id, "is no id of a job", f"use 1 to {LONGEST_ID} printable characters")
+
+
+def check_range(field: str, value: int, low: int, high: int) -> None:
+    """Raise BadJob for what is no whole number from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadJob(field, value, "is not a whole number", "write digits without quotes, as 1500")
+    if not low <= value <= high:
+        raise BadJob(field, value, "is out of range", f"use {low} to {high}")
+
+
+def check_depth(body: Raw) -> None:
+    """Raise BadJob for a body that is nested more deeply than every reader can follow."""
+    if memoryview(body).nbytes <= 2 * DEEPEST:  # each level takes two signs
+        return
+    text = bytes(body)
+    if text.count(b"[") + text.count(b"{") > DEEPEST and depth_of(text) > DEEPEST:
+        raise BadJob("body", text[:40], "is nested too deeply", f"use at most {DEEPEST} levels")
+
+
+def depth_of(text: bytes) -> int:
+    """Return the most lists and objects that stand within each other. `text` is valid JSON."""
+    deepest = depth = 0
+    for part in _PARTS.finditer(text):
+        sign = part[0][:1]
+        if sign in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif sign in b"]}":
+            depth -= 1
+    return deepest

@@ -1,0 +1,359 @@
+"""The rules of jobs: states and moves, what a new job must be, what becomes of a second one of the same id, whose turn
+it is among priorities, and what is written down of an attempt. No I/O, no clock, no chance.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.jobs.rules.topic_settings import DEFAULT, LANES, TopicSettings
+from actors.runtime.rules.setting_values import shown
+from streams.job_messages import (
+    LARGEST_BODY,
+    LONGEST_DELAY_MS,
+    LONGEST_ID,
+    LONGEST_NONCE,
+    LONGEST_REASON,
+    LONGEST_TTR_MS,
+    MACHINE_MADE,
+    MOST_HISTORY,
+    SHORTEST_TTR_MS,
+    Job,
+    JobDone,
+    NewJob,
+    OnSame,
+    Outcome,
+    Past,
+    Priority,
+    State,
+    is_json,
+)
+from streams.subjects import TOKEN
+
+__all__ = [
+    "BACKSTOP_MS",
+    "FREE_TURN",
+    "KEPT_MS",
+    "MOVES",
+    "RESERVED_SLACK_MS",
+    "STALE_AFTER_MS",
+    "TRACE_MS",
+    "BadJob",
+    "came_back",
+    "fires_of",
+    "given_back",
+    "has_fired",
+    "is_in_past",
+    "is_same_add",
+    "kept_s",
+    "lane_order",
+    "leaves_trace",
+    "make_job",
+    "may_be_fired_again",
+    "named_nonce",
+    "noted",
+    "noted_once",
+    "on_same_id",
+    "past_of",
+]
+
+BACKSTOP_MS = 35
+"""How much later than due the server's own schedule of a delayed job fires: late enough that a timer on time and the
+server do not meet (ADR 14), early enough that a cluster without any timer is late by less than 300 ms: the server looks
+every 250 ms, and takes some more to store what it found."""
+RESERVED_SLACK_MS = 500
+"""How much later than the TTR's end the server puts a reserved job back."""
+STALE_AFTER_MS = 200
+"""How long after the TTR's end a receipt still counts. In between lies what keeps a settling and the server's putting
+back apart: the server does not look again before it stores what it has loaded."""
+
+TRACE_MS = 120_000
+"""How long after its end an add is known at least: longer than any repeat takes that nobody asked for."""
+KEPT_MS = 86_400_000
+"""How long after its end an add is known that its caller may repeat on purpose: the promise of a day."""
+MOST_PAST = 16
+"""Adds of one id that are known as over. With more in a day the oldest ones go."""
+
+MOVES: Mapping[State | None, frozenset[State | None]] = {
+    None: frozenset({"delayed", "ready"}),
+    "delayed": frozenset({"delayed", "ready", None}),
+    "ready": frozenset({"ready", "reserved", "delayed", "done", None}),
+    "reserved": frozenset({"reserved", "ready", "delayed", "done", None}),
+    "done": frozenset({"delayed", "ready", None}),
+}
+"""From each state to which. None: there is no such job; deleting leads there, and being forgotten."""
+
+FREE_TURN = 8
+"""Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
+
+MOST_ATTEMPTS = 1_000
+_MACHINE_NONCE = re.compile(r"~[A-Za-z0-9_-]{12,32}", re.ASCII)
+
+
+class BadJob(ValueError):
+    """A job that is refused: which field, its value, what is wrong with it, and what to write instead."""
+
+    def __init__(self, field: str, value: object, what: str, hint: str) -> None:
+        self.field, self.value, self.what, self.hint = field, value, what, hint
+        super().__init__(f"{field} {shown(value)} {what}; {hint}")
+
+
+# ---- a new job
+
+
+def make_job(
+    new: NewJob,
+    settings: TopicSettings,
+    *,
+    now_ms: int,
+    fresh_id: str,
+    fresh_nonce: str = "",
+    trace_s: int = KEPT_MS // 1000,
+) -> Job:
+    """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
+    `fresh_nonce`: if it has no nonce. `trace_s`: how long after its end an add with a nonce of its caller's own is
+    known."""
+    if not isinstance(new.topic, str) or not TOKEN.fullmatch(new.topic):
+        raise BadJob("topic", new.topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
+    if new.topic == DEFAULT:
+        raise BadJob("topic", new.topic, "is the name of what holds for all topics", "use another")
+    due_ms = _due_ms(new, now_ms)
+    return Job(
+        topic=new.topic,
+        id=_id(new.id, fresh_id),
+        due_ms=due_ms,
+        body=_body(new.body),
+        added_ms=now_ms,
+        ttr_ms=settings.ttr_ms
+        if new.ttr_ms is None
+        else _within("ttr_ms", new.ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS),
+        most_attempts=settings.attempts
+        if new.attempts is None
+        else _within("attempts", new.attempts, 1, MOST_ATTEMPTS),
+        priority=_priority(new.priority),
+        expires_ms=_expires_ms(new, due_ms, now_ms),
+        nonce=nonce_of(new, fresh_nonce),
+        trace_s=trace_s if new.nonce and not new.nonce.startswith(MACHINE_MADE) else 0,
+    )
+
+
+def nonce_of(new: NewJob, fresh_nonce: str) -> str:
+    """Return the nonce under which the add is known. One that a machine made for this add alone stands as it is. One of
+    a person's own is known within the job's topic and id, so that the same key may stand for several jobs."""
+    given: object = new.nonce
+    if not isinstance(given, str) or len(given) > LONGEST_NONCE or not given.isprintable() or " " in given:
+        raise BadJob("nonce", given, "is no nonce", f"use 1 to {LONGEST_NONCE} printable characters without blanks")
+    if not given:
+        return fresh_nonce
+    if _MACHINE_NONCE.fullmatch(given):
+        return given
+    return named_nonce(new.topic, new.id, given)
+
+
+def named_nonce(*parts: str) -> str:
+    """Return a nonce made of facts: the same for the same parts."""
+    digest = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def _id(text: object, fresh_id: str) -> str:
+    if not isinstance(text, str):
+        raise BadJob("id", text, "is not a text", "write it in quotes, or leave it out for a fresh one")
+    if not text:
+        return fresh_id
+    if len(text) > LONGEST_ID:
+        raise BadJob("id", text, f"has {len(text)} characters", f"use 1 to {LONGEST_ID}")
+    if not text.isprintable():
+        raise BadJob("id", text, "holds characters that cannot be printed", "leave them out")
+    return text
+
+
+def _body(body: object) -> Raw:
+    if not isinstance(body, Raw | bytes):
+        raise BadJob("body", body, "is not encoded JSON", "give bytes of JSON")
+    size = memoryview(body).nbytes
+    if size > LARGEST_BODY:
+        raise BadJob(
+            "body", f"of {size} bytes", "is too large", f"at most {LARGEST_BODY}; store it and send where it is"
+        )
+    if not size:
+        return Raw(b"null")
+    if not is_json(bytes(body)):
+        raise BadJob("body", bytes(body)[:40], "is not JSON in UTF-8", "send one JSON value")
+    return body if isinstance(body, Raw) else Raw(body)
+
+
+def _due_ms(new: NewJob, now_ms: int) -> int:
+    delay_ms = _within("delay_ms", new.delay_ms, 0, LONGEST_DELAY_MS)
+    if new.due_ms is None:
+        return now_ms + delay_ms
+    if delay_ms:
+        raise BadJob("due_ms", new.due_ms, "stands beside delay_ms", "give one of them")
+    return _within("due_ms", new.due_ms, 0, now_ms + LONGEST_DELAY_MS)
+
+
+def _expires_ms(new: NewJob, due_ms: int, now_ms: int) -> int:
+    if new.expires_ms is not None and new.expires_in_ms is not None:
+        raise BadJob("expires_ms", new.expires_ms, "stands beside expires_in_ms", "give one of them")
+    latest_ms = now_ms + 2 * LONGEST_DELAY_MS
+    if new.expires_in_ms is not None:
+        field, given = "expires_in_ms", new.expires_in_ms
+        expires_ms = now_ms + _within(field, given, 1, 2 * LONGEST_DELAY_MS)
+    elif new.expires_ms is not None:
+        field, given = "expires_ms", new.expires_ms
+        expires_ms = _within(field, given, 0, latest_ms)
+        if not expires_ms:
+            return 0
+    else:
+        return 0
+    if expires_ms <= max(due_ms, now_ms):
+        raise BadJob(field, given, "is over before the job is due", "let it expire later, or be due sooner")
+    return expires_ms
+
+
+def _priority(priority: object) -> Priority:
+    if priority not in LANES:
+        raise BadJob("priority", priority, "is unknown", f"use {', '.join(LANES)}")
+    return priority
+
+
+def _within(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadJob(field, value, "is not a whole number", "write digits without quotes, as 1500")
+    if not low <= value <= high:
+        raise BadJob(field, value, "is out of range", f"use {low} to {high}")
+    return value
+
+
+# ---- a second job of the same id
+
+
+def on_same_id(
+    policy: OnSame, state: State, outcome: Outcome = "finished"
+) -> Literal["keep", "refuse", "over", "replace"]:
+    """Return what becomes of a job whose id is taken: keep the first (a success), refuse, refuse because its topic
+    remembers that it is over, or take its place. `replace` replaces whatever is there, also under its holder's
+    hands."""
+    if policy == "replace":
+        return "replace"
+    if state == "done":
+        return "over" if outcome == "finished" else "replace"
+    return "refuse" if policy == "error" else "keep"
+
+
+# ---- which add it was
+
+
+def past_of(job: Job | JobDone, *, now_ms: int) -> tuple[Past, ...]:
+    """Return the adds of this id that are over when something takes the job's place, or ends it, the latest first."""
+    own: tuple[Past, ...] = ()
+    if isinstance(job, Job) and job.nonce:
+        own = ((job.nonce, now_ms + max(TRACE_MS, job.trace_s * 1000)),)
+    known = (one for one in job.past if one[1] > now_ms and one[0] != (own[0][0] if own else ""))
+    return (*own, *known)[:MOST_PAST]
+
+
+def is_same_add(job: Job, found: Job | JobDone) -> bool:
+    """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
+    made = isinstance(found, Job) and found.nonce == job.nonce
+    return job.nonce != "" and (made or is_in_past(found, job.nonce))
+
+
+def is_in_past(found: Job | JobDone, nonce: str) -> bool:
+    """Return whether what had this nonce, an add or a delete, is over."""
+    return any(each == nonce for each, _ in found.past)
+
+
+def leaves_trace(job: Job) -> bool:
+    """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
+    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
+    return job.trace_s > 0 or job.past != () or job.receipt != ""
+
+
+def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:
+    """Return for how many seconds the end of a job is known. `remember_s`: for so long its id stays taken."""
+    until_ms = max((until_ms for _, until_ms in past), default=now_ms + TRACE_MS)
+    trace_s = -(-(until_ms - now_ms) // 1000)
+    return remember_s if remember_s and trace_s * 1000 <= TRACE_MS else max(1, remember_s, trace_s)
+
+
+def fires_of(job: Job) -> int:
+    """Return when the server fires the schedule that a delayed or reserved job is."""
+    return job.until_ms + RESERVED_SLACK_MS if job.receipt else job.due_ms + BACKSTOP_MS
+
+
+def may_be_fired_again(due_ms: int, stored_ms: int) -> bool:
+    """Return whether the server may fire a job's schedule although a timer has. `stored_ms`: when it stored the timer's
+    copy. Before the schedule's own time it cannot have loaded it (ADR 14)."""
+    return stored_ms >= due_ms + BACKSTOP_MS
+
+
+def has_fired(moved: Job | JobDone, found: Job, *, fires_ms: int) -> bool:
+    """Return whether the server fired a job's schedule although the job was moved on from it, judging by what was found
+    after the move. `fires_ms`: of that schedule."""
+    if isinstance(moved, Job) and _standing(found) == _standing(moved):
+        return False  # what we moved it to, a step further
+    if fires_of(found) == fires_ms:
+        return True
+    if isinstance(moved, JobDone):
+        return any(nonce == found.nonce for nonce, _ in moved.past[:1])
+    return moved.receipt != "" and found.receipt != moved.receipt
+
+
+def _standing(job: Job) -> tuple[str, int, str, int]:
+    return job.nonce, job.due_ms, job.receipt, job.until_ms
+
+
+# ---- turns
+
+
+def lane_order(turn: int, lanes: tuple[Priority, ...] = LANES) -> tuple[Priority, ...]:
+    """Return in which order to look into a topic's lanes at this turn (from 0), the first served first."""
+    ordered = tuple(lane for lane in LANES if lane in lanes)
+    return ordered[::-1] if turn % FREE_TURN == FREE_TURN - 1 else ordered
+
+
+# ---- what is written down of attempts
+
+
+def noted(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
+    """Return the job, held by nobody, with a line on the attempt that `job.attempts` counts last."""
+    on = f" on {'_'.join(node.split())}" if node.strip() else ""
+    line = f"attempt {job.attempts} at {_moment(at_ms)}{on}: {reason[:LONGEST_REASON]}"
+    return replace(job, holder="", until_ms=0, receipt="", history=(*job.history, line)[-MOST_HISTORY:])
+
+
+def noted_once(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
+    """Return the job with a line on its last attempt, unless it has one."""
+    if job.history and job.history[-1].startswith(f"attempt {job.attempts} at "):
+        return job
+    return noted(job, at_ms=at_ms, node=node, reason=reason)
+
+
+def came_back(job: Job) -> Job:
+    """Return a ready job as it is handed out: if its TTR ran out before, that is noted."""
+    if not job.receipt:
+        return job
+    return noted(job, at_ms=job.until_ms, node=job.holder, reason="its TTR ran out")
+
+
+def given_back(job: Job, *, counts: bool, at_ms: int, reason: str) -> Job:
+    """Return a reserved job as its holder gives it back. `counts`: it was an attempt; else as if never handed out."""
+    if counts or reason:
+        job = noted(job, at_ms=at_ms, node=job.holder, reason=reason or "given back")
+    else:
+        job = replace(job, holder="", until_ms=0, receipt="")
+    return job if counts else replace(job, attempts=max(0, job.attempts - 1))
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()[:19]}Z"
+
+
+assert set(get_args(State)) == MOVES.keys() - {None}

@@ -1,0 +1,214 @@
+"""Where jobs stand on the broker: subjects by state, moves between them, and the notice to the timers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from zlib import crc32
+
+import anyio
+import msgspec
+
+from actors.jobs.rules.job_rules import BACKSTOP_MS, has_fired, may_be_fired_again
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
+from streams.firing import EXPECTED, SCHEDULER, SHOT
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    FREE_TOKEN,
+    READY_TOKENS,
+    RESERVED_TOKENS,
+    Job,
+    decode_done,
+    decode_job,
+    encode_job,
+)
+from streams.log import LogEntry, delete_entry, last_entry, next_entry
+from streams.moves import Move, Mover
+from streams.publisher import Publisher
+from streams.subjects import Namespace, token_of
+
+__all__ = ["PARTITIONS", "PAUSES_S", "SOON_MS", "JobStream", "is_doubtful", "partition_of"]
+
+PARTITIONS = 8
+"""Of due times, so that several timers can share them."""
+FEW_PREFIXES = 10_000
+SOON_MS = 20
+"""What is ready and becomes ready anew is delayed for so long: its old message is gone by then, and its place free."""
+PAUSES_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Before each look at a job that others are moving. In a cluster a move under way refuses others before it can be seen
+(10164), so looking again at once would find the job as it was."""
+NEAR_MS = 400
+"""How close to the server's own firing a write by us may be followed by it all the same: it loads what is due, and does
+not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
+LOOK_S = 0.02
+CLEAR_MS = 100
+"""A move that is confirmed so long before the schedule fires was made before the server loaded it."""
+MOST_TOLD = 10_000
+"""Due times in one notice: far below the largest message."""
+
+_OTHER = {one: other for pair in (DELAYED_TOKENS, RESERVED_TOKENS) for one, other in (pair, pair[::-1])}
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def partition_of(topic: str, key: str) -> int:
+    """Return which part of the due times a job belongs to."""
+    return crc32(f"{topic}.{key}".encode()) % PARTITIONS
+
+
+class JobStream:
+    """The stream JOBS. `clock` is the server's, as far as it is known."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, namespace: Namespace, clock: Clock) -> None:
+        self.connection = connection
+        self.publisher = publisher
+        self.namespace = namespace
+        self.clock = clock
+        self.name = namespace.stream("JOBS")
+        self._mover = Mover(connection, publisher, self.name)
+        self._prefixes: dict[tuple[str, str], str] = {}
+
+    def subject(self, token: str, topic: str, key: str) -> str:
+        """Return `Namespace.job`, or `job_in_any_state` for the token `*`, faster. `key` is a token."""
+        prefix = self._prefixes.get((token, topic))
+        if prefix is None:
+            if len(self._prefixes) >= FEW_PREFIXES:
+                self._prefixes.clear()
+            prefix = self._prefixes[token, topic] = self.namespace.pattern("jobs", token, topic, "*")[:-1]
+        return prefix + key
+
+    def other(self, subject: str) -> str:
+        """Return the other subject of a delayed or reserved job."""
+        prefix, jobs, token, topic, key = subject.split(".")
+        return ".".join((prefix, jobs, _OTHER[token], topic, key))
+
+    def ready(self, job: Job, key: str) -> str:
+        """Return the subject on which the job is handed out."""
+        return self.subject(READY_TOKENS[job.priority], job.topic, key)
+
+    def placed(
+        self, job: Job, *, expected: int, now_ms: int, leaves: str = "", fires_ms: int = 0, message_id: str = ""
+    ) -> Move:
+        """Return the move that makes the job wait until it is due, or ready at once if it is. `leaves`: the subject of
+        the schedule that it was, which the server fires at `fires_ms`; if it was delayed, it goes to the other subject
+        of delayed jobs. `message_id`: of an add."""
+        key = token_of(job.id)
+        thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
+        if job.due_ms <= now_ms:
+            return Move(ready, encode_job(job), thing, expected, leaves, message_id=message_id, fires_ms=fires_ms)
+        delayed = self.subject("delayed", job.topic, key)
+        if leaves == delayed:
+            delayed = self.other(delayed)
+        due_ms = job.due_ms + BACKSTOP_MS
+        return Move(delayed, encode_job(job), thing, expected, leaves, due_ms, ready, 0, message_id, fires_ms)
+
+    async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
+        """As `Mover.move_many`; what was delayed is told to the timers. Lost, such a notice costs at most that the
+        server fires by itself.
+
+        A move out of a schedule that is confirmed only when the server may have loaded that schedule is looked at
+        again: if the server fired it after all, the move is a RevisionConflict. That takes half a second."""
+        outcomes = await self._mover.move_many(moves, until_s=until_s)
+        await self._look_at_late_ones(moves, outcomes)
+        await self._tell_due(
+            (move, outcome)
+            for move, outcome in zip(moves, outcomes, strict=True)
+            if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int)
+        )
+        return outcomes
+
+    async def move(self, move: Move, *, until_s: float = math.inf) -> int | StreamError:
+        """Make one move."""
+        (outcome,) = await self.move_many((move,), until_s=until_s)
+        return outcome
+
+    async def _look_at_late_ones(self, moves: Sequence[Move], outcomes: list[int | StreamError]) -> None:
+        """Replace the outcomes of moves that were confirmed late, all looked at beside one another."""
+        clear_ms = self.clock.now_ms() + CLEAR_MS
+
+        async def look(at: int, move: Move, seq: int) -> None:
+            outcomes[at] = await self._unless_fired(move, seq)
+
+        late = [
+            (at, move, outcome)
+            for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
+            if move.fires_ms and move.fires_ms < clear_ms and isinstance(outcome, int)
+        ]
+        if late:
+            async with anyio.create_task_group() as tasks:
+                for at, move, seq in late:
+                    tasks.start_soon(look, at, move, seq)
+
+    async def _unless_fired(self, move: Move, seq: int) -> int | StreamError:
+        """Return the move's sequence if it still stands once the server must have stored what it had loaded; else take
+        it back."""
+        left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
+        try:
+            if self.connection.is_clustered and await self._was_overtaken(move, seq):
+                await delete_entry(self.connection, self.name, seq)
+                return RevisionConflict("its schedule was fired just before it was made", subject=move.subject)
+            while (last := await last_entry(self.connection, self.name, move.thing)) is not None and last.seq == seq:
+                if left_s <= 0:
+                    return seq
+                await anyio.sleep(LOOK_S)
+                left_s -= LOOK_S
+            if not _has_fired(move, last):
+                return seq
+            await delete_entry(self.connection, self.name, seq)
+        except StreamError as error:
+            return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
+        return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
+
+    async def _was_overtaken(self, move: Move, seq: int) -> bool:
+        """Return whether something of the same job came between what was expected and the move. The leader of a cluster
+        compares with what is stored, and not with a firing that is on its way to the other servers."""
+        between = await next_entry(self.connection, self.name, move.thing, start_seq=move.expected + 1)
+        return between is not None and between.seq < seq
+
+    async def _tell_due(self, delayed: Iterable[tuple[Move, int]]) -> None:
+        """Tell `[due_ms, seq, "<topic>.<key>"]` of each, partition by partition. What is reserved is not told: the
+        server puts it back."""
+        told: dict[int, list[tuple[int, int, str]]] = {}
+        for move, seq in delayed:
+            _, _, _, topic, key = move.subject.split(".")
+            part = told.setdefault(partition_of(topic, key), [])
+            part.append((move.due_ms - BACKSTOP_MS, seq, f"{topic}.{key}"))
+        for partition, jobs in told.items():
+            for start in range(0, len(jobs), MOST_TOLD):
+                await self._tell(partition, jobs[start : start + MOST_TOLD])
+
+    async def _tell(self, partition: int, jobs: list[tuple[int, int, str]]) -> None:
+        with suppress(StreamError):  # the jobs are stored, and the server has their due times
+            await self.connection.publish_core(self.namespace.due(partition), _encode(jobs))
+
+
+def _has_fired(move: Move, last: LogEntry | None) -> bool:
+    is_end = move.subject.split(".")[2] in ("done", FREE_TOKEN)
+    moved = decode_done(move.payload) if is_end else decode_job(move.payload)
+    if last is None:
+        return isinstance(moved, Job) and moved.receipt != ""
+    try:
+        found = decode_job(last.payload)
+    except MalformedMessage:
+        return False
+    return has_fired(moved, found, fires_ms=move.fires_ms)
+
+
+def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:
+    """Return whether another copy of this ready job may follow, or have come before, by the server's own firing.
+
+    Three servers write the time at which a message was proposed, not the one from which it counts: there the time of
+    its arrival is taken. And there a timer's copy may follow the server's, since its condition does not see what is on
+    its way: so what the server fired is doubtful, too."""
+    if not delivery.has_header(SHOT):
+        is_fired = delivery.has_header(SCHEDULER) and not delivery.has_header(EXPECTED)
+        return is_fired and connection.is_clustered
+    stored_ms = delivery.stored_ms
+    if connection.is_clustered:
+        stored_ms = max(stored_ms, clock.now_ms())
+    try:
+        return may_be_fired_again(decode_job(delivery.payload).due_ms, stored_ms)
+    except MalformedMessage:
+        return False

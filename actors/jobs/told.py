@@ -1,0 +1,120 @@
+"""What the store says, as the job desk answers it. Pure."""
+
+from collections.abc import Sequence
+
+from actors.jobs.rules.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved
+from actors.jobs.rules.job_receipt import JobReceipt
+from actors.jobs.store import Clash, Found, Reservation, Settled, Stale, Stored
+from streams.errors import OutcomeUnknown, StreamError
+from streams.job_messages import LONGEST_ID, Job
+
+__all__ = ["Outcome", "added_of", "answer_of", "listed_of", "not_reserved", "reserved_of", "shown_of"]
+
+Outcome = Settled | Stale | StreamError
+
+
+def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdded:
+    match outcome:
+        case Stored(is_new=True, is_same=False):
+            reason = "an earlier add with this nonce had another body, and stands; give each add a nonce of its own"
+            return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="nonce")
+        case Stored():
+            return Added(
+                topic=job.topic,
+                id=job.id,
+                state=outcome.state,
+                due_ms=outcome.due_ms,
+                is_new=outcome.is_new,
+                is_same_body=outcome.is_same is not False,
+            )
+        case Clash():
+            is_over = outcome.state == "done"
+            has = (
+                "remembers that the job of this id is over, and nothing was added"
+                if is_over
+                else "has a job of this id"
+            )
+            there = f"topic {job.topic} {has}{'' if is_over else f', {outcome.state}'}"
+            return NotAdded(
+                code="over" if is_over else "exists",
+                reason=f"{there}; use another id, or on_same=replace",
+                topic=job.topic,
+                id=job.id,
+                state=outcome.state,
+                due_ms=outcome.due_ms,
+                is_same_body=outcome.is_same is True,
+            )
+        case _:
+            return NotAdded(code=code_of(outcome), reason=str(outcome), topic=job.topic, id=job.id)
+
+
+def reserved_of(reservation: Reservation) -> Reserved:
+    job = reservation.job
+    return Reserved(
+        topic=job.topic,
+        id=job.id,
+        receipt=str(reservation.receipt),
+        body=job.body,
+        attempt=job.attempts,
+        most_attempts=job.most_attempts,
+        ttr_ms=job.ttr_ms,
+        until_ms=job.until_ms,
+        added_ms=job.added_ms,
+        due_ms=job.due_ms,
+        priority=job.priority,
+        history=job.history,
+    )
+
+
+def answer_of(receipt: JobReceipt, outcome: Outcome) -> Answer:
+    match outcome:
+        case Settled():
+            return Answer(code="ok", topic=receipt.topic, until_ms=outcome.until_ms)
+        case Stale():
+            return Answer(code="stale", reason=outcome.reason, topic=receipt.topic)
+        case _:
+            return Answer(code=code_of(outcome), reason=str(outcome), topic=receipt.topic)
+
+
+def not_reserved(found: Sequence[Found], job_id: str) -> Answer:
+    """What was finished is finished: a repeat is told the same."""
+    if any(each.done is not None and each.done.outcome == "finished" for each in found):
+        return Answer(code="ok", reason="it was finished before", id=job_id)
+    reason = f"it is {found[0].state}, nobody holds it" if found else "no job of this id"
+    return Answer(code="not_found", reason=reason, id=job_id)
+
+
+def listed_of(found: Found) -> Listed:
+    job, done = found.job, found.done
+    if job is None:
+        return Listed(
+            topic=found.topic,
+            id=done.id if done else found.key,
+            state=found.state,
+            finished_ms=done.finished_ms if done else 0,
+            outcome=done.outcome if done else "",
+        )
+    return Listed(
+        topic=job.topic,
+        id=job.id,
+        state=found.state,
+        due_ms=job.due_ms,
+        added_ms=job.added_ms,
+        ttr_ms=job.ttr_ms,
+        attempts=job.attempts,
+        most_attempts=job.most_attempts,
+        priority=job.priority,
+        expires_ms=job.expires_ms,
+        holder=job.holder,
+        until_ms=job.until_ms,
+        history=job.history,
+        body=job.body,
+    )
+
+
+def code_of(error: StreamError) -> Code:
+    return "unknown" if isinstance(error, OutcomeUnknown) else "unavailable"
+
+
+def shown_of(value: object) -> str:
+    return value[:LONGEST_ID] if isinstance(value, str) else ""

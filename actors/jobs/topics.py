@@ -1,0 +1,180 @@
+"""The topics there are, and what is in force for each: follows TOPICS live, makes a topic's record and consumers at its
+first use.
+
+In: `default` and one key a topic, flat JSON as `penstock jobs topics` or `nats kv put` writes it. Out: callbacks with
+each topic whose settings changed. State: the levels in force, in memory; the bucket is the truth.
+
+A level that is refused, alone or beside the other, stays out as a whole: what was in force before stays, and the log
+says what is wrong. A record that is deleted leaves the default settings in force, and the topic's jobs where they are.
+
+A topic is used before its first job is stored (`use`): its record names the priorities ever used, so that every node
+has the consumers that hand out its jobs, and nobody looks for jobs where none can be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.jobs.rules.topic_settings import DEFAULT, LANES, TopicSettings, parse_topic, resolve_topic
+from actors.runtime.logs import fields
+from actors.runtime.rules.setting_values import BadSetting
+from streams.bucket import Bucket, Synced
+from streams.connection import Connection
+from streams.errors import MalformedSubject, RevisionConflict
+from streams.job_messages import Priority
+from streams.subjects import TOKEN, Namespace, check_token
+from streams.topology import ensure_consumer, job_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Topics"]
+
+TRIES = 10
+_Values = Mapping[str, object]
+
+
+class Topics:
+    """A live view of the topics. `current` and `known` are cheap to ask at any time."""
+
+    def __init__(self, bucket: Bucket[bytes], connection: Connection, namespace: Namespace) -> None:
+        self._bucket = bucket
+        self._connection = connection
+        self._namespace = namespace
+        self._default: _Values = {}
+        self._own: dict[str, _Values] = {}
+        self._settings: dict[str, TopicSettings] = {}
+        self._default_settings = TopicSettings()
+        self._ready: set[tuple[str, Priority]] = set()
+        self._listeners: list[Callable[[str], None]] = []
+        self._making = anyio.Lock()
+
+    def current(self, topic: str) -> TopicSettings:
+        """Return what is in force for a topic; for one that nobody has used yet, what would be."""
+        return self._settings.get(topic, self._default_settings)
+
+    def __contains__(self, topic: str) -> bool:
+        """Whether the topic was ever used."""
+        return topic in self._settings
+
+    def known(self) -> list[str]:
+        """Return the topics that were ever used, by name."""
+        return sorted(self._settings)
+
+    def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener` with each topic that came or changed; it must be short. Return its remover."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def use(self, topic: str, *priorities: Priority) -> None:
+        """See to it that the topic is known and its jobs of these priorities (else: all that were ever used) are handed
+        out. Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
+        for priority in priorities or self.current(topic).lanes:
+            if (topic, priority) not in self._ready:
+                async with self._making:
+                    await self._make(topic, priority)
+
+    def forget_consumer(self, topic: str) -> None:
+        """Make the topic's consumers again at its next use: somebody found one missing."""
+        self._ready -= {(topic, priority) for priority in LANES}
+
+    async def change(self, topic: str, values: Mapping[str, object]) -> TopicSettings:
+        """Set some of a topic's settings (`default`: of all topics), None: back to the wider level; return what is then
+        in force. Raises BadSetting, RevisionConflict when others keep changing it, and as Bucket's writes."""
+        check_token("topic", topic)
+        for _ in range(TRIES):
+            entry = await self._bucket.get(topic)
+            before = parse_topic(entry.value) if entry else {}
+            after = {name: value for name, value in {**before, **values}.items() if value is not None}
+            settings = resolve_topic({} if topic == DEFAULT else self._default, after)
+            try:
+                await self._bucket.compare_and_set(topic, msgspec.json.encode(after), entry.revision if entry else 0)
+            except RevisionConflict:
+                continue
+            return settings
+        raise RevisionConflict("others keep changing it", subject=topic)
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the records for ever; started once the present ones are known. It may be run again: what vanished
+        while nobody followed is dropped."""
+        unheard = {*self._own, DEFAULT}
+        is_started = False
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    unheard.discard(change.key)
+                    self._take(change.key, change.entry.value if change.entry else None)
+                elif not is_started:
+                    for key in unheard:
+                        self._take(key, None)
+                    task_status.started()
+                    is_started = True
+
+    # ---- first use
+
+    async def _make(self, topic: str, priority: Priority) -> None:
+        if (topic, priority) in self._ready:  # made while we waited for our turn
+            return
+        if check_token("topic", topic) == DEFAULT:
+            raise MalformedSubject(f"topic {DEFAULT!r}: that is what holds for all topics; use another name")
+        if topic not in self._settings or priority not in self.current(topic).lanes:
+            await self._enlist(topic, priority)
+        await ensure_consumer(self._connection, job_consumer(self._namespace, topic, priority))
+        self._ready.add((topic, priority))
+
+    async def _enlist(self, topic: str, priority: Priority) -> None:
+        """Write the topic's record, with this priority among its lanes."""
+        entry = await self._bucket.get(topic)
+        try:
+            lanes = resolve_topic({}, parse_topic(entry.value)).lanes if entry else ("normal",)
+        except BadSetting:
+            return  # written by hand, and refused already: not for us to overwrite
+        if entry is None or priority not in lanes:
+            await self.change(topic, {"lanes": [lane for lane in LANES if lane in (*lanes, priority)]})
+
+    # ---- following
+
+    def _take(self, key: str, raw: bytes | None) -> None:
+        if not TOKEN.fullmatch(key):
+            log.warning("topics.bad_key", extra=fields(key=key, want="default, or a topic"))
+            return
+        try:
+            values = parse_topic(raw) if raw is not None else {}
+            if key == DEFAULT:
+                self._take_default(values)
+            else:
+                self._take_own(key, values if raw is not None else None)
+        except BadSetting as error:
+            log.warning("topics.refused", extra=fields(topic=key, reason=str(error), keeps="the last good ones"))
+            if key != DEFAULT:
+                self._settings.setdefault(key, self._default_settings)
+
+    def _take_default(self, values: _Values) -> None:
+        """Take the default level over if it fits every topic's own."""
+        default = resolve_topic(values, {})
+        settings = {topic: resolve_topic(values, own) for topic, own in self._own.items()}
+        self._default, self._default_settings = values, default
+        changed = [topic for topic, now in settings.items() if self._settings.get(topic) != now]
+        self._settings |= settings
+        for topic in changed:
+            self._tell(topic)
+
+    def _take_own(self, topic: str, values: _Values | None) -> None:
+        before = self._settings.get(topic)
+        if values is None:
+            self._own.pop(topic, None)
+            self._settings.pop(topic, None)
+            self.forget_consumer(topic)
+        else:
+            now = resolve_topic(self._default, values)
+            self._own[topic], self._settings[topic] = values, now
+        if before != self._settings.get(topic):
+            self._tell(topic)
+
+    def _tell(self, topic: str) -> None:
+        for listener in tuple(self._listeners):
+            listener(topic)

@@ -1,0 +1,89 @@
+"""Ready jobs that are held back until it is known whether they may be run.
+
+Of two kinds. Of some the server may have made a second copy (ADR 14): a timer's copy that the server stored after the
+schedule's own time may be followed by the server's firing, which takes its place on the job's subject. So such a copy
+waits until the server must have done that. It is run if it is still the job's last message then, and dropped if not:
+the other copy is delivered by itself. Others the server may have handed out before it was killed (restarts.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple
+
+import anyio
+
+from actors.runtime.logs import fields
+from streams.clock import monotonic_s
+from streams.delivery import Delivery
+from streams.errors import ConnectionLost, Disconnected, StreamError
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Doubts", "Whose"]
+
+Whose = Literal["ours", "another's", "nobody's"]
+"""To be run here; begun by somebody before; over, or told once more by another message."""
+
+
+class _Doubt(NamedTuple):
+    queue: deque[Delivery]
+    delivery: Delivery
+    look_s: float
+
+
+class Doubts:
+    """One topic's. `whose(delivery)` is asked when its time has come; `clear()` is called when one is in its queue."""
+
+    def __init__(self, whose: Callable[[Delivery], Awaitable[Whose]], clear: Callable[[], None]) -> None:
+        self._whose = whose
+        self._clear = clear
+        self._waiting: deque[_Doubt] = deque()
+        self._has_some = anyio.Event()
+
+    def add(self, queue: deque[Delivery], delivery: Delivery, wait_s: float) -> None:
+        """Hold back a delivery that belongs into a queue, for so long."""
+        self._waiting.append(_Doubt(queue, delivery, monotonic_s() + wait_s))
+        self._has_some.set()
+
+    def remove_all(self) -> Sequence[Delivery]:
+        """Return what is held back, and hold it no more."""
+        return self.remove(lambda _delivery: True)
+
+    def remove(self, is_meant: Callable[[Delivery], bool]) -> Sequence[Delivery]:
+        """Return what is meant of it, and hold that no more."""
+        found = [doubt.delivery for doubt in self._waiting if is_meant(doubt.delivery)]
+        self._waiting = deque(doubt for doubt in self._waiting if not is_meant(doubt.delivery))
+        return found
+
+    async def run(self) -> None:
+        """Clear up, in the order in which they came, until cancelled."""
+        while True:
+            await self._has_some.wait()
+            self._has_some = anyio.Event()
+            while self._waiting:
+                doubt = self._waiting[0]
+                await anyio.sleep(max(0.0, doubt.look_s - monotonic_s()))
+                await self._clear_up(doubt)
+
+    async def _clear_up(self, doubt: _Doubt) -> None:
+        delivery = doubt.delivery
+        try:
+            whose = await self._whose(delivery)
+        except StreamError:
+            whose = "another's"  # it comes again
+        if not self._waiting or self._waiting[0] is not doubt:
+            return  # let go of meanwhile
+        self._waiting.popleft()
+        if whose == "ours":
+            doubt.queue.append(delivery)
+            self._clear()
+            return
+        log.info("job_worker.not_run", extra=fields(subject=delivery.subject, seq=delivery.seq, whose=whose))
+        if whose == "nobody's":
+            with suppress(Disconnected, ConnectionLost):
+                await delivery.ack()
+        delivery.forget()

@@ -1,0 +1,162 @@
+"""What becomes of the jobs of a call: finished, tried again, buried, or let go of because they are somebody else's.
+
+A finished job is acknowledged, and that is not waited for: should it get lost with the link it is said once more on the
+next one, and should it get lost with the process the job runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from actors.jobs.rules.job_handling import Again, GiveUp, after_failure
+from actors.jobs.rules.job_rules import leaves_trace
+from actors.jobs.rules.topic_settings import TopicSettings
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Bury, Job, Retry
+from actors.jobs.worker.place import Cut
+from actors.jobs.worker.settling import Tried
+from actors.jobs.worker.shared import Shared
+from actors.runtime.logs import fields
+from streams.clock import monotonic_s
+from streams.errors import ConnectionLost, Disconnected
+from streams.puller import Puller
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Ends", "facts_of", "reason_of"]
+
+MOST_NAMED = 10
+"""Jobs that a log line names."""
+MOST_REASON = 1_000
+
+
+class Ends:
+    """Settles the calls of one topic's handler, by its `settings`."""
+
+    def __init__(self, handler: Handler, shared: Shared, pullers: Collection[Puller]) -> None:
+        self.settings = TopicSettings()
+        self._handler = handler
+        self._hold = shared.hold
+        self._restarts = shared.restarts
+        self._settling = shared.settling
+        self._chance = shared.chance
+        self._pullers = pullers
+        self._counts: Counter[str] = Counter()
+        self._has_told_result = False
+
+    def count(self, outcome: str, jobs: int) -> None:
+        self._counts[outcome] += jobs
+
+    def take_counts(self) -> Counter[str]:
+        """Return how many jobs ended since the last time, by outcome."""
+        counts, self._counts = self._counts, Counter()
+        return counts
+
+    async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
+        """Take the end of a call: finish its jobs, have them tried again, or bury them. Raises FATAL errors."""
+        if result is not None and not self._has_told_result:
+            self._tell_result(result)
+        if not self._hold.is_sure(monotonic_s()) or cut == "lost" or (cut is not None and not self._handler.is_async):
+            self.count("lost", len(jobs))
+            for job in jobs:
+                job.delivery.forget()  # they are, or may be, somebody else's
+        elif error is None and cut is None and not any(job.answer for job in jobs):
+            await self._finish(jobs)
+        else:
+            await self._settle_each(jobs, error, cut)
+
+    async def _finish(self, jobs: Sequence[Job]) -> None:
+        self.count("finished", len(jobs))
+        is_remembered = self.settings.remember_ms is not None
+        noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
+        if noted:
+            ended = [(job.delivery, job.record) for job in noted]
+            await self._settling.finish(ended, self.settings.remember_ms)
+            if len(noted) == len(jobs):
+                return
+        deliveries = [job.delivery for job in jobs if not job.delivery.is_settled]
+        self._restarts.finished(deliveries)
+        try:
+            if len(deliveries) == 1:
+                await deliveries[0].ack()
+            else:
+                for puller in self._pullers:
+                    puller.ack_all(deliveries)
+        except (Disconnected, ConnectionLost):
+            for delivery in deliveries:
+                delivery.forget()  # it is said on the next link
+
+    async def _settle_each(self, jobs: list[Job], error: BaseException | None, cut: Cut | None) -> None:
+        if cut == "overran":
+            error = TimeoutError(f"it overran its {jobs[0].call.ttr_s:g} s to run")
+        finished, again, buried = [], [], []
+        told: dict[tuple[int, bool], list[Job]] = {}  # a list that fails as one is told as one
+        for job in jobs:
+            answer = job.answer or error
+            if answer is None:
+                finished.append(job)
+                continue
+            tried = Tried(job.delivery, job.record, job.attempt, reason_of(answer))
+            step = self._step_after(job, answer, tried.reason)
+            told.setdefault((id(answer), isinstance(step, GiveUp)), []).append(job)
+            if isinstance(step, GiveUp):
+                buried.append(tried._replace(reason=step.reason))
+            else:
+                again.append((tried, step.delay_ms))
+        for (_, is_buried), some in told.items():
+            self._tell_failure(some, some[0].answer or error, is_buried=is_buried)
+        if finished:
+            await self._finish(finished)
+        if again:
+            self.count("failed", len(again))
+            await self._settling.again(again)
+        if buried:
+            self.count("buried", len(buried))
+            await self._settling.bury(buried)
+
+    def _step_after(self, job: Job, answer: BaseException, reason: str) -> Again | GiveUp:
+        if isinstance(answer, Bury):
+            return GiveUp(reason)
+        delay_ms = answer.delay_ms if isinstance(answer, Retry) else None
+        chance = self._chance()
+        return after_failure(
+            job.attempt, job.most_attempts, self.settings.backoff, reason, delay_ms=delay_ms, chance=chance
+        )
+
+    def _tell_failure(self, jobs: Sequence[Job], answer: BaseException | None, *, is_buried: bool) -> None:
+        assert answer is not None
+        trace = None if isinstance(answer, Retry | Bury) else answer
+        facts = fields(
+            **facts_of(self._handler, jobs), count=len(jobs), attempt=jobs[0].attempt, reason=reason_of(answer)
+        )
+        if is_buried:
+            log.error("job.buried", exc_info=trace, extra=facts)
+        else:
+            log.warning("job.failed", exc_info=trace, extra=facts)
+
+    def _tell_result(self, result: object) -> None:
+        self._has_told_result = True
+        do = "what a handler returns is not kept; to fail an attempt, raise"
+        log.warning(
+            "job.result_ignored", extra=fields(**facts_of(self._handler, []), type=type(result).__name__, do=do)
+        )
+
+
+def facts_of(handler: Handler, jobs: Sequence[Job]) -> dict[str, object]:
+    """Return whom a log line is about."""
+    return {"topic": handler.topic, "handler": handler.name, "jobs": [job.id for job in jobs[:MOST_NAMED]]}
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what is written down of a failure: somebody else's error may be anything, even one that has no text."""
+    try:
+        text = str(error)
+    except BaseException as broken:  # the border to the user's code
+        text = f"(its text cannot be had: {type(broken).__name__})"
+    if isinstance(error, Retry | Bury):
+        plain = text
+    else:
+        plain = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return "".join(sign if sign.isprintable() else " " for sign in plain[:MOST_REASON])

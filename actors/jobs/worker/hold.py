@@ -1,0 +1,119 @@
+"""Whether this node still holds the jobs that were delivered to it, as its own monotonic clock tells.
+
+The server gives a delivery to somebody else an ack wait after the last word that it heard of us. So the node extends
+all that it holds, asks the server for an answer on the same link, and believes for an ack wait from the moment when it
+began, and no longer. Past that the jobs are lost: nothing is said of them any more, their handlers are told and
+cancelled. That is so after a partition, and after a process that was stopped or whose event loop was blocked: then its
+first turn comes too late, before any handler goes on.
+
+After such a stop the socket may still hold deliveries from before it, which others have by now. They precede the
+server's next answer, or the link's end: whatever came before that is lost too.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.logs import fields
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import Disconnected
+from streams.puller import Puller
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Hold"]
+
+EVERY_S = 1.0
+"""Two turns may get lost within an ack wait of three seconds."""
+ANSWER_S = 1.0
+SPARE_S = 0.3
+"""Kept of the ack wait, for the cancelled handlers to end before anybody else begins."""
+
+
+class Hold:
+    """Keeps deliveries alive. `lose` is called when they may be somebody else's; `resume` when new ones are ours;
+    `confirmed` when the server has answered all that was sent; `reconnected` on each new link, after `lose`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        ack_wait_s: float,
+        pullers: Callable[[], Iterable[Puller]],
+        lose: Callable[[], int],
+        resume: Callable[[], None],
+        confirmed: Callable[[], None],
+        reconnected: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._sure_s = ack_wait_s - SPARE_S
+        self._pullers = pullers
+        self._lose = lose
+        self._resume = resume
+        self._confirmed = confirmed
+        self._has_reconnected = reconnected
+        self._links = self._sure_links = 0
+        self._soon = anyio.Event()
+        self.until_s = 0.0
+        """Until then what is held is ours (monotonic seconds)."""
+        self.is_cut = True
+        """Whether nothing that is held can be relied on."""
+
+    def is_sure(self, now_s: float) -> bool:
+        """Return whether what is held is ours. If not, whoever asks first has it lost."""
+        if now_s < self.until_s:
+            return True
+        self._cut()
+        return False
+
+    async def keep(self, *, task_status: TaskStatus[None]) -> None:
+        """Extend what is held until cancelled; started with the server's first answer."""
+        remove = self._connection.on_reconnect(self._reconnected)
+        try:
+            while True:
+                await self._turn()
+                if not self.is_cut:
+                    task_status.started()
+                    task_status = anyio.TASK_STATUS_IGNORED
+                with anyio.move_on_after(EVERY_S):
+                    await self._soon.wait()
+                self._soon = anyio.Event()
+        finally:
+            remove()
+
+    async def _turn(self) -> None:
+        began_s = monotonic_s()
+        is_late = not self.is_sure(began_s)
+        for puller in self._pullers():
+            puller.extend_all()
+        try:
+            await self._connection.flush(ANSWER_S)
+        except Disconnected:
+            return
+        if is_late and self._sure_links == self._links:
+            self._lose()
+        self._sure_links = self._links
+        self.until_s = began_s + self._sure_s
+        self._confirmed()
+        if self.is_cut:
+            self.is_cut = False
+            self._resume()
+
+    def _cut(self) -> None:
+        if self.is_cut:
+            return
+        self.is_cut = True
+        late_s = monotonic_s() - self.until_s
+        lost = self._lose()
+        if lost:
+            log.error("job_worker.lost_hold", extra=fields(jobs=lost, silent_s=round(late_s + self._sure_s, 1)))
+
+    def _reconnected(self) -> None:
+        self._links += 1
+        if not self.is_sure(monotonic_s()):
+            self._lose()
+        self._has_reconnected()
+        self._soon.set()

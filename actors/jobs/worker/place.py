@@ -1,0 +1,120 @@
+"""One of a handler's places: a task that runs one call after the other, and has what became of each settled.
+
+A place is started with its topic and lives as long; no task is born for a job. A call that overruns its time, or whose
+jobs are lost, is cancelled from outside (`cancel`), and the place goes on. What runs in a thread cannot be cancelled:
+its place stays taken until it returns, and what it then says does not count.
+
+Whatever a handler raises is a failed attempt, SystemExit, GeneratorExit and a CancelledError of its own making too;
+only a cancellation that comes from the node ends the place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from actors.jobs.worker.threads import WorkThread
+from actors.runtime.closing import is_run_by
+from actors.runtime.failpoints import reach
+from streams.clock import monotonic_s
+
+if TYPE_CHECKING:
+    from actors.jobs.worker.job import Call, Job
+    from actors.jobs.worker.topic import TopicWorker
+
+__all__ = ["Cut", "Place"]
+
+Cut = Literal["overran", "lost"]
+
+
+class Place:
+    """Call `serve` once."""
+
+    def __init__(self, topic: TopicWorker, number: int) -> None:
+        self._topic = topic
+        handler = topic.handler
+        self._take = handler.take
+        self._most = handler.most
+        self._thread = None if handler.is_async else WorkThread(f"job-{handler.topic}-{number}")
+        self._task: asyncio.Task[object] | None = None
+        self.call: Call | None = None
+        """The call that runs."""
+        self.jobs: list[Job] = []
+        """What the place holds: the jobs of its call, until they are settled."""
+        self.cut: Cut | None = None
+        """Why the running call was told to end."""
+        self.cut_s = 0.0
+        self.is_stuck = False
+        """It was told to end long ago, and runs on."""
+
+    async def serve(self) -> None:
+        """Run calls until the topic ends. Raises FATAL errors."""
+        topic, ready, most = self._topic, self._topic.ready, self._most
+        self._task = asyncio.current_task()
+        try:
+            now_s = monotonic_s()
+            while True:
+                if now_s > topic.slices.until_s:
+                    await topic.breathe()
+                if topic.is_ending:  # nothing is awaited from here to `turn`: a wake is not missed
+                    return
+                deliveries = ready.take(most)
+                if not deliveries:
+                    await ready.turn()
+                    now_s = monotonic_s()
+                    continue
+                ready.wake_next()
+                jobs = topic.open(deliveries, now_s)
+                if jobs:
+                    await self._run(jobs)
+                now_s = monotonic_s()
+        finally:
+            if self._thread is not None:
+                self._thread.close()
+
+    def cancel(self, why: Cut, now_s: float) -> None:
+        """Have the running call end."""
+        call = self.call
+        if call is None:
+            return
+        call.is_lost = True
+        if self.cut is None:
+            self.cut_s = now_s
+            if self._thread is None and self._task is not None:
+                self._task.cancel()
+        if self.cut != "lost":
+            self.cut = why
+
+    async def _run(self, jobs: list[Job]) -> None:
+        self.jobs = jobs
+        self.call = call = jobs[0].call
+        result: object = None
+        error: BaseException | None = None
+        argument = jobs if self._most > 1 else jobs[0]
+        reach("job.run")
+        try:
+            if self._thread is None:
+                result = await self._take(argument)
+            else:
+                result, error = await self._thread.run(self._take, argument)
+        except BaseException as failed:  # the border to the user's code: what it raises is the attempt's end, not ours
+            if isinstance(failed, GeneratorExit) and not is_run_by(self._task):
+                raise
+            error = failed
+        if self._take_back_cancel() and isinstance(error, asyncio.CancelledError):
+            raise error
+        cut, self.cut, self.call, call.is_over = self.cut, None, None, True
+        if self.is_stuck:  # its jobs were given up long ago
+            cut = "lost"
+            self._topic.came_loose(self)
+        reach("job.end")
+        await self._topic.settle(jobs, result, error, cut)
+        self.jobs = []
+
+    def _take_back_cancel(self) -> bool:
+        """Take back the cancellation with which the call was cut, if it was; return whether the node's own remains."""
+        task = self._task
+        assert task is not None
+        if self.cut is not None and self._thread is None:
+            task.uncancel()
+        return task.cancelling() > 0

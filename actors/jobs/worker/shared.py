@@ -1,0 +1,34 @@
+"""What the topics of one node share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.jobs.release import ReleaseRates
+from actors.jobs.topics import Topics
+from actors.jobs.worker.hold import Hold
+from actors.jobs.worker.restarts import Restarts
+from actors.jobs.worker.settling import Settling
+from actors.jobs.worker.slices import Slices
+from actors.runtime.measures import Measures
+from streams.clock import Clock
+from streams.connection import Connection
+
+__all__ = ["Shared"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """`chance`: in [0, 1), anew with each call."""
+
+    connection: Connection
+    hold: Hold
+    restarts: Restarts
+    slices: Slices
+    settling: Settling
+    topics: Topics
+    rates: ReleaseRates
+    clock: Clock
+    chance: Callable[[], float]
+    measures: Measures

@@ -1,0 +1,460 @@
+"""One topic that the node handles: its lanes, its places, and what they hold.
+
+Jobs come by one puller a lane into `ready`; places take them from there. How much is held is looked at anew ten times a
+second (actors/jobs/rules/job_handling.py). What becomes of a job after its call is in ends.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.jobs.rules.job_handling import (
+    Suspicion,
+    ahead_of,
+    attempt_of,
+    capacity_of,
+    excess_of,
+    lane_capacities,
+    suspicion_of,
+    unfit,
+)
+from actors.jobs.rules.topic_settings import LANES, TopicSettings
+from actors.jobs.stream import NEAR_MS, is_doubtful
+from actors.jobs.worker.doubts import Doubts, Whose
+from actors.jobs.worker.ends import Ends, facts_of
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.place import Cut, Place
+from actors.jobs.worker.ready import ReadyJobs
+from actors.jobs.worker.settling import Unfit
+from actors.jobs.worker.shared import Shared
+from actors.runtime.actor import FATAL
+from actors.runtime.logs import fields
+from streams.clock import monotonic_s
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage, StreamError
+from streams.job_messages import Job as JobRecord
+from streams.job_messages import Priority, decode_job
+from streams.puller import Puller
+from streams.topology import job_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["TopicWorker"]
+
+STUCK_S = 5.0
+"""How long after its cancellation a call may clean up before it counts as stuck."""
+SUSPECT_S = 10.0
+"""How long after the last job of a vanished holder the others are handled with care."""
+ALONE_S = 1.0
+"""How long nothing is begun beside a job that may be its holders' death: most that kill do so at once."""
+CLEAN_UP_S = 1.0
+PATIENCE_S = 1.0
+"""How long more may wait here than will soon be run, before it is given back."""
+MISSING_S = 2.0
+"""How often a consumer that does not answer is looked after: somebody may have deleted it."""
+SMOOTH = 0.3
+"""Weight of the last tenth of a second in the pace that a topic is taken to have."""
+_WORSE: tuple[Suspicion, ...] = ("none", "some", "grave")
+
+
+class TopicWorker:
+    """Call `serve` once, and `tend` every so often."""
+
+    def __init__(self, handler: Handler, shared: Shared) -> None:
+        self.handler = handler
+        self.topic = handler.topic
+        self.slices = shared.slices
+        self.ready = ReadyJobs(self._may_start)
+        self.is_ending = False
+        self._shared = shared
+        self._hold = shared.hold
+        self._places = [Place(self, number) for number in range(handler.concurrency)]
+        self._settings = TopicSettings()
+        self._pullers: dict[Priority, Puller] = {}
+        self._ends = Ends(handler, shared, self._pullers.values())
+        self._changed = anyio.Event()
+        self._ended_per_s = 0.0
+        self._least_ahead = 0
+        self._tended_s = monotonic_s()
+        self._excess_since_s = 0.0
+        self._excess: list[Delivery] = []
+        self._unfit: list[Unfit] = []
+        self._leaving: list[Delivery] = []
+        self._has_leaving = anyio.Event()
+        self._is_missing = False
+        self._looked_s = 0.0
+        self._suspicion: Suspicion = "none"
+        self._suspect_until_s = 0.0
+        self._alone: Delivery | None = None
+        self._alone_until_s = 0.0
+        self._waker: asyncio.TimerHandle | None = None
+        self._restarts = shared.restarts
+        self._doubts = Doubts(self._whose, self.ready.wake)
+
+    # ---- its life
+
+    async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
+        """Run the topic's jobs until `stop` is set and what is running has ended; what was not begun is given back.
+        Cancelled (the drain deadline has passed), all is given back. Raises FATAL errors."""
+        async with anyio.create_task_group() as lanes:
+            await lanes.start(self._keep_lanes)
+            lanes.start_soon(self._keep_letting_go)
+            lanes.start_soon(self._doubts.run)
+            try:
+                async with anyio.create_task_group() as places:
+                    for place in self._places:
+                        places.start_soon(place.serve)
+                    places.start_soon(self._end_on_stop, stop)
+                    task_status.started()
+            finally:
+                with anyio.move_on_after(CLEAN_UP_S, shield=True):
+                    await self._give_back_all()
+            lanes.cancel_scope.cancel()
+
+    async def _end_on_stop(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self.is_ending = True
+        for puller in self._pullers.values():
+            puller.set_capacity(0)
+        unstarted = [*self.ready.remove_all(), *self._doubts.remove_all()]
+        self.ready.wake_all()
+        await self._give_back(unstarted)
+
+    async def _keep_lanes(self, *, task_status: TaskStatus[None]) -> None:
+        """Pull from the lanes that there are, until cancelled."""
+        await self._shared.topics.use(self.topic)
+        async with AsyncExitStack() as stack:
+            while True:
+                for priority in LANES:
+                    if priority in self._settings.lanes and priority in self.handler.lanes:
+                        await self._open_lane(priority, stack)
+                self._tune()
+                task_status.started()
+                task_status = anyio.TASK_STATUS_IGNORED
+                await self._changed.wait()
+                self._changed = anyio.Event()
+                if self._is_missing:
+                    self._is_missing = False
+                    await self._remake_consumers()
+
+    async def _remake_consumers(self) -> None:
+        topics = self._shared.topics
+        topics.forget_consumer(self.topic)
+        try:
+            await topics.use(self.topic, *self._pullers)
+        except FATAL:
+            raise
+        except StreamError as error:  # it is looked for again soon
+            log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
+
+    async def _keep_letting_go(self) -> None:
+        """Give back what is too much, and end what must not be run; beside all else, for it may take long."""
+        while True:
+            await self._has_leaving.wait()
+            self._has_leaving = anyio.Event()
+            excess, self._excess = self._excess, []
+            unfit_, self._unfit = self._unfit, []
+            self._leaving = [*excess, *(one.delivery for one in unfit_)]
+            if unfit_:
+                self._ends.count("set_aside", len(unfit_))
+                await self._shared.settling.set_aside(unfit_)
+            await self._give_back(excess)
+            self._leaving = []
+
+    async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
+        if priority in self._pullers:
+            return
+        connection = self._shared.connection
+        await self._shared.topics.use(self.topic, priority)
+        spec = job_consumer(connection.namespace, self.topic, priority)
+        deliver = partial(self._deliver, self.ready.lane(priority))
+        puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver)
+        self._pullers[priority] = await stack.enter_async_context(puller)
+
+    def fetch_ahead(self, least: int) -> None:
+        """Hold so many jobs beyond the places, however slow the handler is."""
+        self._least_ahead = least
+        self._tune()
+
+    # ---- what the node tells it
+
+    @property
+    def pullers(self) -> Iterable[Puller]:
+        return self._pullers.values()
+
+    @property
+    def held(self) -> int:
+        """Jobs that are this node's at present."""
+        return sum(puller.held for puller in self._pullers.values())
+
+    def take_settings(self, settings: TopicSettings) -> None:
+        """Follow the topic's settings: pause, rate, lanes."""
+        self._settings = self._ends.settings = settings
+        self._changed.set()
+        self._limit()
+        self.ready.wake()
+
+    def lose(self) -> int:
+        """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
+        now_s, unstarted = monotonic_s(), [*self.ready.remove_all(), *self._doubts.remove_all()]
+        for delivery in (*unstarted, *self._excess, *self._leaving, *(one.delivery for one in self._unfit)):
+            delivery.forget()
+        self._excess, self._unfit = [], []
+        running = [place for place in self._places if place.call is not None and place.cut != "lost"]
+        for place in running:
+            place.cancel("lost", now_s)
+            self._restarts.lost(job.delivery for job in place.jobs)
+            for job in place.jobs:
+                job.delivery.forget()
+        self._limit()
+        return len(unstarted) + sum(len(place.jobs) for place in running)
+
+    def resume(self) -> None:
+        """What comes from now on is ours again."""
+        self._limit()
+        self.ready.wake()
+
+    def drop(self, suffix: str) -> None:
+        """Drop the waiting jobs whose subject ends so: they were deleted."""
+        for waiting in (self.ready, self._doubts):
+            for delivery in waiting.remove(lambda delivery: delivery.subject.endswith(suffix)):
+                delivery.forget()
+
+    def tend(self) -> None:
+        """Look after what runs and what is held; several times a second."""
+        now_s = monotonic_s()
+        span_s, self._tended_s = now_s - self._tended_s, now_s
+        self._ended_per_s += SMOOTH * (self._measured() / max(span_s, 0.001) - self._ended_per_s)
+        for place in self._places:
+            if place.call is not None:
+                self._tend_place(place, now_s)
+        if self._suspicion != "none" and now_s > self._suspect_until_s:
+            self._suspicion = "none"
+            self._limit()
+        if not self.is_ending:
+            capacity = self._tune()
+            excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._suspicion)
+            self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
+            if excess and (self._suspicion != "none" or now_s - self._excess_since_s > PATIENCE_S):
+                self._excess += self.ready.remove_last(excess)
+                self._has_leaving.set()
+            if any(puller.is_troubled for puller in self._pullers.values()) and now_s - self._looked_s > MISSING_S:
+                self._looked_s, self._is_missing = now_s, True
+                self._changed.set()
+
+    def _measured(self) -> int:
+        """Tell what became of the jobs since the last look; return how many ended."""
+        ended, measures = self._ends.take_counts(), self._shared.measures
+        for outcome, count in ended.items():
+            measures.jobs_handled(self.topic, outcome, count)
+        measures.jobs_held(self.topic, self.held)
+        return ended.total()
+
+    def _tend_place(self, place: Place, now_s: float) -> None:
+        call = place.call
+        assert call is not None
+        if place.cut is None and now_s > call.deadline_s:
+            self._overran(place, call, now_s)
+        elif place.cut is not None and not place.is_stuck and now_s - place.cut_s > STUCK_S:
+            place.is_stuck = True
+            for job in place.jobs:
+                job.delivery.forget()
+            log.error(
+                "job.handler_stuck", extra=fields(**facts_of(self.handler, place.jobs), after_s=STUCK_S, why=place.cut)
+            )
+
+    def _overran(self, place: Place, call: Call, now_s: float) -> None:
+        place.cancel("overran", now_s)
+        if self.handler.is_async:
+            return
+        place.is_stuck = True
+        for job in place.jobs:
+            job.delivery.forget()
+        do = "it runs in a thread, which cannot be stopped; give its waits a limit, or have it look at job.is_lost"
+        log.error("job.thread_overran", extra=fields(**facts_of(self.handler, place.jobs), ttr_s=call.ttr_s, do=do))
+
+    def came_loose(self, place: Place) -> None:
+        """A call that was stuck has ended after all."""
+        place.is_stuck = False
+        log.warning("job.handler_came_back", extra=fields(**facts_of(self.handler, place.jobs)))
+
+    # ---- how much is held, and begun
+
+    def _tune(self) -> int:
+        """Set how much each lane may hold; return how much it is in all."""
+        busy = [place for place in self._places if place.call is not None]
+        stuck = sum(place.is_stuck for place in busy)
+        running = sum(len(place.jobs) for place in busy if not place.is_stuck)
+        places = (len(self._places) - stuck) * self.handler.most
+        ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
+        capacity = capacity_of(places, running, ahead, self._suspicion)
+        if self._settings.is_paused or self.is_ending:
+            capacity = 0
+        pullers = list(self._pullers.values())
+        for puller, own in zip(
+            pullers, lane_capacities(capacity, tuple(puller.held for puller in pullers)), strict=True
+        ):
+            if puller.capacity != own:
+                puller.set_capacity(own)
+        return capacity
+
+    def _limit(self) -> None:
+        settings = self._settings
+        self.ready.is_limited = (
+            settings.is_paused or settings.rate > 0 or self._suspicion == "grave" or self._hold.is_cut
+        )
+
+    def _may_start(self, most: int) -> int:
+        """Return how many jobs may be begun now. If none, `ready` is woken when some may."""
+        now_s = monotonic_s()
+        if self._settings.is_paused or not self._hold.is_sure(now_s):
+            return 0
+        if self._suspicion == "grave":
+            if self._alone is not None and now_s < self._alone_until_s:
+                self._wake_in(self._alone_until_s - now_s)
+                return 0
+            most = 1
+        if self._settings.rate > 0:
+            most, wait_ms = self._shared.rates.take(self.topic, most)
+            if not most:
+                self._wake_in(wait_ms / 1000)
+        return most
+
+    def _wake_in(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._waker is None or self._waker.when() > loop.time() + wait_s:
+            if self._waker is not None:
+                self._waker.cancel()
+            self._waker = loop.call_later(wait_s, self._woken)
+
+    def _woken(self) -> None:
+        self._waker = None
+        self.ready.wake()
+
+    # ---- from delivery to call
+
+    def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
+        if delivery.delivered > 1:
+            self._suspect(delivery)
+        if self._restarts.is_lately and (self._restarts.is_held(delivery) or self._restarts.wait_s(delivery)):
+            self._doubts.add(queue, delivery, self._restarts.wait_s(delivery))
+        elif self._may_come_twice(delivery):
+            self._doubts.add(queue, delivery, NEAR_MS / 1000)
+        else:
+            queue.append(delivery)
+            self.ready.wake()
+
+    def _may_come_twice(self, delivery: Delivery) -> bool:
+        return is_doubtful(delivery, self._shared.connection, self._shared.clock)
+
+    async def _whose(self, delivery: Delivery) -> Whose:
+        """Return whose a delivery is that was held back."""
+        if self._restarts.is_over(delivery):
+            return "nobody's"
+        if self._restarts.is_held(delivery):
+            return "another's"
+        if self._may_come_twice(delivery) and not await self._shared.settling.stands(delivery):
+            return "nobody's"
+        return "ours"
+
+    def _suspect(self, delivery: Delivery) -> None:
+        """It comes from a holder that vanished; perhaps of it."""
+        try:
+            record = decode_job(delivery.payload)
+        except MalformedMessage:
+            return
+        found = self._suspicion_of(delivery, record)
+        self._suspect_until_s = monotonic_s() + SUSPECT_S
+        if _WORSE.index(found) > _WORSE.index(self._suspicion):
+            self._suspicion = found
+            self._limit()
+            self._tune()
+
+    def _suspicion_of(self, delivery: Delivery, record: JobRecord) -> Suspicion:
+        attempt = attempt_of(record.attempts, delivery.delivered)
+        return suspicion_of(delivery.delivered, attempt, self.handler.attempts or record.most_attempts)
+
+    async def breathe(self) -> None:
+        """Let the loop turn; and see, before anything is begun, whether the process had stopped."""
+        self._hold.is_sure(monotonic_s())
+        await self.slices.breathe()
+
+    def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
+        """Return the jobs to call the handler with; what must not be run is set aside."""
+        handler, jobs = self.handler, []
+        call = Call()
+        ttr_ms = handler.ttr_ms
+        for delivery in deliveries:
+            try:
+                record = decode_job(delivery.payload)
+            except MalformedMessage as error:
+                self._set_aside(Unfit(delivery, None, 0, str(error)))
+                continue
+            attempt = record.attempts + delivery.delivered
+            most_attempts = handler.attempts or record.most_attempts
+            if (attempt > 1 or record.expires_ms) and not self._is_fit(delivery, record, attempt, most_attempts):
+                continue
+            if handler.ttr_ms is None and (ttr_ms is None or record.ttr_ms < ttr_ms):
+                ttr_ms = record.ttr_ms
+            jobs.append(Job(record, delivery, attempt, most_attempts, call))
+        if ttr_ms is not None:
+            call.begin(ttr_ms / 1000, now_s)
+        return jobs
+
+    def _is_fit(self, delivery: Delivery, record: JobRecord, attempt: int, most_attempts: int) -> bool:
+        why = unfit(attempt, most_attempts, record.expires_ms, self._shared.clock.now_ms())
+        if why is not None:
+            self._set_aside(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
+            return False
+        if self._suspicion == "grave" and self._suspicion_of(delivery, record) == "grave":
+            self._alone, self._alone_until_s = delivery, monotonic_s() + ALONE_S
+        return True
+
+    def _set_aside(self, one: Unfit) -> None:
+        self._unfit.append(one)
+        self._has_leaving.set()
+
+    # ---- from call to end
+
+    async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
+        """Take the end of a call. Raises FATAL errors."""
+        if self._alone is not None and any(job.delivery is self._alone for job in jobs):
+            self._alone = None
+            self.ready.wake()
+        await self._ends.settle(jobs, result, error, cut)
+
+    async def _give_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Let others have what was not begun, or not ended before the node had to stop; no attempt is counted. What may
+        be somebody else's by now is left to him: a move of ours would take it out of his hands."""
+        unstarted, is_ours = [], self._hold.is_sure(monotonic_s())
+        for delivery in deliveries:
+            if not is_ours:
+                delivery.forget()
+                continue
+            try:
+                unstarted.append((delivery, decode_job(delivery.payload)))
+            except MalformedMessage:
+                delivery.forget()  # whoever gets it next buries it
+        if unstarted:
+            await self._shared.settling.give_back(unstarted)
+
+    async def _give_back_all(self) -> None:
+        running = [job.delivery for place in self._places for job in place.jobs]
+        waiting = [
+            *self.ready.remove_all(),
+            *self._doubts.remove_all(),
+            *self._excess,
+            *self._leaving,
+            *running,
+            *(one.delivery for one in self._unfit),
+        ]
+        await self._give_back(delivery for delivery in waiting if not delivery.is_settled)

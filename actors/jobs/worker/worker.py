@@ -1,0 +1,218 @@
+"""Job worker: runs this node's handlers on the ready jobs of their topics.
+
+In: ready jobs, by the consumers `jobs_<topic>` (one a lane), shared with all nodes and desks; requests on `gone`.
+Out: what the handlers do; acknowledgements; failed jobs back to `delayed`; dead letters on `dead.jobs.<topic>.<key>`.
+State: in memory only. What the node holds is held by deliveries, kept alive while it lives (hold.py).
+Under redelivery: a job whose node died, was cut off or could not say in time that it is done comes again, and the
+handler runs again: at least once. A job that was deleted, or moved on by somebody else, is left as it is.
+When it cannot go on: without a link nothing new is begun; past the ack wait what runs is lost, and its handlers are
+told and cancelled. It ends with the node: begun jobs are finished, the others given back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.jobs.release import ReleaseRates
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.hold import Hold
+from actors.jobs.worker.restarts import Restarts
+from actors.jobs.worker.settling import Settling
+from actors.jobs.worker.shared import Shared
+from actors.jobs.worker.slices import Slices
+from actors.jobs.worker.topic import TopicWorker
+from actors.jobs.worker.watchdog import Watchdog
+from actors.runtime.logs import fields
+from actors.runtime.measures import Measures
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.errors import Disconnected
+from streams.frames import Message
+from streams.puller import Puller
+from streams.topology import job_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["JobWorker"]
+
+TEND_S = 0.1
+
+
+class _Gone(msgspec.Struct):
+    """A job that was deleted."""
+
+    topic: str
+    key: str
+
+
+_decode_gone = msgspec.json.Decoder(_Gone).decode
+
+
+class JobWorker:
+    """All of a node's handlers. Call `run` once at a time."""
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        *,
+        node: str,
+        connection: Connection,
+        store: JobStore,
+        topics: Topics,
+        rates: ReleaseRates,
+        clock: Clock,
+        chance: Callable[[], float],
+        measures: Measures,
+        stop: anyio.Event,
+    ) -> None:
+        self._handlers = handlers
+        self._node = node
+        self._connection = connection
+        self._settling = Settling(store, node=node)
+        self._settings = topics
+        self._rates = rates
+        self._clock = clock
+        self._chance = chance
+        self._measures = measures
+        self._stop = stop
+        self._topics: dict[str, TopicWorker] = {}
+        self._asked: deque[Message] = deque()
+        self._is_asked = anyio.Event()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are handled here, for the node's record."""
+        return tuple(handler.topic for handler in self._handlers)
+
+    def topic(self, name: str) -> TopicWorker:
+        """Return a topic at work."""
+        return self._topics[name]
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Run handlers until the node stops and what is running has ended; started once all topics are served.
+        Raises FATAL errors."""
+        restarts = Restarts(self._connection, self._clock, wait_s=self._ack_wait_s, held=self._held)
+        hold = self._hold(restarts)
+        shared = self._shared(hold, restarts)
+        self._topics = {handler.topic: TopicWorker(handler, shared) for handler in self._handlers}
+        for name in self._topics:
+            self._follow(name)
+        remove = self._settings.on_change(self._follow)
+        asking = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
+        try:
+            async with restarts.watching():
+                with Watchdog() as watchdog:
+                    async with anyio.create_task_group() as keeping:
+                        await keeping.start(hold.keep)
+                        keeping.start_soon(self._tend, watchdog)
+                        keeping.start_soon(self._answer_gone)
+                        async with anyio.create_task_group() as topics:
+                            for topic in self._topics.values():
+                                await topics.start(topic.serve, self._stop)
+                            task_status.started()
+                        keeping.cancel_scope.cancel()
+        finally:
+            remove()
+            await asking.unsubscribe()
+
+    @property
+    def _ack_wait_s(self) -> float:
+        namespace = self._connection.namespace
+        return min(job_consumer(namespace, name).ack_wait_s for name in self.topics)
+
+    def _hold(self, restarts: Restarts) -> Hold:
+        return Hold(
+            self._connection,
+            ack_wait_s=self._ack_wait_s,
+            pullers=self._pullers,
+            lose=partial(self._lose, restarts),
+            resume=self._resume,
+            confirmed=restarts.confirmed,
+            reconnected=restarts.reconnected,
+        )
+
+    def _held(self) -> Iterable[Delivery]:
+        for puller in self._pullers():
+            yield from puller.unsettled
+
+    def _shared(self, hold: Hold, restarts: Restarts) -> Shared:
+        return Shared(
+            connection=self._connection,
+            hold=hold,
+            restarts=restarts,
+            slices=Slices(),
+            settling=self._settling,
+            topics=self._settings,
+            rates=self._rates,
+            clock=self._clock,
+            chance=self._chance,
+            measures=self._measures,
+        )
+
+    def _pullers(self) -> Iterable[Puller]:
+        for topic in self._topics.values():
+            yield from topic.pullers
+
+    def _lose(self, restarts: Restarts) -> int:
+        restarts.hold_lost()
+        return sum(topic.lose() for topic in self._topics.values())
+
+    def _resume(self) -> None:
+        for topic in self._topics.values():
+            topic.resume()
+
+    def _follow(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is not None:
+            topic.take_settings(self._settings.current(name))
+
+    async def _tend(self, watchdog: Watchdog) -> None:
+        while True:
+            watchdog.beat()
+            for topic in self._topics.values():
+                topic.tend()
+            await anyio.sleep(TEND_S)
+
+    # ---- jobs that were deleted while they waited here
+
+    def _hear_gone(self, message: Message) -> None:
+        self._asked.append(message)
+        self._is_asked.set()
+
+    async def _answer_gone(self) -> None:
+        """Drop what is named, then answer: once every node has answered, the job is not begun any more."""
+        answer = msgspec.json.encode({"node": self._node})
+        while True:
+            await self._is_asked.wait()
+            self._is_asked = anyio.Event()
+            while self._asked:
+                message = self._asked.popleft()
+                self._drop(message.payload)
+                if message.reply:
+                    await self._reply(message.reply, answer)
+
+    def _drop(self, payload: bytes) -> None:
+        try:
+            gone = _decode_gone(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("job_worker.bad_request", extra=fields(error=str(error)))
+            return
+        topic = self._topics.get(gone.topic)
+        if topic is not None:
+            topic.drop(f".{gone.topic}.{gone.key}")
+
+    async def _reply(self, subject: str, answer: bytes) -> None:
+        try:
+            await self._connection.publish_core(subject, answer)
+        except Disconnected:  # whoever asked is cut off too, or asks again
+            log.debug("job_worker.not_answered", extra=fields(subject=subject))

@@ -1,1 +1,0 @@
-"""Pure rules: standard library and msgspec only."""

@@ -1,0 +1,387 @@
+"""Membership: which nodes live, told by the nodes themselves and believed for `TTL_S`.
+
+In: the records of NODES, one a node under its name. Out: our own record, three times and more within the TTL;
+NodeJoined and NodeLeft as events; callbacks. State: the live view, in memory.
+
+A node is live while its record keeps changing: each beat is a new revision, and a revision that was not seen to change
+for `TTL_S` of our own monotonic clock is a dead node's. Neither wall clocks nor the server's expiry matter; the
+record's own TTL only keeps the bucket clean, and not even that: after its server was killed, records that had expired
+can stand there again. So what is there at the start, or after a reconnect, is a beat only if the server had stored it
+within the TTL, by its own clock as the beats tell it; and who reads once, as commands do, compares with the server's
+clock (`living`). A node that leaves in order says so in its last record, and is gone at once. While we are cut off from
+the server, or our own loop is blocked, nobody can be heard, so nobody is dropped: a partition must not make a node
+believe that it is alone, and take every share for itself, and a server's restart must not look like everybody's death.
+
+Repeats and late records do no harm: only a higher revision counts. A record that does not decode is somebody's mistake;
+it is told once and left alone. When two nodes carry one name, the one that started later raises `NameTaken`.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+from msgspec import Meta
+
+from actors.runtime.actor import FATAL, ticks
+from actors.runtime.logs import fields
+from actors.runtime.supervisor import ActorState
+from streams.bucket import Bucket, Change, Entry, Synced
+from streams.clock import Clock, monotonic_s
+from streams.errors import MalformedMessage, StreamError
+from streams.messages import FetchEvent, NodeJoined, NodeLeft
+from streams.subjects import TOKEN
+
+log = logging.getLogger(__name__)
+
+__all__ = ["TTL_S", "Members", "NameTaken", "NodeRecord", "Status", "View", "decode_node", "living"]
+
+TTL_S = 5
+BEATS = 0.3
+"""Share of the TTL from beat to beat: three fit into it, so that two may be lost."""
+LOOK_S = 0.5
+LATE_S = 1.0
+"""A look this much too late: the event loop was blocked, or the process stopped, and beats wait unread."""
+_BLOCKED = "find the code that does not await; leases and slices held here may have gone to others"
+LEAVE_S = 1.0
+
+Token = Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node says of itself. `load` is the share of its slots in use; `run` tells one start from the next."""
+
+    node: Token
+    run: str
+    zone: str = ""
+    labels: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    handing: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    started_ms: int = 0
+    load: float = 0.0
+    version: str = ""
+    is_leaving: bool = False
+    actors: tuple[ActorState, ...] = ()
+
+    def has_role(self, role: str) -> bool:
+        """Return whether the node runs what has this role; one that names none runs all."""
+        return not self.roles or role in self.roles
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The part of the record that changes while a node lives."""
+
+    load: float = 0.0
+    platforms: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Topics whose jobs are handed out on this node, which share each topic's rate."""
+    handing: tuple[str, ...] = ()
+    """Topics whose jobs this node's desk hands out: it has a part of their rate too, and fetches none ahead."""
+    tasks: tuple[str, ...] = ()
+    """Tasks whose items run on this node, which share each task's rate."""
+    versions: tuple[tuple[str, str], ...] = ()
+    """Of these tasks the version of their code, where it says one."""
+    actors: tuple[ActorState, ...] = ()
+
+
+class NameTaken(Exception):
+    """Another living node has our name, and had it first."""
+
+    def __init__(self, record: NodeRecord) -> None:
+        super().__init__(f"another node is called {record.node!r} and lives; give this one a --name of its own")
+        self.record = record
+
+
+class _Seen(msgspec.Struct):
+    record: NodeRecord
+    revision: int
+    at_s: float
+
+
+class View:
+    """The live nodes as beats come in. Times are one monotonic clock's seconds. Pure but for its memory."""
+
+    def __init__(self, ttl_s: float = TTL_S) -> None:
+        self._ttl_s = ttl_s
+        self._seen: dict[str, _Seen] = {}
+
+    def live(self) -> dict[str, NodeRecord]:
+        return {name: seen.record for name, seen in self._seen.items()}
+
+    def hear(self, record: NodeRecord, revision: int, at_s: float) -> bool:
+        """Take a beat; True if the node was not live before. A revision that was heard before says nothing new."""
+        seen = self._seen.get(record.node)
+        if seen is None or revision > seen.revision:
+            self._seen[record.node] = _Seen(record, revision, at_s)
+        return seen is None
+
+    def leave(self, name: str) -> NodeRecord | None:
+        """Drop a node that said good-bye; return its last record if it was live."""
+        seen = self._seen.pop(name, None)
+        return None if seen is None else seen.record
+
+    def expire(self, at_s: float) -> list[NodeRecord]:
+        """Drop the nodes that were silent for the whole TTL; return their last records."""
+        silent = [name for name, seen in self._seen.items() if at_s - seen.at_s >= self._ttl_s]
+        return [self._seen.pop(name).record for name in silent]
+
+    def forgive(self, at_s: float) -> None:
+        """Start everybody's TTL anew: we could not listen."""
+        for seen in self._seen.values():
+            seen.at_s = at_s
+
+
+class Members:
+    """This node's registration and its view of all. `names()` and `live()` are cheap to ask at any time."""
+
+    def __init__(
+        self,
+        bucket: Bucket[bytes],
+        own: NodeRecord,
+        *,
+        clock: Clock,
+        is_connected: Callable[[], bool],
+        status: Callable[[], Status] = Status,
+        tell: Callable[[FetchEvent], None] = lambda _event: None,
+        ttl_s: int = TTL_S,
+    ) -> None:
+        self.name = own.node
+        self._bucket = bucket
+        self._own = own
+        self._clock = clock
+        self._is_connected = is_connected
+        self._status = status
+        self._tell = tell
+        self._ttl_s = ttl_s
+        self._beat_s = ttl_s * BEATS
+        self._view = View(ttl_s)
+        self._names: tuple[str, ...] = ()
+        self._first_beat = 0
+        self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least: from what we heard
+        self._highest = 0
+        self._is_synced = False
+        self._misfits: set[str] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._beat_now = anyio.Event()
+        self._heard_s = -math.inf
+
+    def live(self) -> Mapping[str, NodeRecord]:
+        """Return the records of the live nodes by name; ours is among them once its first beat was heard."""
+        return self._view.live()
+
+    def is_heard(self) -> bool:
+        """Whether the others still take us for live, as far as we can know: what is shared out among those that live is
+        theirs once our last stored beat is as old as the TTL."""
+        return monotonic_s() < self._heard_s + self._ttl_s
+
+    def names(self) -> tuple[str, ...]:
+        """Return the live nodes' names, sorted; the same object until they change."""
+        return self._names
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when a node came, went, or started anew with other duties; it must be short."""
+        self._listeners.append(listener)
+
+    def beat_soon(self) -> None:
+        """Beat now instead of at the next turn: after a reconnect, or when the own state changed."""
+        self._beat_now.set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Register, follow the others until cancelled, and say good-bye. Started once the present nodes are known.
+        Raises NameTaken."""
+        try:
+            self._first_beat = await self._write()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_beating)
+                tasks.start_soon(self._keep_looking)
+                await self._follow(task_status)
+        finally:
+            with anyio.move_on_after(LEAVE_S, shield=True):
+                await self._leave()
+
+    async def _follow(self, task_status: TaskStatus[None]) -> None:
+        """Take what comes; what is there at first only when all of it is known, our own first beat among it."""
+        present: list[Change[bytes]] = []
+        async with self._bucket.watch(">") as changes:
+            async for change in changes:
+                if not isinstance(change, Synced):
+                    present.append(change)
+                if self._is_synced or isinstance(change, Synced):
+                    self._take_all(present)
+                    present.clear()
+                if isinstance(change, Synced) and not self._is_synced:
+                    self._is_synced = True
+                    task_status.started()
+
+    def _take_all(self, changes: Sequence[Change[bytes]]) -> None:
+        """Take changes, but for records of the dead: those that are neither new nor as fresh as a beat has to be. An
+        expired or deleted record is no news: the beats that stay out are."""
+        entries = [change.entry for change in changes if change.entry is not None]
+        known = self._highest if self._is_synced else math.inf
+        self._highest = max([self._highest, *(entry.revision for entry in entries)])
+        at_ms = monotonic_s() * 1000
+        self._ahead_ms = max([self._ahead_ms, *(entry.stored_ms - at_ms for entry in entries)])
+        for entry in entries:
+            if entry.revision > known or is_fresh(entry.stored_ms, at_ms + self._ahead_ms, self._ttl_s):
+                self._take(entry)
+
+    def _take(self, entry: Entry[bytes]) -> None:
+        record = self._decoded(entry.key, entry.value)
+        if record is None:
+            return
+        self._check_name(record, entry.revision)
+        if record.is_leaving:
+            gone = self._view.leave(record.node)
+            self._gone([] if gone is None else [gone])
+            return
+        before = self._view.live().get(record.node)
+        if self._view.hear(record, entry.revision, monotonic_s()):
+            self._came(record)
+        elif before is not None and _place(before) != _place(record):
+            self._notify()
+
+    def _decoded(self, key: str, value: bytes) -> NodeRecord | None:
+        try:
+            return decode_node(key, value)
+        except MalformedMessage as error:
+            if key not in self._misfits:
+                self._misfits.add(key)
+                log.warning("node.bad_record", extra=fields(key=key, error=str(error)))
+            return None
+
+    def _check_name(self, record: NodeRecord, revision: int) -> None:
+        """Of two living nodes with one name the later one gives way. What was stored before our first beat is not
+        living: our own earlier start, killed."""
+        if record.node != self.name or record.run == self._own.run or revision < self._first_beat:
+            return
+        if (record.started_ms, record.run) < (self._own.started_ms, self._own.run):
+            raise NameTaken(record)
+
+    def _came(self, record: NodeRecord) -> None:
+        self._notify()
+        log.info("node.joined", extra=fields(node=record.node, zone=record.zone))
+        if self._is_synced and self._tells(record.node):
+            self._tell(NodeJoined(node=record.node, at_ms=self._clock.now_ms(), zone=record.zone))
+
+    def _gone(self, records: list[NodeRecord]) -> None:
+        if records:
+            self._notify()
+        for record in records:
+            log.info("node.left", extra=fields(node=record.node, zone=record.zone))
+            if self._tells(record.node):
+                self._tell(NodeLeft(node=record.node, at_ms=self._clock.now_ms(), zone=record.zone))
+
+    def _tells(self, about: str) -> bool:
+        """True if the event is ours to tell: the first other node by name does it, or each would tell it of each."""
+        others = [name for name in self._names if name != about]
+        return (others[0] if others else about) == self.name
+
+    def _notify(self) -> None:
+        self._names = tuple(sorted(self._view.live()))
+        for listener in self._listeners:
+            listener()
+
+    async def _keep_looking(self) -> None:
+        """Drop who is silent, unless it was we who could not listen: cut off, or kept from running."""
+        looked_s = monotonic_s()
+        async for _ in ticks(lambda: LOOK_S, anyio.Event()):
+            last_s, looked_s = looked_s, monotonic_s()
+            late_s = looked_s - last_s - LOOK_S
+            if late_s > LATE_S:
+                log.warning("node.was_blocked", extra=fields(blocked_s=round(late_s, 1), do=_BLOCKED))
+            if late_s > LATE_S or not self._is_connected():
+                self._view.forgive(looked_s)
+            else:
+                self._gone(self._view.expire(looked_s))
+
+    async def _keep_beating(self) -> None:
+        while True:
+            with anyio.move_on_after(self._beat_s):
+                await self._beat_now.wait()
+            self._beat_now = anyio.Event()
+            await self._beat()
+
+    async def _beat(self) -> None:
+        """Write our record; where that fails, the next beat is soon enough."""
+        try:
+            with anyio.fail_after(self._beat_s):
+                await self._write()
+        except FATAL:
+            raise
+        except (StreamError, TimeoutError) as error:
+            log.debug("node.beat_lost", extra=fields(error=str(error)))
+
+    async def _write(self, *, is_leaving: bool = False) -> int:
+        now, began_s = self._status(), monotonic_s()
+        record = msgspec.structs.replace(
+            self._own,
+            load=now.load,
+            platforms=now.platforms,
+            topics=now.topics,
+            handing=now.handing,
+            tasks=now.tasks,
+            versions=now.versions,
+            actors=now.actors,
+            is_leaving=is_leaving,
+        )
+        ttl_s = 1 if is_leaving else self._ttl_s
+        revision = await self._bucket.put(self.name, msgspec.json.encode(record), ttl_s=ttl_s)
+        self._heard_s = began_s
+        return revision
+
+    async def _leave(self) -> None:
+        try:
+            await self._write(is_leaving=True)
+        except StreamError as error:
+            log.debug("node.left_unsaid", extra=fields(error=str(error)))
+
+
+def is_fresh(stored_ms: int, now_ms: float, ttl_s: float = TTL_S) -> bool:
+    """True if a record that was stored then is a living node's, both by the server's clock."""
+    return now_ms - stored_ms <= ttl_s * 1000
+
+
+async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
+    """Return the records of the nodes that live, for who reads once. What does not decode is nobody's. Raises NoStream,
+    Disconnected."""
+    entries, now_ms = await bucket.entries(), await bucket.server_now_ms()
+    found: list[NodeRecord] = []
+    for entry in entries:
+        with suppress(MalformedMessage):
+            record = decode_node(entry.key, entry.value)
+            if not record.is_leaving and is_fresh(entry.stored_ms, now_ms):
+                found.append(record)
+    return found
+
+
+def decode_node(key: str, value: bytes) -> NodeRecord:
+    """Return the record under a key of NODES. Raises MalformedMessage if it is none, or another node's."""
+    try:
+        record = msgspec.json.decode(value, type=NodeRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"node {key}: {error}") from error
+    if record.node != key:
+        raise MalformedMessage(f"node {key}: the record says that it is {record.node!r}")
+    return record
+
+
+def _place(record: NodeRecord) -> tuple[object, ...]:
+    """Return what others place work by."""
+    return (
+        record.zone,
+        record.labels,
+        record.roles,
+        record.topics,
+        record.handing,
+        record.tasks,
+        record.versions,
+        record.run,
+    )

@@ -1,0 +1,67 @@
+"""Tells an administrator: always the log, and a webhook where one is set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from actors.runtime.logs import fields
+from actors.runtime.secrets import BadReference, is_reference, resolve_reference
+from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
+from platforms.adapter import Request
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Notice", "Notifier", "some_of"]
+
+TIMEOUT_S = 5.0
+MOST_BYTES = 65_536
+MOST_NAMED = 5
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person should know: one line, the facts, and what can be done. The webhook gets it as JSON."""
+
+    kind: str
+    source: str
+    text: str
+    what_to_do: str
+    facts: dict[str, str | int] = {}
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+class Notifier:
+    """Tells notices: to the log once, to the webhook until it takes them."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def log(self, notice: Notice) -> None:
+        """Write the notice to the log."""
+        log.error("notice", extra=fields(notice=msgspec.to_builtins(notice)))
+
+    async def send(self, notice: Notice, webhook: str) -> bool:
+        """Send it to `webhook`, a URL or a reference to one; False if that did not take it. Without one nobody is to
+        be told beside the log."""
+        if not webhook:
+            return True
+        try:
+            url = resolve_reference(webhook).reveal() if is_reference(webhook) else webhook
+            headers = (("Content-Type", "application/json"),)
+            request = Request("POST", url, headers=headers, body=msgspec.json.encode(notice))
+            answer = await self._transport.send(request, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+        except (BadReference, BadUrl, PlatformDown, TooMuch) as error:
+            # A webhook's path is its password at some services: what is given by reference is shown by reference.
+            why = f"{webhook}: {type(error).__name__}" if is_reference(webhook) else str(error)
+            log.warning("notice.webhook_failed", extra=fields(source=notice.source, error=why))
+            return False
+        if answer.status >= 300:
+            log.warning("notice.webhook_refused", extra=fields(source=notice.source, status=answer.status))
+        return answer.status < 300

@@ -1,0 +1,81 @@
+"""Revenants: looks for messages of work queues that their consumer has passed over, and that are there nevertheless.
+
+In: the time, and each reconnect. Out: deletes of what was settled and is back, or, where the server may have lost what
+followed from it, consumers that begin anew (streams/revenants.py, ADR 26). State: none; what is in doubt is in the
+memory of the node. Every node of the role looks; a message that another has removed is gone. When it cannot go on: it
+looks again next time.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.actor import FATAL
+from actors.runtime.logs import fields
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.revenants import hand_out_again, remove_revenants
+from streams.store_memory import StoreMemory
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Revenants"]
+
+EVERY_S = 60.0
+"""In a cluster another server than ours may have been killed."""
+SETTLE_S = 10.0
+"""How long after a reconnect what is back is removed: until then what was in hand has come again, the ack floor has
+risen past it, and every node has looked whether the server lost anything."""
+
+
+class Revenants:
+    """A node's part in it, for some streams."""
+
+    def __init__(self, connection: Connection, streams: Sequence[str], memory: StoreMemory) -> None:
+        self._connection = connection
+        self._streams = streams
+        self._memory = memory
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look for ever. Raises FATAL errors."""
+        is_back = anyio.Event()
+        remove = self._connection.on_reconnect(lambda: is_back.set())
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._heed_doubts)
+                task_status.started()
+                while True:
+                    for stream in self._streams:
+                        await self._look(stream)
+                    with anyio.move_on_after(EVERY_S):
+                        await is_back.wait()
+                        is_back = anyio.Event()
+                        await anyio.sleep(SETTLE_S)
+        finally:
+            remove()
+
+    async def _heed_doubts(self) -> None:
+        """Look at once: a node that does not know of it yet must find nothing to remove."""
+        while True:
+            await self._memory.doubted()
+            for stream in self._streams:
+                if self._memory.is_in_doubt(stream):
+                    await self._look(stream)
+
+    async def _look(self, stream: str) -> None:
+        if not self._memory.is_fresh:
+            return
+        try:
+            if self._memory.is_in_doubt(stream):
+                again = await hand_out_again(self._connection, stream)
+                self._memory.has_settled(stream)
+                if again:
+                    log.warning("revenants.handed_out_again", extra=fields(stream=stream, consumers=again))
+            elif removed := await remove_revenants(self._connection, stream):
+                log.warning("revenants.removed", extra=fields(stream=stream, messages=removed))
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.info("revenants.not_looked", extra=fields(stream=stream, error=str(error)))

@@ -1,0 +1,117 @@
+"""Store notices: tells an administrator how the server's store fares, once for all nodes that find it out.
+
+In: notices of this node's store watch. Out: the same to the webhook, unless another node has told it. State: what was
+told last lies for a minute in the bucket of leases. No node leads here: what one knows another may not, for each looks
+at the server and the disk that it was given. So all who know a thing wait for their turn, ordered by who lives, and the
+first one to come tells it.
+Where that mark cannot be kept, since the store takes nothing, each tells. So does the next one while the webhook takes
+nothing from the first. When it cannot go on: the teller tries a webhook again and again.
+"""
+
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.actor import FATAL, ticks
+from actors.runtime.membership import Members
+from actors.runtime.notify import Notice
+from actors.runtime.rules.placement import ranking
+from actors.runtime.store_watch import WENT_BACK
+from actors.runtime.teller import Teller
+from streams.bucket import Bucket
+from streams.errors import StreamError
+
+__all__ = ["StoreNotices", "turn_of"]
+
+ROLE = "monitor"
+TURN_S = 5.0
+MOST_TURNS = 8
+MARK_S = 60
+"""Longer than the last one waits for his turn."""
+LOOK_S = 0.5
+ASK_S = 3.0
+
+
+def turn_of(members: Members) -> int:
+    """Return how many live monitors tell rather than this node."""
+    monitors = [name for name, each in members.live().items() if each.has_role(ROLE)]
+    return ranking("store", [*monitors, members.name]).index(members.name)
+
+
+class StoreNotices:
+    """A node's. `turn()`: how many others come before it; `webhook()`: where notices go."""
+
+    def __init__(
+        self, teller: Teller, marks: Bucket[bytes], *, turn: Callable[[], int], webhook: Callable[[], str]
+    ) -> None:
+        self._teller = teller
+        self._marks = marks
+        self._turn = turn
+        self._webhook = webhook
+        self._new: dict[str, Notice] = {}
+        self._news = anyio.Event()
+        self._latest: dict[str, Notice] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all was told, by this node or another."""
+        return not self._latest
+
+    def tell(self, notice: Notice) -> None:
+        """Have a notice told. How the store fares now stands for how it fared before."""
+        place = _place(notice)
+        self._latest[place] = notice
+        self._teller.keep_only(self._latest.keys() - {place})
+        self._new[place] = notice
+        self._news.set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Tell for ever, also what was found before."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._teller.run)
+            task_status.started()
+            while True:
+                new, self._new = self._new, {}
+                for notice in new.values():
+                    tasks.start_soon(self._tell, notice)
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _tell(self, notice: Notice) -> None:
+        await anyio.sleep(TURN_S * min(self._turn(), MOST_TURNS))
+        if self._is_new(notice) and not await self._is_told(notice):
+            self._teller.ask(_place(notice), notice, self._webhook)
+            async for _ in ticks(lambda: LOOK_S, anyio.Event()):
+                if not self._is_new(notice):
+                    return
+                if self._teller.has_told(_place(notice)):
+                    await self._mark(notice)
+                    break
+        if self._is_new(notice):
+            del self._latest[_place(notice)]
+
+    def _is_new(self, notice: Notice) -> bool:
+        return self._latest.get(_place(notice)) is notice
+
+    async def _is_told(self, notice: Notice) -> bool:
+        try:
+            mark = await self._marks.get(_place(notice), timeout_s=ASK_S)
+        except FATAL:
+            raise
+        except StreamError:
+            return False
+        return mark is not None and mark.value == notice.kind.encode()
+
+    async def _mark(self, notice: Notice) -> None:
+        try:
+            await self._marks.put(_place(notice), notice.kind.encode(), ttl_s=MARK_S, timeout_s=ASK_S)
+        except FATAL:
+            raise
+        except StreamError:
+            return  # the others tell it, too
+
+
+def _place(notice: Notice) -> str:
+    """Return where it is marked that this was told: what went back is told beside how the store fares."""
+    return f"told.{notice.kind if notice.kind == WENT_BACK else 'store'}"

@@ -1,0 +1,159 @@
+"""Store watch: knows how the server's store fares, and tells whoever asks and an administrator.
+
+In: the time, and each reconnect. Out: the state that doors refuse adds by (streams/store_health.py); what is in doubt
+after a power cut (streams/store_memory.py); a notice when the store is full, has failed or went back in time, and when
+that is over; which node tells it, store_notices.py decides. State: memory only, but for the file of what was last seen.
+When it cannot go on: it looks again soon, and what was known stays.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.actor import FATAL
+from actors.runtime.logs import fields
+from actors.runtime.notify import Notice
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.store_health import Health, StoreState, reserve_of, room_at
+from streams.store_memory import StoreMemory, WentBack
+
+log = logging.getLogger(__name__)
+
+__all__ = ["StoreWatch", "closed_streams", "why_full"]
+
+REMEMBER_S = 5.0
+"""What a server that does not sync acknowledged within this, before it alone lost its power, may not be missed."""
+HEALTH_S = 1.0
+AGAIN_S = 0.5
+MAKE_ROOM = (
+    "make room: finish or delete jobs, `penstock dead drop`, or a larger disk or limit; finishing and deleting go on,"
+    " and adds do by themselves"
+)
+RESTART = "make room, or mend the disk, and start the server again; an embedded one is started again by its node"
+WENT_BACK = "store_went_back"
+"""The kind of a notice."""
+Tell = Callable[[Notice], None]
+
+
+def why_full(health: Health, free: int | None, kept: int, *, was_full: bool) -> str:
+    """Return why nothing should be added, empty if there is room. Some room is kept for what settles and deletes; once
+    full, a fifth more has to come free, so that it does not change with each job."""
+    more = 6 if was_full else 5
+    if health.limit and health.used > health.limit - reserve_of(health.limit) * more // 5:
+        return f"the server's store is full: {health.used:,} of {health.limit:,} bytes are used"
+    if free is not None and free < kept * more // 5:
+        return f"the disk of the server's store is full: {free:,} bytes are free"
+    return ""
+
+
+def closed_streams(health: Health, *, is_clustered: bool) -> frozenset[str]:
+    """Return the streams that take nothing: of one server those that failed; in a cluster others have them, too."""
+    return frozenset() if is_clustered else health.failed_streams
+
+
+class StoreWatch:
+    """A node's watch. `health` asks for the server's; `folder`: where its store lies, if that is on this machine;
+    `tell` may be put in place later."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        memory: StoreMemory,
+        *,
+        health: Callable[[], Awaitable[Health | None]],
+        folder: Path | None = None,
+    ) -> None:
+        self.tell: Tell = lambda notice: None
+        self._connection = connection
+        self._memory = memory
+        self._health = health
+        self._folder = folder
+        self._soon = anyio.Event()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look for ever, once before it has started. Raises FATAL errors."""
+        remove = self._connection.on_reconnect(self._reconnected)
+        try:
+            is_seen = await self._remember()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_health)
+                task_status.started()
+                while True:
+                    with anyio.move_on_after(REMEMBER_S if is_seen else AGAIN_S):
+                        await self._soon.wait()
+                    self._soon = anyio.Event()
+                    is_seen = await self._remember()
+        finally:
+            remove()
+
+    def _reconnected(self) -> None:
+        self._memory.reconnected()
+        self._soon.set()
+
+    async def _remember(self) -> bool:
+        try:
+            behind = await self._memory.look()
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.info("store.not_seen", extra=fields(error=str(error)))
+            return False
+        if behind:
+            self._say(_went_back(behind))
+        return True
+
+    # ---- health
+
+    async def _watch_health(self) -> None:
+        while True:
+            await self._look_at_health()
+            await anyio.sleep(HEALTH_S)
+
+    async def _look_at_health(self) -> None:
+        try:
+            health = await self._health()
+        except FATAL:
+            raise
+        except StreamError:
+            return
+        if health is None:
+            return
+        free, kept = room_at(self._folder) if self._folder else (None, 0)
+        self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
+
+    def _judge(self, health: Health, full: str) -> None:
+        state, before = self._connection.store, self._connection.store.kind
+        state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
+        state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)
+        if state.kind != before:
+            self._say(_store_notice(state))
+
+    def _say(self, notice: Notice) -> None:
+        if notice.what_to_do:
+            log.error("store.troubled", extra=fields(kind=notice.kind, text=notice.text, do=notice.what_to_do))
+        else:
+            log.info("store.well", extra=fields(text=notice.text))
+        self.tell(notice)
+
+
+def _store_notice(state: StoreState) -> Notice:
+    if state.failed:
+        return Notice(kind="store_failed", source="store", text=state.failed, what_to_do=RESTART)
+    if state.full:
+        return Notice(kind="store_full", source="store", text=state.full, what_to_do=MAKE_ROOM)
+    return Notice(kind="store_well", source="store", text="the server's store takes everything again", what_to_do="")
+
+
+def _went_back(behind: list[WentBack]) -> Notice:
+    told = ", ".join(f"{one.stream} from {one.had} to {one.has}" for one in behind)
+    return Notice(
+        kind=WENT_BACK,
+        source="store",
+        text=f"the server's store went back in time: {told}",
+        what_to_do="a restored copy, or a power cut: see 'An older copy was restored' in docs/operations.md",
+        facts={one.stream: one.has for one in behind},
+    )

@@ -1,0 +1,139 @@
+"""HTTP for adapters: one pooled client a node; bounded in time and size; no redirect is followed.
+
+What goes wrong on the wire comes back as PlatformDown with the reason, an answer over the limit as TooMuch; an answer
+with any status is an answer, and the adapter judges it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import aiohttp.abc
+import anyio
+from yarl import URL
+
+from actors.runtime.inflation import ENCODINGS, BadEncoding, Inflater
+from platforms.adapter import Request, Response
+
+__all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport", "shown_url"]
+
+CHUNK = 1 << 16
+LARGE = 8 << 20
+"""Bytes of an answer beyond which it is read alone: of all answers of one host at a time, one may grow further."""
+MOST_REASON = 200
+_QUERY = re.compile(r"[?#][^\s'\"]*")
+
+
+class BadUrl(ValueError):
+    """A URL that must not be called; the message says why, without user and query."""
+
+
+class PlatformDown(Exception):
+    """No usable answer: refused, reset, cut off in the middle, TLS, name, or time."""
+
+
+class TooMuch(Exception):
+    """The answer is larger than the adapter allows; it was not read to its end."""
+
+
+class Transport:
+    """Sends an adapter's requests. Concurrency is the caller's affair; connections are pooled by host."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        """Whose turn it is to be read beyond LARGE, by host."""
+
+    async def send(self, request: Request, *, timeout_s: float, most_bytes: int) -> Response:
+        """Return the answer. Raises PlatformDown, TooMuch, or BadUrl."""
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.request(
+                request.method,
+                check_url(request.url),
+                params=request.params or None,
+                headers=dict(request.headers) or None,
+                data=request.body or None,
+                timeout=limit,
+                allow_redirects=False,
+            ) as answer:
+                async with AsyncExitStack() as turn:
+                    with anyio.fail_after(timeout_s):
+                        body = await self._read(answer, most_bytes, turn)
+                return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
+        except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
+            raise PlatformDown(
+                f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_said(error)}"
+            ) from None
+
+    async def _read(self, answer: aiohttp.ClientResponse, most: int, turn: AsyncExitStack) -> bytes:
+        """Read the body, decompressed, up to `most` bytes; of large ones of a host one at a time."""
+        where, is_alone = shown_url(str(answer.url)), False
+        if answer.content_length is not None and answer.content_length > most:
+            raise TooMuch(f"{where}: {answer.content_length} bytes announced, {most} allowed")
+        parts, size, inflater = list[bytes](), 0, Inflater(answer.headers.get("Content-Encoding", ""))
+        async for raw in answer.content.iter_chunked(CHUNK):
+            for part in inflater.steps(raw):
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise TooMuch(f"{where}: more than the {most} bytes allowed")
+                if size > LARGE and not is_alone:
+                    is_alone = True
+                    await turn.enter_async_context(self._turns[answer.url.host or ""])
+        inflater.end()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def check_url(url: str) -> URL:
+    """Return the URL if it may be called. Raises BadUrl: only http and https, and no user in it, since a URL is shown
+    in logs."""
+    try:
+        parsed = URL(url, encoded=False)
+        has_user = bool(parsed.user or parsed.password)
+    except ValueError:
+        raise BadUrl(f"cannot call {shown_url(url)!r}: it is no URL") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise BadUrl(f"cannot call {shown_url(url)!r}: the URL must begin with http:// or https:// and name a host")
+    if has_user:
+        raise BadUrl(f"cannot call {shown_url(url)!r}: put user and password into the account, not into the URL")
+    return parsed
+
+
+def shown_url(url: str) -> str:
+    """Return the URL without user, query and fragment: those may be secret."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    except ValueError:
+        return url.partition("?")[0].rpartition("@")[2]
+
+
+def _said(error: BaseException) -> str:
+    """Return what the client says, without what it quotes of a URL's query: signatures and tokens stand there."""
+    return _QUERY.sub("?…", str(error))[:MOST_REASON]
+
+
+@asynccontextmanager
+async def open_transport(
+    *, connections: int = 200, resolver: aiohttp.abc.AbstractResolver | None = None
+) -> AsyncIterator[Transport]:
+    """Open the node's client; closed with the block. With a `resolver` of the caller's own every request asks it, and
+    connects to one of the addresses that it answers."""
+    own: dict[str, Any] = {"ttl_dns_cache": 60} if resolver is None else {"use_dns_cache": False, "force_close": True}
+    connector = aiohttp.TCPConnector(limit=connections, resolver=resolver, **own)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": "penstock", "Accept-Encoding": ENCODINGS},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        max_line_size=16384,
+        max_field_size=16384,
+    ) as session:
+        yield Transport(session)

@@ -1,0 +1,338 @@
+"""Dead letters, as people act on them: looked at, sent round again, dropped.
+
+Sent round again means: a hole's window is read again; an order goes into the stream of orders under a new message id,
+so that the server's memory of the first one does not swallow it; a job is due now, with all its attempts; a submission
+is handed in once more. The letter goes once that is confirmed. A crash in between sends an order twice, which every
+sink takes as one (its version is the same), a job once (its id and history tell), and a submission twice.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from actors.fetch.rules.slices import SLICE_ID, MalformedSliceId, parse_slice_id
+from actors.fetch.sources import SourceKey
+from actors.jobs.dead_letters import ENGINE, job_of
+from actors.jobs.replay import JobReplay
+from actors.jobs.store import JobStore
+from penstock.admin.holes import redrive
+from penstock.admin.records import Records
+from penstock.errors import PenstockError, UsageError
+from penstock.times import time_text
+from streams.errors import MalformedMessage, MalformedSubject
+from streams.job_messages import Job
+from streams.log import LogEntry, delete_entry, entry_at, read_log
+from streams.message_ids import message_id, order_message_id
+from streams.messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
+from streams.server_clock import ServerClock
+
+__all__ = ["Filter", "Letter", "Replayed", "Replayer", "drop", "find", "letter_at", "letters", "plan"]
+
+
+_ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
+"""What a sink writes into a letter whose body is too large to carry."""
+_ROW = re.compile(rf"(?P<slice>{SLICE_ID.pattern}) of (?P<source>\S+): ", re.ASCII)
+"""How the reason of a row's letter begins: the slice in which it was listed, and its source."""
+
+
+class Filter(NamedTuple):
+    """Which letters: of an engine, of one of its names (a platform, a sink, a topic), with a text in their reason in
+    whatever case, stored from one moment on and before another; empty and 0 are any."""
+
+    engine: str = ""
+    name: str = ""
+    reason: str = ""
+    from_ms: int = 0
+    before_ms: int = 0
+
+    def takes(self, letter: "Letter") -> bool:
+        """Return whether a letter of this engine and name is one of those meant."""
+        is_old_enough = not self.before_ms or letter.stored_ms < self.before_ms
+        return is_old_enough and letter.stored_ms >= self.from_ms and self.reason.lower() in letter.why.lower()
+
+
+class Letter(NamedTuple):
+    """A letter as it is stored. `letter` is None where it does not decode, and `fault` says why."""
+
+    seq: int
+    subject: str
+    stored_ms: int
+    payload: bytes
+    letter: DeadLetter | None
+    fault: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why it was given up on."""
+        return self.letter.reason if self.letter else f"the letter itself does not decode: {self.fault}"
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Engine, name and id, from the subject."""
+        *_, engine, name, dead_id = self.subject.split(".")
+        return engine, name, dead_id
+
+
+class Redrive(NamedTuple):
+    """It tells of a hole: read its window again."""
+
+    source: SourceKey
+    slice_id: str
+
+
+class Send(NamedTuple):
+    """It holds an order, or a page of them: publish it again."""
+
+    orders: Sequence[Order]
+    payload: bytes
+
+
+class SendStored(NamedTuple):
+    """It names a message that was too large to be carried: `seq` of the stream of orders."""
+
+    seq: int
+
+
+class Requeue(NamedTuple):
+    """It holds a job: add it again, as a new epoch."""
+
+    job: Job
+
+
+class Resubmit(NamedTuple):
+    """It holds a submission that was refused: hand it in again, whoever mended the cause."""
+
+    subject: str
+    payload: bytes
+
+
+class Cannot(NamedTuple):
+    """There is nothing to send again; the text says why and what to do."""
+
+    why: str
+
+
+Plan = Redrive | Send | SendStored | Requeue | Resubmit | Cannot
+
+
+class Replayed(Struct, frozen=True):
+    """What became of one letter: `is_done` letters are gone from the stream."""
+
+    seq: int
+    id: str
+    is_done: bool
+    what: str
+
+
+class _Window(Struct, frozen=True):
+    """The body of a hole's letter; an offer, which is of another type, has the same names."""
+
+    platform: str
+    source: str
+    slice_id: str
+    type: str = ""
+
+
+def plan(letter: DeadLetter) -> Plan:
+    """Return what sending this letter round again means."""
+    if letter.engine == "fetch":
+        return _plan_fetch(letter)
+    if letter.engine == "sink":
+        return _plan_sink(letter)
+    if letter.engine == ENGINE:
+        return _plan_job(letter)
+    if letter.engine == "batch":
+        return Resubmit(
+            "submit.batch" if letter.name == "batch" else f"submit.batch.{letter.name}", dead_payload(letter)
+        )
+    if letter.engine == "submit":
+        return Resubmit("submit.job" if letter.name == "job" else f"submit.job.{letter.name}", dead_payload(letter))
+    return Cannot(f"this version does not know how to send letters of {letter.engine} again")
+
+
+def _plan_fetch(letter: DeadLetter) -> Plan:
+    try:
+        window = msgspec.json.decode(dead_payload(letter), type=_Window)
+        parse_slice_id(window.slice_id)
+    except (msgspec.DecodeError, MalformedSliceId, ValueError):
+        window = None
+    if (row := _ROW.match(letter.reason)) is not None:
+        piece = parse_slice_id(row["slice"])
+        times = f"{time_text(piece.start_ms)} {time_text(piece.end_ms)}"
+        return Cannot(
+            "it is a row that could not be read, and only its beginning is kept; mend the adapter file, have its time "
+            f"read again by `penstock sources backfill {row['source']} {times}`, then drop the letter"
+        )
+    if window is None or window.type:
+        return Cannot("it is an offer of a slice, which the ledger makes again by itself; drop the letter")
+    return Redrive(SourceKey(window.platform, window.source), window.slice_id)
+
+
+def _plan_sink(letter: DeadLetter) -> Plan:
+    payload = dead_payload(letter)
+    elsewhere = _ELSEWHERE.search(letter.reason) if payload == b"null" else None
+    if elsewhere is not None:
+        return SendStored(int(elsewhere[1]))
+    try:
+        orders = decode_orders(payload)
+    except MalformedMessage as error:
+        return Cannot(f"its body is no order ({error}); mend the cause, or drop the letter")
+    return Send(orders, payload) if orders else Cannot("it holds no order; drop the letter")
+
+
+def _plan_job(letter: DeadLetter) -> Plan:
+    try:
+        return Requeue(job_of(letter))
+    except MalformedMessage as error:
+        return Cannot(f"its body is no job ({error}); add the job it should have been, and drop the letter")
+
+
+# ---- reading
+
+
+async def letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIterator[Letter]:
+    """Yield letters, oldest first, from beyond the sequence `after` on; a page is in memory at a time."""
+    tokens = (which.engine or "*", which.name or "*", "*")
+    try:
+        pattern = records.namespace.pattern("dead", *tokens)
+    except MalformedSubject as error:
+        raise UsageError(str(error)) from error
+    stream = records.namespace.stream("DEAD")
+    async for entry in read_log(records.connection, stream, pattern, start_seq=after + 1):
+        letter = _letter(entry)
+        if which.takes(letter):
+            yield letter
+
+
+async def letter_at(records: Records, seq: int) -> Letter | None:
+    """Return the letter of a sequence; None if there is none."""
+    entry = await entry_at(records.connection, records.namespace.stream("DEAD"), seq)
+    return None if entry is None else _letter(entry)
+
+
+async def find(records: Records, text: str) -> Letter:
+    """Return the letter of a sequence, or else of an id (the newest of that id). Raises UsageError if there is none."""
+    if text.isdecimal() and len(text) < 19 and (letter := await letter_at(records, int(text))) is not None:
+        return letter
+    try:
+        pattern = records.namespace.pattern("dead", "*", "*", text)
+    except MalformedSubject as error:
+        raise UsageError(f"dead letter {text[:64]!r}: {error}") from error
+    found = None
+    async for entry in read_log(records.connection, records.namespace.stream("DEAD"), pattern):
+        found = entry
+    if found is None:
+        raise UsageError(f"no dead letter {text[:64]!r}; `penstock dead list` shows their sequences and ids")
+    return _letter(found)
+
+
+def _letter(entry: LogEntry) -> Letter:
+    try:
+        return Letter(*entry, decode_dead_letter(entry.payload))
+    except MalformedMessage as error:
+        return Letter(*entry, None, str(error))
+
+
+# ---- acting
+
+
+class Replayer:
+    """Sends letters round again; jobs many at a time. `by`: who does it, for the record."""
+
+    def __init__(self, records: Records, *, by: str) -> None:
+        self._records = records
+        self._by = by
+        self._jobs: JobReplay | None = None
+
+    async def replay(self, letters: Sequence[Letter]) -> list[Replayed]:
+        """Send letters round again and remove those that were; return what became of each. What cannot be sent stays,
+        and says why."""
+        plans = {each.seq: _plan_of(each) for each in letters}
+        jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
+        told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
+        for each in letters:
+            if each.seq not in told:
+                told[each.seq] = await self._one(each, plans[each.seq])
+        return [told[each.seq] for each in letters]
+
+    async def _one(self, letter: Letter, steps: Plan) -> Replayed:
+        records, seq = self._records, letter.seq
+        try:
+            match steps:
+                case Redrive(source=source, slice_id=slice_id):
+                    what = await _redrive(records, source, slice_id, self._by)
+                case Send(orders=orders, payload=payload):
+                    what = await _send(records, seq, orders, payload)
+                case SendStored(seq=stored_seq):
+                    what = await _send_stored(records, seq, stored_seq)
+                case Resubmit(subject=subject, payload=payload):
+                    what = await _resubmit(records, seq, subject, payload)
+                case Requeue():
+                    raise AssertionError("jobs go together")
+                case Cannot(why=why):
+                    return Replayed(seq, letter.names[2], False, why)
+        except PenstockError as error:
+            return Replayed(seq, letter.names[2], False, str(error))
+        await drop(records, seq)
+        return Replayed(seq, letter.names[2], True, what)
+
+    async def _requeue(self, letters: Sequence[Letter]) -> list[Replayed]:
+        entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
+        again = await (await self._opened()).send_again(entries)
+        return [Replayed(*each) for each in again]
+
+    async def _opened(self) -> JobReplay:
+        """Return what adds jobs; they are due by the server's clock, so that is asked first."""
+        if self._jobs is None:
+            connection, namespace = self._records.connection, self._records.namespace
+            clock = ServerClock(connection, namespace.stream("JOBS"))
+            await clock.measure()
+            store = JobStore(connection, self._records.publisher, namespace, clock)
+            self._jobs = JobReplay(connection, store, clock)
+        return self._jobs
+
+
+def _plan_of(letter: Letter) -> Plan:
+    return plan(letter.letter) if letter.letter is not None else Cannot(f"it does not decode ({letter.fault})")
+
+
+async def drop(records: Records, seq: int) -> bool:
+    """Remove a letter for good; False if it was gone before."""
+    return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
+
+
+async def _redrive(records: Records, source: SourceKey, slice_id: str, by: str) -> str:
+    _, ledger = await records.need(source)
+    if ledger is not None and all(hole.slice_id != slice_id for hole in ledger.holes):
+        return f"{source} has no hole {slice_id} any more: it was read again, or forgotten"
+    again = await redrive(records, source, slice_id, by=by)
+    return f"{source}: {again.slice_id} is read again"
+
+
+async def _send(records: Records, letter_seq: int, orders: Sequence[Order], payload: bytes) -> str:
+    first = orders[0]
+    again = message_id("replay", str(letter_seq), order_message_id(first))
+    subject = records.namespace.orders(first.platform, first.source)
+    receipt = await records.publisher.publish(subject, payload, message_id=again)
+    what = f"order {first.order_key}, version {first.version}" if len(orders) == 1 else f"{len(orders)} orders"
+    return f"{what} of {first.platform}/{first.source} sent as message {receipt.seq}"
+
+
+async def _resubmit(records: Records, letter_seq: int, subject: str, payload: bytes) -> str:
+    again = message_id("replay", str(letter_seq), subject)
+    full = records.namespace.subject(*subject.split("."))
+    await records.publisher.publish(full, payload, message_id=again)
+    return f"handed in again on {full}"
+
+
+async def _send_stored(records: Records, letter_seq: int, seq: int) -> str:
+    entry = await entry_at(records.connection, records.namespace.stream("ORDERS"), seq)
+    if entry is None:
+        raise PenstockError(f"message {seq} of the stream of orders is no longer kept; backfill its window instead")
+    try:
+        return await _send(records, letter_seq, decode_orders(entry.payload), entry.payload)
+    except MalformedMessage as error:
+        raise PenstockError(f"message {seq} of the stream of orders is no order: {error}") from error

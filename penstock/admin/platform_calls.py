@@ -1,0 +1,115 @@
+"""Asks one source's platform on a person's behalf: as a fetcher does, but with a person's patience.
+
+Requests, pauses and credentials are the fetcher's own (actors/fetch/fetcher/session.py). Where a fetcher would give its
+slice back, we wait if it is not for long, and else say why there is no answer.
+"""
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from actors.fetch.budget import Budgets
+from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
+from actors.fetch.fetcher.logins import Logins
+from actors.fetch.fetcher.session import Patience, Session, Stopped
+from actors.fetch.rules.ledger import OpenSlice
+from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
+from actors.runtime.supervisor import one_error
+from actors.runtime.transport import BadUrl, PlatformDown, open_transport
+from penstock.admin.records import Records
+from penstock.errors import PenstockError
+from penstock.times import span_text
+from platforms.adapter import Adapter, Row
+from platforms.errors import PlatformError
+from platforms.reading import Ask, Reading
+
+__all__ = ["Asker", "open_asker", "wait_of"]
+
+TRIES = 4
+FIRST_WAIT_MS = 500
+LONGEST_WAIT_MS = 60_000
+"""A person waits for the answer: what takes longer is told instead."""
+
+
+def wait_of(outcome: Outcome, tried: int) -> int | None:
+    """Return how long to wait before asking again, after `tried` tries before this one; None if it makes no sense."""
+    match outcome:
+        case Throttled(wait_ms=wait_ms) | NotNow(wait_ms=wait_ms) if wait_ms <= LONGEST_WAIT_MS:
+            return wait_ms
+        case Failed(least_wait_ms=least_ms) if tried + 1 < TRIES and least_ms <= LONGEST_WAIT_MS:
+            return max(least_ms, FIRST_WAIT_MS << tried)
+        case _:
+            return None
+
+
+class Asker:
+    """The requests to one source; made by `open_asker`."""
+
+    def __init__(self, source: SourceKey, adapter: Adapter, session: Session) -> None:
+        self.adapter = adapter
+        self._source = source
+        self._session = session
+
+    async def ask(self, reading: Reading, ask: Ask) -> list[Row]:
+        """Return the rows of the next answer; none where the window is cut instead. Raises PenstockError."""
+        tried = 0
+        while True:
+            try:
+                return await self._session.ask(reading, ask)
+            except Stopped as stopped:
+                outcome = stopped.outcome
+            except (PlatformError, PlatformDown, UnusableSource, BadUrl) as error:
+                raise PenstockError(f"{self._source}: {error}") from error
+            if isinstance(outcome, TooWide):
+                reading.split()
+                return []
+            wait_ms = wait_of(outcome, tried)
+            if wait_ms is None:
+                raise PenstockError(f"{self._source}: {_said(outcome)}")
+            await anyio.sleep(wait_ms / 1000)
+            tried += 1
+
+
+def _said(outcome: Outcome) -> str:
+    reason = getattr(outcome, "reason", "no answer")
+    wait_ms = getattr(outcome, "wait_ms", 0)
+    return f"{reason}; not before {span_text(wait_ms)} from now" if wait_ms else str(reason)
+
+
+@asynccontextmanager
+async def open_asker(records: Records, source: SourceKey) -> AsyncIterator[Asker]:
+    """Open what is needed to ask a source's platform; its rate is shared with the live nodes. Raises PenstockError."""
+    settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
+    sources = await _known_sources(records)
+    work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)
+    patience = Patience(settings, anyio.CancelScope())
+    patience.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
+    async with open_transport() as transport:
+        logins = Logins(sources, transport, records.clock)
+        try:
+            adapter, account = sources.adapter(source), logins.account(source)
+        except (UnknownSource, UnusableSource) as error:
+            raise PenstockError(str(error)) from error
+        session = Session(
+            work,
+            adapter,
+            account,
+            transport=transport,
+            budgets=Budgets(lambda: nodes + 1),
+            logins=logins,
+            patience=patience,
+            clock=records.clock,
+        )
+        yield Asker(source, adapter, session)
+
+
+async def _known_sources(records: Records) -> Sources:
+    """Read the source records as a node does, once."""
+    sources = Sources(records.settings)
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(sources.run)
+            tasks.cancel_scope.cancel()
+    return sources

@@ -1,0 +1,178 @@
+"""The records of one installation, as commands read and change them: sources, ledgers, settings, who lives.
+
+Commands come and go, so nothing is watched: each reads what it needs, changes a ledger by a pure move under
+compare-and-set, and tells what it did as an event. A record that somebody broke by hand is told apart, and stops only
+those commands that need it.
+"""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import TypeVar
+
+import msgspec
+
+from actors.fetch.ledgers import BrokenLedger, Contended, MissingLedger, open_ledgers, read_ledger
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.steering import NotPossible
+from actors.fetch.settings_desk import Desk, read_stored
+from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.events import outgoing_event
+from actors.runtime.membership import living
+from actors.runtime.supervisor import one_error
+from penstock.errors import PenstockError, UsageError
+from penstock.node.session import Session
+from platforms.adapter import Adapter
+from platforms.errors import BadDeclaration
+from platforms.registry import make_adapter
+from streams.bucket import Bucket
+from streams.clock import SYSTEM, Clock
+from streams.entries import Entry
+from streams.errors import MalformedSubject
+from streams.messages import FetchEvent
+from streams.publisher import Publisher
+from streams.subjects import check_token
+
+__all__ = ["Broken", "NoSuchSource", "Records"]
+
+R = TypeVar("R")
+
+
+class NoSuchSource(UsageError):
+    """Neither a record nor a ledger bears this name."""
+
+    def __init__(self, source: SourceKey, known: list[str]) -> None:
+        near = get_close_matches(str(source), known, 1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "`penstock sources list` shows all"
+        super().__init__(f"no source {source}; {hint if known else 'there is none yet: penstock sources add'}")
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A stored record that does not decode, and why."""
+
+    key: str
+    why: str
+
+
+class Records:
+    """Reads and changes what a session leads to."""
+
+    def __init__(self, session: Session, clock: Clock = SYSTEM) -> None:
+        self.session = session
+        self.connection = session.connection
+        self.publisher: Publisher = session.publisher
+        self.namespace = session.namespace
+        self.desk: Desk = session.settings_desk()
+        self.settings: Bucket[bytes] = self.desk.bucket
+        self._ledger_bucket = session.bucket("LEDGERS")
+        self.clock = clock
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    # ---- reading
+
+    async def sources(self, pattern: str = ">") -> dict[SourceKey, SourceRecord | Broken]:
+        """Return the source records whose `platform.source` matches, by name."""
+        entries = await self.settings.entries(f"source.{pattern}")
+        return {source_of(entry.key.removeprefix("source.")): _decoded(entry, SourceRecord) for entry in entries}
+
+    async def source(self, source: SourceKey) -> SourceRecord | None:
+        """Return one source's record; None if there is none. Raises PenstockError for a broken one."""
+        entry = await self.settings.get(f"source.{source.key}")
+        record = None if entry is None else _decoded(entry, SourceRecord)
+        if isinstance(record, Broken):
+            raise PenstockError(
+                f"{source}: its record does not decode: {record.why}; remove the source and add it again"
+            )
+        return record
+
+    async def all_ledgers(self, pattern: str = ">") -> dict[SourceKey, Ledger | Broken]:
+        """Return the ledgers whose `platform.source` matches, by name."""
+        found: dict[SourceKey, Ledger | Broken] = {}
+        for entry in await self._ledger_bucket.entries(pattern):
+            source = source_of(entry.key)
+            try:
+                found[source] = read_ledger(source, entry.value)
+            except BrokenLedger as error:
+                found[source] = Broken(entry.key, str(error))
+        return found
+
+    async def ledger(self, source: SourceKey) -> Ledger | None:
+        """Return one source's ledger; None if there is none. Raises PenstockError for a broken one."""
+        entry = await self._ledger_bucket.get(source.key)
+        try:
+            return None if entry is None else read_ledger(source, entry.value)
+        except BrokenLedger as error:
+            raise PenstockError(str(error)) from error
+
+    async def need(self, source: SourceKey) -> tuple[SourceRecord | None, Ledger | None]:
+        """Return a source's record and ledger, one of which exists. Raises NoSuchSource naming the nearest."""
+        record, ledger = await self.source(source), await self.ledger(source)
+        if record is None and ledger is None:
+            raise NoSuchSource(source, [str(known) for known in {**await self.sources(), **await self.all_ledgers()}])
+        return record, ledger
+
+    async def levels(self) -> Levels:
+        """Return the stored settings, as far as they are in force."""
+        return (await read_stored(self.desk)).levels
+
+    async def settings_of(self, source: SourceKey) -> FetchSettings:
+        """Return what is in force for a source."""
+        return (await self.levels()).settings(LevelName(source.platform, source.source))
+
+    async def adapter(self, name: str) -> Adapter:
+        """Return an adapter by name: a stored one, else a built-in one. Raises UsageError with the nearest name."""
+        try:
+            entry = await self.settings.get(f"adapter.{check_token('adapter', name)}")
+            return make_adapter(name if entry is None else msgspec.json.decode(entry.value, type=dict[str, object]))
+        except (BadDeclaration, MalformedSubject, msgspec.DecodeError) as error:
+            raise UsageError(f"adapter {name[:64]!r}: {error}") from error
+
+    async def node_names(self, role: str) -> list[str]:
+        """Return the names of the live nodes with a role, as their own records tell; no roles are all roles."""
+        nodes = await living(self.session.bucket("NODES"))
+        return [node.node for node in nodes if node.has_role(role)]
+
+    # ---- changing
+
+    async def move(self, source: SourceKey, move: Callable[[Ledger], tuple[Ledger, R]]) -> R:
+        """Change a source's ledger. Raises UsageError for a move that is not possible, PenstockError when there is no
+        ledger, it is broken, or others changed it again and again."""
+        try:
+            with one_error():
+                async with open_ledgers(self._ledger_bucket) as ledgers:
+                    return await ledgers.move(source, move)
+        except NotPossible as error:
+            raise UsageError(f"{source}: {error}") from error
+        except (MissingLedger, Contended, BrokenLedger) as error:
+            raise PenstockError(str(error)) from error
+
+    async def create_ledger(self, source: SourceKey, ledger: Ledger) -> None:
+        """Store the first ledger of a source. Raises RevisionConflict if there is one."""
+        await self._ledger_bucket.create(source.key, msgspec.json.encode(ledger))
+
+    async def drop_ledger(self, source: SourceKey) -> None:
+        """Delete a source's ledger: what it knew of holes and open slices is lost."""
+        await self._ledger_bucket.delete(source.key)
+
+    async def tell(self, *events: FetchEvent) -> None:
+        """Publish events about what was done."""
+        await self.publisher.publish_many([outgoing_event(self.namespace, event) for event in events])
+
+
+def source_of(key: str) -> SourceKey:
+    """Return the source that a key `platform.source` names."""
+    platform, _, source = key.partition(".")
+    return SourceKey(platform, source)
+
+
+T = TypeVar("T")
+
+
+def _decoded(entry: Entry[bytes], type_: type[T]) -> T | Broken:
+    try:
+        return msgspec.json.decode(entry.value, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Broken(entry.key, str(error))

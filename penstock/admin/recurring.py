@@ -1,0 +1,187 @@
+"""Recurring jobs, as people change them: records in a bucket. The leading node (actors/jobs/recurring.py) does the
+rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.jobs.recurring import BUCKET, decode_recurring, names_of
+from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.recurrence import Recurring, begun, check_recurring, next_dues, paused, removed, resumed
+from actors.runtime.rules.setting_values import nearest
+from penstock.errors import PenstockError, UsageError
+from streams.bucket import Bucket, Entry
+from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
+from streams.subjects import check_token
+
+__all__ = [
+    "BUCKET",
+    "Record",
+    "add",
+    "check",
+    "find",
+    "pause",
+    "read_name",
+    "read_topic",
+    "records",
+    "remove",
+    "resume",
+    "upcoming",
+]
+
+TRIES = 8
+_LEADERS = ("last_ms", "added_ms", "adding", "stale", "left_out", "is_paused", "is_removed")
+"""What the leading node writes, or a person otherwise than by a definition."""
+
+
+class Record(NamedTuple):
+    """A recurring job as it is stored. `recurring` is None where it cannot be followed, and `fault` says why."""
+
+    topic: str
+    name: str
+    recurring: Recurring | None
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.name}"
+
+
+def read_topic(text: str) -> str:
+    """Return the topic that an option names, empty for none. Raises UsageError."""
+    try:
+        return check_token("topic", text) if text else ""
+    except MalformedSubject as error:
+        raise UsageError(str(error)) from error
+
+
+def read_name(text: str) -> tuple[str, str]:
+    """Return topic and name of TOPIC/NAME. Raises UsageError."""
+    topic, slash, name = text.partition("/")
+    try:
+        if slash:
+            return check_token("topic", topic), check_token("name", name)
+    except MalformedSubject as error:
+        raise UsageError(f"{error}; a recurring job is named TOPIC/NAME, as in mail/nightly") from error
+    raise UsageError(f"recurring job {text[:80]!r}: write TOPIC/NAME, as in mail/nightly")
+
+
+async def records(bucket: Bucket[bytes], topic: str = "") -> list[Record]:
+    """Return all recurring jobs, or those of a topic, by topic and name."""
+    found = [_record(entry) for entry in await bucket.entries(f"{topic}.*" if topic else ">")]
+    return [each for each in found if each.recurring is None or not each.recurring.is_removed]
+
+
+async def find(bucket: Bucket[bytes], topic: str, name: str) -> Record:
+    """Return one. Raises UsageError if there is none, naming the nearest."""
+    return (await _find(bucket, topic, name))[0]
+
+
+async def add(
+    bucket: Bucket[bytes], topic: str, name: str, wanted: Recurring, *, now_ms: int, is_replaced: bool = False
+) -> tuple[Recurring, bool]:
+    """Store a recurring job; return it as stored, and whether anything was changed. The same again changes nothing.
+
+    Raises UsageError if it cannot be followed, or if another of that name is there and is not to be replaced."""
+    check(wanted)
+    for _ in range(TRIES):
+        entry = await bucket.get(f"{topic}.{name}")
+        before = None if entry is None else _record(entry).recurring
+        if before is not None and not before.is_removed:
+            if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
+                return before, False
+            if not is_replaced:
+                raise UsageError(f"{topic}/{name} is there already, and otherwise; add --replace, or use another name")
+        stored = begun(wanted, before, now_ms=now_ms)
+        try:
+            await bucket.compare_and_set(
+                f"{topic}.{name}", msgspec.json.encode(stored), 0 if entry is None else entry.revision
+            )
+        except RevisionConflict:
+            continue
+        return stored, True
+    raise _contended(topic, name)
+
+
+async def pause(bucket: Bucket[bytes], topic: str, name: str) -> bool:
+    """Have nothing more added; return whether that is new. What was added and is not due yet is taken back."""
+    return await _move(bucket, topic, name, lambda record: record if record.is_paused else paused(record))
+
+
+async def resume(bucket: Bucket[bytes], topic: str, name: str, *, now_ms: int) -> bool:
+    """Go on from now; return whether it was paused."""
+    return await _move(
+        bucket, topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
+    )
+
+
+async def remove(bucket: Bucket[bytes], topic: str, name: str) -> None:
+    """Have it taken away. A record that cannot be followed is deleted at once: nobody follows it."""
+    record, revision = await _find(bucket, topic, name)
+    if record.recurring is None:
+        await bucket.delete(f"{topic}.{name}", revision=revision)
+    else:
+        await _move(bucket, topic, name, removed)
+
+
+def upcoming(record: Recurring, *, now_ms: int, most: int) -> list[int]:
+    """Return the moments at which it is due next; none while it is paused."""
+    return [] if record.is_paused else next_dues(record, now_ms, most)
+
+
+async def _find(bucket: Bucket[bytes], topic: str, name: str) -> tuple[Record, int]:
+    """Return a record with its revision. Raises UsageError."""
+    entry = await bucket.get(f"{topic}.{name}")
+    record = None if entry is None else _record(entry)
+    if entry is None or record is None or (record.recurring is not None and record.recurring.is_removed):
+        known = [str(each) for each in await records(bucket)]
+        hint = nearest(f"{topic}/{name}", known) if known else "there is none at all"
+        raise UsageError(f"no recurring job {topic}/{name}; {hint}")
+    return record, entry.revision
+
+
+async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Recurring], Recurring]) -> bool:
+    """Change one; return whether anything was changed. Raises UsageError, PenstockError."""
+    for _ in range(TRIES):
+        record, revision = await _find(bucket, topic, name)
+        if record.recurring is None:
+            raise PenstockError(f"{record} cannot be followed: {record.fault}; put a correct one with --replace")
+        after = move(record.recurring)
+        if after is record.recurring:
+            return False
+        try:
+            await bucket.compare_and_set(f"{topic}.{name}", msgspec.json.encode(after), revision)
+        except RevisionConflict:
+            continue
+        return True
+    raise _contended(topic, name)
+
+
+def check(record: Recurring) -> None:
+    """Raise UsageError unless it can be followed."""
+    try:
+        check_recurring(record)
+    except BadRecurrence as error:
+        raise UsageError(str(error)) from error
+
+
+def _definition(record: Recurring, start_ms: int) -> Recurring:
+    """Return what a person asked for; without a start asked for, the moment of the adding is none."""
+    fresh = {name: getattr(Recurring(), name) for name in _LEADERS}
+    return replace(record, start_ms=record.start_ms if start_ms else 0, **fresh)
+
+
+def _record(entry: Entry[bytes]) -> Record:
+    topic, _, name = entry.key.partition(".")
+    try:
+        names_of(entry.key)
+        return Record(topic, name, check_recurring(decode_recurring(entry.raw)))
+    except (MalformedMessage, BadRecurrence) as error:
+        return Record(topic, name, None, str(error))
+
+
+def _contended(topic: str, name: str) -> PenstockError:
+    return PenstockError(f"{topic}/{name}: others changed it again and again; nothing was changed, try again")

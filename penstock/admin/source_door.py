@@ -1,0 +1,157 @@
+"""Checks what a person says about a source before anything is stored. Pure: no server, no network.
+
+A source that is stored wrongly is found out by every node, at night; so names, addresses, secrets and the adapter's own
+needs are refused here, with what to write instead. No message repeats a value that could be a secret.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from actors.fetch.sources import SourceKey
+from actors.runtime.secrets import BadReference, is_reference, looks_secret, resolve_values
+from actors.runtime.transport import check_url
+from penstock.errors import UsageError
+from platforms.adapter import Account, Adapter, Window
+from platforms.declared import declare
+from platforms.errors import BadDeclaration, PlatformError, nearest
+from platforms.registry import adapter_names
+from platforms.urls import check_base_url
+from streams.errors import MalformedSubject
+from streams.subjects import check_token
+
+__all__ = ["AdapterTable", "check_account", "read_adapter_table", "read_pairs", "read_platform", "read_source"]
+
+LONGEST_VALUE = 2_000
+MOST_VALUES = 64
+LONGEST_FILE = 256 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/(?!/)[^\x00-\x1f]{1,1000}", re.ASCII)
+
+
+class AdapterTable(NamedTuple):
+    """An adapter file that was checked: its name, and what is stored of it."""
+
+    name: str
+    table: Mapping[str, object]
+
+    @property
+    def stored(self) -> bytes:
+        """The form under `adapter.<name>`; equal tables give equal bytes."""
+        return msgspec.json.encode(self.table, order="deterministic")
+
+
+def read_source(text: str) -> SourceKey:
+    """Return the source that PLATFORM/SOURCE names. Raises UsageError."""
+    platform, slash, source = text.partition("/")
+    try:
+        if not slash:
+            raise UsageError(f"source {text[:80]!r}: write PLATFORM/SOURCE, as in mall/s1")
+        key = SourceKey(check_token("platform", platform), check_token("source", source))
+    except MalformedSubject as error:
+        raise UsageError(f"{error}; a source is named PLATFORM/SOURCE, as in mall/s1") from error
+    if platform == "default":
+        raise UsageError("platform 'default': that is the level of settings for all sources; choose another name")
+    return key
+
+
+def read_platform(text: str) -> str:
+    """Return the platform that `text` names. Raises UsageError."""
+    try:
+        return check_token("platform", text)
+    except MalformedSubject as error:
+        raise UsageError(str(error)) from error
+
+
+def read_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return `name=value` texts as a table. Raises UsageError; a value is never repeated, it may be a secret."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise UsageError(f"{option}: write NAME=VALUE, the name of A-Z a-z 0-9 _ - (its value is not shown here)")
+        if name in pairs:
+            raise UsageError(f"{option} {name}: given twice; leave one of them out")
+        pairs[name] = value
+    return pairs
+
+
+def read_adapter_table(text: str, *, where: str) -> AdapterTable:
+    """Return the adapter that a TOML file declares. Raises UsageError naming the path of what is wrong in it."""
+    if len(text) > LONGEST_FILE:
+        raise UsageError(f"{where}: {len(text)} characters; an adapter file has at most {LONGEST_FILE}")
+    try:
+        table = tomllib.loads(text)
+        name = declare(table).declaration.name
+        made = AdapterTable(check_token("name", name), table)
+        _ = made.stored
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{where}: is no TOML: {error}") from error
+    except (BadDeclaration, MalformedSubject, TypeError) as error:
+        raise UsageError(f"{where}: {error}") from error
+    if name in adapter_names():
+        raise UsageError(f"{where}: name: {name!r} is a built-in adapter; give this one a name of its own")
+    return made
+
+
+def check_account(source: SourceKey, adapter: Adapter, account: Mapping[str, str], *, now_ms: int) -> None:
+    """Raise UsageError unless `account` has what the adapter asks for, each value in a form that may be stored.
+
+    References are checked for their form only: they have to lead somewhere on the nodes, not here."""
+    if len(account) > MOST_VALUES:
+        raise UsageError(f"{source}: {len(account)} account values; at most {MOST_VALUES}")
+    for name, value in account.items():
+        _check_value(name, value)
+    missing = [name for name in adapter.declaration.account if name not in account]
+    if missing:
+        given = nearest(missing[0], account) if account else ""
+        raise UsageError(
+            f"{source}: the adapter {adapter.declaration.name} needs the account value {missing[0]!r}{given}; "
+            f"add --account {missing[0]}=…"
+        )
+    if not any(is_reference(value) for value in account.values()):
+        _try_request(source, adapter, account, now_ms)
+
+
+def _check_value(name: str, value: str) -> None:
+    if not value:
+        raise UsageError(f"--account {name}: is empty; write a value, or leave it out")
+    if len(value) > LONGEST_VALUE or not value.isprintable():
+        raise UsageError(f"--account {name}: use up to {LONGEST_VALUE} printable characters")
+    if is_reference(value):
+        if not _REFERENCE.fullmatch(value):
+            raise UsageError(f"--account {name}: a reference is env:NAME or file:/absolute/path")
+    elif looks_secret(name, value):
+        raise UsageError(
+            f"--account {name}: looks like a secret, and would be stored for all to read; put it where the nodes find "
+            f"it and write {name}=env:NAME or {name}=file:/path"
+        )
+    elif name == "base_url" or "://" in value:
+        _check_address(name, value)
+
+
+def _check_address(name: str, value: str) -> None:
+    try:
+        if name == "base_url":
+            check_base_url(f"--account {name}", value)
+        else:
+            check_url(value)
+    except BadDeclaration as error:
+        raise UsageError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(f"--account {name}: {error}") from error
+
+
+def _try_request(source: SourceKey, adapter: Adapter, account: Mapping[str, str], now_ms: int) -> None:
+    """Have the adapter form a request: it says best what it cannot use."""
+    try:
+        values = resolve_values(account)
+        adapter.request(Window(now_ms - 60_000, now_ms), None, Account(source.source, values), now_ms)
+    except (PlatformError, BadReference) as error:
+        raise UsageError(
+            f"{source}: the adapter {adapter.declaration.name} cannot use this account: {error}"
+        ) from error

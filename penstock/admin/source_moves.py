@@ -1,0 +1,107 @@
+"""What is done to a source as a whole: paused, resumed, rewound, backfilled, removed.
+
+Each is one move of its ledger under compare-and-set, so it may be repeated, and none of them can skip time.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from actors.fetch.rules import steering
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.slices import parse_slice_id
+from actors.fetch.settings_levels import LevelName
+from actors.fetch.sources import SourceKey
+from penstock.admin.records import Records
+from penstock.errors import UsageError
+from penstock.times import time_text
+from streams.errors import RevisionConflict
+from streams.log import last_entries, purge_subject
+from streams.messages import SliceCompleted, SourceResumed, decode_event
+from streams.subjects import check_token
+
+__all__ = ["backfill", "cancel_backfill", "make_ledger", "pause", "remove", "resume", "rewind"]
+
+
+async def pause(records: Records, source: SourceKey, *, reason: str = "") -> tuple[Ledger, bool]:
+    """Stop cutting and offering; what is being read may finish. Returns the ledger, and whether that changed it."""
+    await records.need(source)
+    return await records.move(source, _changing(lambda ledger: steering.pause(ledger, reason)))
+
+
+async def resume(records: Records, source: SourceKey, *, by: str) -> tuple[Ledger, bool]:
+    """Run on after a pause or a parking. Returns the ledger, and whether that changed it."""
+    await records.need(source)
+    ledger, is_changed = await records.move(source, _changing(lambda ledger: steering.resume(ledger, records.now_ms())))
+    if is_changed:
+        event = SourceResumed(platform=source.platform, source=source.source, at_ms=records.now_ms(), by=by)
+        await records.tell(event)
+    return ledger, is_changed
+
+
+async def rewind(records: Records, source: SourceKey, to_ms: int) -> Ledger:
+    """Read everything from `to_ms` on again, in a new epoch. Without a ledger one is made that begins there."""
+    _, ledger = await records.need(source)
+    if to_ms > records.now_ms():
+        raise UsageError(f"{source}: {time_text(to_ms)} lies in the future; write a moment that has passed")
+    if ledger is None:
+        return await make_ledger(records, source, to_ms)
+    if to_ms > ledger.watermark_ms:
+        raise UsageError(
+            f"{source}: cannot rewind to {time_text(to_ms)}, which lies beyond the watermark "
+            f"{time_text(ledger.watermark_ms)}: what is open or given up there would never be read"
+        )
+    after, _ = await records.move(source, _changing(lambda ledger: steering.rewind(ledger, to_ms)))
+    return after
+
+
+async def backfill(records: Records, source: SourceKey, start_ms: int, end_ms: int, *, name: str = "") -> str:
+    """Read a past window once more, beside the live tail and behind it; return the backfill's name."""
+    await records.need(source)
+    if end_ms > records.now_ms():
+        raise UsageError(f"{source}: the window ends in the future ({time_text(end_ms)}); end it at `now` or earlier")
+    called = check_token("backfill", name) if name else f"b-{start_ms}-{end_ms}"
+    await records.move(source, _changing(lambda ledger: steering.add_backfill(ledger, called, start_ms, end_ms)))
+    return called
+
+
+async def cancel_backfill(records: Records, source: SourceKey, name: str) -> bool:
+    """Drop a backfill with what it has open; False if there is none of that name. Its holes stay listed."""
+    await records.need(source)
+    _, is_changed = await records.move(source, _changing(lambda ledger: steering.remove_backfill(ledger, name)))
+    return is_changed
+
+
+async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> None:
+    """Remove a source: its record first, so that nothing new is cut, then its offers, settings and ledger."""
+    await records.settings.delete(f"source.{source.key}")
+    offers = records.namespace.pattern("slices", source.platform, "*", source.source, ">")
+    await purge_subject(records.connection, records.namespace.stream("SLICES"), offers)
+    if not keeps_ledger:
+        await records.settings.delete(LevelName(source.platform, source.source).key)
+        await records.drop_ledger(source)
+
+
+async def make_ledger(records: Records, source: SourceKey, start_ms: int) -> Ledger:
+    """Make the first ledger, or one in place of a deleted one: then in an epoch after those that were seen, so that no
+    late word of an old holder means a slice of the new one."""
+    subject = records.namespace.event("fetch", "slice_completed", source.platform, source.source)
+    last = (await last_entries(records.connection, records.namespace.stream("EVENTS"), [subject])).get(subject)
+    event = decode_event(last.payload) if last is not None else None
+    epoch = parse_slice_id(event.slice_id).epoch + 1 if isinstance(event, SliceCompleted) else 1
+    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
+    try:
+        await records.create_ledger(source, ledger)
+    except RevisionConflict:
+        return await records.ledger(source) or ledger  # somebody else made it; theirs stands
+    return ledger
+
+
+def _changing(move: Callable[[Ledger], Ledger]) -> Callable[[Ledger], tuple[Ledger, tuple[Ledger, bool]]]:
+    """Return a move that also tells whether it changed anything."""
+
+    def changed(ledger: Ledger) -> tuple[Ledger, tuple[Ledger, bool]]:
+        after = move(ledger)
+        return after, (after, after is not ledger)
+
+    return changed

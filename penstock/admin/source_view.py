@@ -1,0 +1,99 @@
+"""What is shown of a source: pure, from its records to plain values."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.outages import is_down
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.rules.placement import owner
+from actors.runtime.secrets import HIDDEN, looks_secret
+from penstock.admin.records import Broken
+from penstock.times import time_text
+
+__all__ = ["Overview", "account_shown", "ledger_document", "overview"]
+
+
+class Overview(Struct, frozen=True):
+    """A line of `sources list`. `state`: running, down, throttled, paused, parked; or what is wrong: `no ledger`,
+    `removed` (its ledger is kept), `broken`. `node` tends it: it cuts its slices; any node may fetch them."""
+
+    source: str
+    adapter: str = ""
+    state: str = ""
+    reason: str = ""
+    watermark_ms: int | None = None
+    frontier_ms: int | None = None
+    lag_ms: int | None = None
+    down_since_ms: int | None = None
+    open: int = 0
+    taken: int = 0
+    holes: int = 0
+    accepted: int = 0
+    backfills: tuple[str, ...] = ()
+    node: str = ""
+
+
+def overview(
+    source: SourceKey,
+    record: SourceRecord | Broken | None,
+    ledger: Ledger | Broken | None,
+    *,
+    settle_ms: int,
+    nodes: Sequence[str],
+    now_ms: int,
+) -> Overview:
+    """Return a source at one look. `settle_ms` is what its windows wait for, which is no lag."""
+    adapter = record.adapter if isinstance(record, SourceRecord) else ""
+    node = owner(str(source), nodes) or "" if isinstance(record, SourceRecord) else ""
+    state, reason = _state(record, ledger, now_ms)
+    shown = Overview(source=str(source), adapter=adapter, state=state, reason=reason, node=node)
+    if not isinstance(ledger, Ledger):
+        return shown
+    return msgspec.structs.replace(
+        shown,
+        watermark_ms=ledger.watermark_ms,
+        frontier_ms=ledger.frontier_ms,
+        lag_ms=max(0, now_ms - settle_ms - ledger.watermark_ms),
+        down_since_ms=ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else None,
+        open=len(ledger.open),
+        taken=sum(held.is_taken for held in ledger.open),
+        holes=sum(not hole.accepted_by for hole in ledger.holes),
+        accepted=sum(bool(hole.accepted_by) for hole in ledger.holes),
+        backfills=tuple(each.name for each in ledger.passes if each.kind == "b"),
+    )
+
+
+def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None, now_ms: int) -> tuple[str, str]:
+    for broken in (record, ledger):
+        if isinstance(broken, Broken):
+            return "broken", f"{broken.key}: {broken.why}"
+    if record is None:
+        return "removed", "its ledger is kept"
+    if not isinstance(ledger, Ledger):
+        return "no ledger", "say where to begin: penstock sources rewind SOURCE TIME"
+    if ledger.state == "running" and ledger.outage is not None and is_down(ledger):
+        return "down", f"since {time_text(ledger.outage.since_ms)}: {ledger.outage.reason}"
+    if ledger.state == "running" and ledger.hold_until_ms > now_ms:
+        return "throttled", f"until {time_text(ledger.hold_until_ms)}"
+    return ledger.state, ledger.reason
+
+
+def account_shown(account: Mapping[str, str]) -> dict[str, str]:
+    """Return account values for eyes; what looks like a secret that somebody wrote down by hand is hidden."""
+    return {name: HIDDEN if looks_secret(name, value) else value for name, value in account.items()}
+
+
+def ledger_document(ledger: Ledger) -> dict[str, object]:
+    """Return a ledger in plain values with nothing left out, and its two marks readable beside their numbers."""
+    return {
+        **msgspec.structs.asdict(ledger),
+        "frontier": time_text(ledger.frontier_ms),
+        "watermark": time_text(ledger.watermark_ms),
+        "open": [{"slice_id": held.slice_id, **msgspec.structs.asdict(held)} for held in ledger.open],
+        "holes": [{"slice_id": hole.slice_id, **msgspec.structs.asdict(hole)} for hole in ledger.holes],
+        "outage": None if ledger.outage is None else msgspec.structs.asdict(ledger.outage),
+        "passes": [msgspec.structs.asdict(each) for each in ledger.passes],
+    }

@@ -1,0 +1,258 @@
+"""Adding and changing sources: all is checked before anything is stored.
+
+A source is four records, written in this order: its declared adapter if it has one, its settings, its ledger, and last
+the record that makes nodes look at it. A crash in between leaves something that nobody reads, and the same command
+again goes on from there.
+
+A ledger is never made where it would skip time: a source that had one goes on with it, and a source whose ledger was
+deleted needs a person to say where to begin (`sources rewind`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.settings_desk import change_level
+from actors.fetch.settings_levels import LevelName
+from actors.fetch.slice_allocator import lane_name
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.rules.setting_values import start_ms_of
+from penstock.admin.records import Broken, Records
+from penstock.admin.source_door import AdapterTable, check_account
+from penstock.admin.source_moves import make_ledger
+from penstock.errors import PenstockError, UsageError
+from penstock.times import span_text, time_text
+from platforms.adapter import Adapter
+from platforms.declared import declare
+from streams.errors import RevisionConflict
+from streams.specs import fetch_consumer
+from streams.topology import ensure_consumer
+
+__all__ = ["Added", "Edit", "Wanted", "add", "change", "ensure_lanes"]
+
+
+class Wanted(Struct, frozen=True):
+    """A source as a person asks for it. `start` is `-90d`, a moment with an offset to the second, or empty."""
+
+    source: SourceKey
+    adapter: str | AdapterTable
+    account: Mapping[str, str]
+    settings: Mapping[str, object] = {}
+    start: str = ""
+
+    @property
+    def adapter_name(self) -> str:
+        return self.adapter.name if isinstance(self.adapter, AdapterTable) else self.adapter
+
+
+class Added(Struct, frozen=True):
+    """What became of adding. `is_new`: there was no such record. `is_continued`: its ledger was there before."""
+
+    source: SourceKey
+    ledger: Ledger
+    is_new: bool
+    is_continued: bool
+    notes: tuple[str, ...]
+
+
+async def add(records: Records, wanted: Wanted) -> Added:
+    """Add a source; the same again changes nothing. Raises UsageError and BadSetting for what is refused at the door,
+    before anything is stored, and for a source that is there in another form."""
+    source, now_ms = wanted.source, records.now_ms()
+    adapter = await _adapter(records, wanted.adapter)
+    check_account(source, adapter, wanted.account, now_ms=now_ms)
+    known, ledger = await records.source(source), await records.ledger(source)
+    values = {**wanted.settings, **({"start": wanted.start} if wanted.start and ledger is None else {})}
+    others = await _other_settings(records, source, values)
+    _check_start(wanted, ledger, now_ms)
+    if known is not None:
+        _check_same(wanted, known, others)
+        if ledger is None:
+            raise PenstockError(
+                f"{source} is there, but its ledger is not; say where to begin: sources rewind {source}"
+            )
+        return Added(source, ledger, False, True, tuple(_state_note(ledger)))
+    if isinstance(wanted.adapter, AdapterTable):
+        await _store_adapter(records, wanted.adapter, may_replace=False)
+    revision = await _store_settings(records, source, values)
+    settings = await records.settings_of(source)
+    await ensure_lanes(records, source, settings.pin)
+    made = ledger or await make_ledger(records, source, settings.first_ms(now_ms))
+    record = SourceRecord(adapter=wanted.adapter_name, account=wanted.account, settings_revision=revision)
+    try:
+        await records.settings.create(f"source.{source.key}", msgspec.json.encode(record))
+    except RevisionConflict:
+        return await add(records, wanted)  # somebody was faster: theirs is the same, or we say how it differs
+    notes = _notes(adapter, ledger, made, now_ms)
+    return Added(source, made, True, ledger is not None, tuple(notes))
+
+
+class Edit(Struct, frozen=True):
+    """Changes of a source: None leaves the adapter; account values given and dropped; settings given and unset."""
+
+    adapter: str | AdapterTable | None = None
+    account: Mapping[str, str] = {}
+    dropped: Sequence[str] = ()
+    settings: Mapping[str, object] = {}
+    unset: Sequence[str] = ()
+
+
+async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
+    """Change how a source is reached or fetched; return what was changed, in words.
+
+    An adapter file replaces the stored one of its name for every source that uses it; all of them have to fit it.
+    Raises UsageError and BadSetting before anything is stored, PenstockError when somebody else was faster."""
+    known, _ = await records.need(source)
+    if known is None:
+        raise UsageError(f"{source} has a ledger and no record: it was removed with --keep; add it again first")
+    adapter = await _adapter(records, edit.adapter or known.adapter)
+    account = {key: value for key, value in known.account.items() if key not in edit.dropped} | dict(edit.account)
+    check_account(source, adapter, account, now_ms=records.now_ms())
+    await _change_settings(records, source, edit, is_trial=True)
+    changed: list[str] = []
+    name = known.adapter if edit.adapter is None else edit.adapter
+    if isinstance(name, AdapterTable):
+        await _check_users(records, name, adapter, besides=source)
+        changed += await _store_adapter(records, name, may_replace=True)
+        name = name.name
+    changed += await _change_settings(records, source, edit, is_trial=False)
+    await ensure_lanes(records, source, (await records.settings_of(source)).pin)
+    if (name, account) != (known.adapter, dict(known.account)):
+        changed += await _store_record(records, source, known, name, account)
+    return changed
+
+
+async def ensure_lanes(records: Records, source: SourceKey, pin: str) -> None:
+    """Make the consumers that the source's slices are pulled from, if they are not there."""
+    for lane in ("tail", "back"):
+        spec = fetch_consumer(records.namespace, source.platform, lane_name(lane, pin))
+        await ensure_consumer(records.connection, spec)
+
+
+# ---- the parts of adding and changing
+
+
+async def _adapter(records: Records, adapter: str | AdapterTable) -> Adapter:
+    return declare(adapter.table) if isinstance(adapter, AdapterTable) else await records.adapter(adapter)
+
+
+def _check_start(wanted: Wanted, ledger: Ledger | None, now_ms: int) -> None:
+    if wanted.start and ledger is not None and start_ms_of(wanted.start, now_ms) < ledger.start_ms:
+        raise UsageError(
+            f"{wanted.source} has a ledger that begins at {time_text(ledger.start_ms)}, later than --start "
+            f"{wanted.start}; leave --start out to go on with it, then `sources rewind` or `sources backfill`"
+        )
+
+
+def _check_same(wanted: Wanted, known: SourceRecord, other_settings: set[str]) -> None:
+    differs = [f"setting {name}" for name in sorted(other_settings)]
+    if wanted.adapter_name != known.adapter:
+        differs.append(f"adapter (it is {known.adapter})")
+    names = {*wanted.account, *known.account}
+    differs += [f"account {name}" for name in sorted(names) if wanted.account.get(name) != known.account.get(name)]
+    if differs:
+        raise UsageError(
+            f"{wanted.source} is there already, with another {', '.join(differs)}; change it with `sources set`"
+        )
+
+
+async def _store_adapter(records: Records, adapter: AdapterTable, *, may_replace: bool) -> list[str]:
+    key = f"adapter.{adapter.name}"
+    entry = await records.settings.get(key)
+    if entry is not None and entry.value == adapter.stored:
+        return []
+    if entry is not None and not may_replace:
+        raise UsageError(
+            f"an adapter {adapter.name!r} with other contents is stored; rename this one, or replace that one for all "
+            "its sources: sources set SOURCE --adapter FILE"
+        )
+    await records.settings.compare_and_set(key, adapter.stored, 0 if entry is None else entry.revision)
+    return [f"adapter {adapter.name}: {'stored' if entry is None else 'replaced'}"]
+
+
+async def _change_settings(records: Records, source: SourceKey, edit: Edit, *, is_trial: bool) -> list[str]:
+    if not edit.settings and not edit.unset:
+        return []
+    told = await change_level(
+        records.desk,
+        LevelName(source.platform, source.source),
+        values=edit.settings,
+        unset=edit.unset,
+        now_ms=records.now_ms(),
+        is_trial=is_trial,
+    )
+    pairs = [(name, told.before.get(name), told.after.get(name)) for name in sorted({*told.before, *told.after})]
+    return [f"{name}: {_said(old)} -> {_said(new)}" for name, old, new in pairs if old != new]
+
+
+def _said(value: object) -> str:
+    return "(not set)" if value is None else str(value)
+
+
+async def _check_users(records: Records, adapter: AdapterTable, loaded: Adapter, *, besides: SourceKey) -> None:
+    for source, record in (await records.sources()).items():
+        if isinstance(record, Broken) or record.adapter != adapter.name or source == besides:
+            continue
+        check_account(source, loaded, record.account, now_ms=records.now_ms())
+
+
+async def _other_settings(records: Records, source: SourceKey, values: Mapping[str, object]) -> set[str]:
+    """Return the settings that the source does not have in just this way. Raises BadSetting for one that is refused."""
+    if not values:
+        return set()
+    level = LevelName(source.platform, source.source)
+    trial = await change_level(
+        records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True, is_trial=True
+    )
+    return {name for name in values if trial.before.get(name) != values[name]}
+
+
+async def _store_settings(records: Records, source: SourceKey, values: Mapping[str, object]) -> int:
+    """Store the source's own level, also an empty one, and return its revision: nodes wait for it before they cut."""
+    level = LevelName(source.platform, source.source)
+    if values:
+        await change_level(records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True)
+    while True:
+        entry = await records.settings.get(level.key)
+        if entry is not None:
+            return entry.revision
+        try:
+            return await records.settings.create(level.key, b"{}")
+        except RevisionConflict:
+            continue
+
+
+async def _store_record(
+    records: Records, source: SourceKey, known: SourceRecord, adapter: str, account: Mapping[str, str]
+) -> list[str]:
+    key = f"source.{source.key}"
+    entry = await records.settings.get(key)
+    after = msgspec.structs.replace(known, adapter=adapter, account=account)
+    if entry is None or msgspec.json.decode(entry.value, type=SourceRecord) != known:
+        raise PenstockError(f"{source} was changed by somebody else just now; look at it and try again")
+    try:
+        await records.settings.compare_and_set(key, msgspec.json.encode(after), entry.revision)
+    except RevisionConflict:
+        raise PenstockError(f"{source} was changed by somebody else just now; look at it and try again") from None
+    changed = [f"adapter: {known.adapter} -> {adapter}"] if adapter != known.adapter else []
+    names = sorted({*account, *known.account})
+    return changed + [f"account {name} changed" for name in names if account.get(name) != known.account.get(name)]
+
+
+def _state_note(ledger: Ledger) -> list[str]:
+    if ledger.state == "running":
+        return []
+    return [f"it is {ledger.state}: {ledger.reason or 'no reason given'}; `sources resume` lets it run"]
+
+
+def _notes(adapter: Adapter, before: Ledger | None, made: Ledger, now_ms: int) -> list[str]:
+    notes = []
+    if before is not None:
+        notes.append(f"it goes on with the ledger that it has, at {time_text(made.frontier_ms)}")
+        notes += _state_note(made)
+    look_back_ms = adapter.declaration.window.look_back_ms
+    if look_back_ms is not None and made.frontier_ms < now_ms - look_back_ms:
+        notes.append(f"the platform remembers {span_text(look_back_ms)}; what is older may come back empty")
+    return notes

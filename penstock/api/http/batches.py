@@ -1,0 +1,237 @@
+"""Batches over HTTP: a file or an input handed in, followed, steered, and the result fetched.
+
+An instance is its tenant's: everybody else is told that there is none, and so is a token whose topics do not name its
+task. Tenants' ids are apart from each other, as their topics are. Tasks are the operator's: a tenant sees those that
+the token's topics name, and changes no limit.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from actors.batch.tasks import UnknownTask
+from actors.batch.views import ItemPage, View
+from penstock.api.http.batch_shapes import (
+    BatchesQuery,
+    BatchesShown,
+    BatchShown,
+    ItemsQuery,
+    ItemsShown,
+    ResultQuery,
+    SubmitQuery,
+    TaskChanges,
+    TasksShown,
+    ToRetry,
+    batch_shown,
+    item_shown,
+    task_shown,
+)
+from penstock.api.http.callers import PART
+from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.jobs import audit
+from penstock.api.http.problems import RefusedRequest, refused, shown
+from penstock.api.http.shapes import MOST
+from penstock.api.http.uploads import content_disposition
+from penstock.api.replies import NUMBERS, refusal_of
+from streams.errors import StreamError
+
+_any = msgspec.json.Decoder().decode
+_retry = msgspec.json.Decoder(ToRetry).decode
+_changes = msgspec.json.Decoder(TaskChanges).decode
+_values = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+async def submit(shared: Shared, call: Call) -> Answer:
+    """Make an instance of the task: of a JSON body, which is its input; or of a file as the body, its kind as the
+    Content-Type, its name by `name` or the header `X-File-Name`. A file goes on as it comes, up to 200 MiB."""
+    task, asked = call.value("task"), query_of(SubmitQuery, call.query)
+    if not call.caller.may_run(task):
+        raise _told(call, UnknownTask(task))
+    if not call.caller.may_name(asked.id):
+        raise refused(422, "bad", f"{PART} parts tenants' ids from their tenants", what="id", value=asked.id)
+    own: dict[str, Any] = {
+        "instance_id": call.caller.inner_id(asked.id or secrets.token_hex(8)),
+        "tenant": call.caller.tenant,
+        "priority": asked.priority,
+        "callback": asked.callback,
+    }
+    with _telling(call):
+        if call.upload is not None:
+            view = await _submit_file(shared, call, task, asked, own)
+        else:
+            view = await _submit_input(shared, call, task, asked, own)
+    return Answer(_batch(call, view), 201)
+
+
+async def _submit_file(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
+    assert call.upload is not None
+    if call.upload.length == 0:
+        raise refused(422, "bad", "the file is empty", what="body")
+    params = Raw(asked.params.encode() or b"null")
+    decoded(_any, bytes(params), what="params")
+    name = asked.name or call.upload.name
+    with shared.load.move(call.caller.key):
+        parts = call.upload.parts()
+        own |= {"name": name, "sheet": asked.sheet, "encoding": asked.encoding or call.upload.charset}
+        return await shared.batches.submit(task, params, upload=parts, **own)
+
+
+async def _submit_input(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
+    for field in ("name", "sheet", "encoding", "params"):
+        if getattr(asked, field):
+            raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
+    body = call.body or b"null"
+    decoded(_any, body)
+    with shared.load.work("add", call.caller.key):
+        return await shared.batches.submit(task, Raw(body), **own)
+
+
+async def list_batches(shared: Shared, call: Call) -> Answer:
+    """List your instances."""
+    asked, caller = query_of(BatchesQuery, call.query), call.caller
+    with shared.load.work("other", caller.key), _telling(call):
+        views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST)
+    reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
+    mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
+    return Answer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))
+
+
+async def show(shared: Shared, call: Call) -> Answer:
+    """Show how an instance stands."""
+    return Answer(_batch(call, await _own(shared, call)))
+
+
+async def list_items(shared: Shared, call: Call) -> Answer:
+    """List an instance's items in their order, those that ended as wanted."""
+    asked, view = query_of(ItemsQuery, call.query), await _own(shared, call)
+    with shared.load.work("other", call.caller.key), _telling(call):
+        page: ItemPage = await shared.batches.items(
+            view.instance_id, status=asked.status, cursor=asked.cursor, most=asked.limit
+        )
+    return Answer(ItemsShown(items=[item_shown(item) for item in page.items], next=page.cursor))
+
+
+async def pause(shared: Shared, call: Call) -> Answer:
+    """Start nothing more of it; what runs, ends."""
+    return await _steered(shared, call, "batch.paused", shared.batches.pause)
+
+
+async def resume(shared: Shared, call: Call) -> Answer:
+    """Go on with it."""
+    return await _steered(shared, call, "batch.resumed", shared.batches.resume)
+
+
+async def cancel(shared: Shared, call: Call) -> Answer:
+    """End it: what runs ends, the rest is cancelled."""
+    return await _steered(shared, call, "batch.cancelled", shared.batches.cancel)
+
+
+async def retry(shared: Shared, call: Call) -> Answer:
+    """Run what failed or was cancelled again, or only some items, and make the result anew."""
+    items = decoded(_retry, call.body).items if call.body else []
+    return await _steered(shared, call, "batch.retried", lambda batch: shared.batches.retry(batch, items))
+
+
+async def result(shared: Shared, call: Call) -> Answer:
+    """Download a file of the result, its first one if `name` is not given; as bytes, for no browser to show."""
+    asked, view = query_of(ResultQuery, call.query), await _own(shared, call)
+    with _telling(call):
+        info, parts = await shared.batches.result(view.instance_id, asked.name)
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-length", b"%d" % info.size),
+        (b"content-disposition", content_disposition(info.name)),
+    ]
+
+    async def stream(send: Callable[[Any], Awaitable[None]]) -> None:
+        with shared.load.move(call.caller.key):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async for part in parts:
+                    if call.is_gone:
+                        return
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except StreamError:
+                return  # shorter than its length: the client sees that it is not whole
+            await send({"type": "http.response.body", "body": b""})
+
+    return Answer(None, stream=stream)
+
+
+async def list_tasks(shared: Shared, call: Call) -> Answer:
+    """List the tasks that you may run."""
+    tasks = [task for task in shared.batches.tasks() if call.caller.may_run(task.task)]
+    return Answer(TasksShown(tasks=[task_shown(task) for task in tasks]))
+
+
+async def change_task(shared: Shared, call: Call) -> Answer:
+    """Change a task's limits; they act at once, on every node."""
+    task = call.value("task")
+    if call.caller.tenant:
+        raise refused(403, "forbidden", "a task's limits are the operator's")
+    if not call.caller.may_run(task):
+        raise _told(call, UnknownTask(task))
+    decoded(_changes, call.body)
+    values = decoded(_values, call.body)
+    with shared.load.work("other", call.caller.key), _telling(call):
+        changed = await shared.batches.limit(task, values)
+    audit(call, "task.changed", task=task, limits=values)
+    return Answer(task_shown(changed))
+
+
+async def _steered(shared: Shared, call: Call, event: str, act: Callable[[str], Awaitable[View]]) -> Answer:
+    view = await _own(shared, call)
+    with shared.load.work("settle", call.caller.key), _telling(call):
+        after = await act(view.instance_id)
+    audit(call, event, batch=view.instance_id)
+    return Answer(_batch(call, after))
+
+
+async def _own(shared: Shared, call: Call) -> View:
+    """Return the path's instance. Raises RefusedRequest, the same for one that is not there and another's."""
+    instance_id = call.value("batch_id")
+    with shared.load.work("other", call.caller.key), _telling(call):
+        view = await shared.batches.show(call.caller.inner_id(instance_id))
+    if not call.caller.is_of(view.tenant) or not call.caller.may_run(view.task):
+        raise _no_batch(instance_id)
+    return view
+
+
+@contextmanager
+def _telling(call: Call) -> Iterator[None]:
+    """Turn what the desk refuses into the client's problem."""
+    try:
+        yield
+    except RefusedRequest:
+        raise
+    except Exception as error:  # of a fault, or of the broker's trouble, somebody else tells
+        raise _told(call, error) from error
+
+
+def _told(call: Call, error: Exception) -> Exception:
+    code, field = refusal_of(error)
+    match code:
+        case "" | "unknown" | "unavailable":
+            return error
+        case "not_found" if field == "id":
+            return _no_batch(call.values.get("batch_id", ""))
+        case "bad":
+            return refused(422, "bad", shown_long(call.caller.said(str(error))), what=field)
+    return refused(NUMBERS[code], code, shown_long(call.caller.said(str(error))), what=field)  # type: ignore[arg-type]  # all are ours
+
+
+def _batch(call: Call, view: View) -> BatchShown:
+    return batch_shown(view, call.caller.outer(view.instance_id))
+
+
+def _no_batch(instance_id: str) -> RefusedRequest:
+    return refused(404, "not_found", "no such batch, or none of yours", what="id", value=instance_id)
+
+
+def shown_long(text: str) -> str:
+    """Return a reason in printable ASCII, with room for a sentence."""
+    return "".join(shown(text[start : start + 70]) for start in range(0, min(len(text), 420), 70))

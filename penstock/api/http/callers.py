@@ -1,0 +1,135 @@
+"""Who makes a request, and which topics are theirs. Pure.
+
+A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither holds nor ends
+with what parts them, so the first `--` is where it ends. A token without a namespace does not reach into tenants'
+topics by `*` alone: its pattern has to name the `--`. Nor does `*` reach `default`, whose settings are everybody's.
+"""
+
+from collections.abc import Sequence
+
+from penstock.api.http.problems import RefusedRequest, refused
+from penstock.api.http.tokens import VERBS, TokenRecord, Verb
+
+__all__ = ["ANYBODY", "Caller", "caller_of"]
+
+PART = "--"
+DEFAULT = "default"
+"""Where the settings of all topics stand; no topic of its own."""
+
+
+class Caller:
+    """What the holder of a token may do. Names and receipts are `inner` on the broker, `outer` for the client."""
+
+    __slots__ = (
+        "_exact",
+        "_is_whole",
+        "_prefix",
+        "_starts",
+        "key",
+        "most_topics",
+        "most_waiting",
+        "name",
+        "rate",
+        "tenant",
+        "verbs",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        verbs: Sequence[str],
+        topics: Sequence[str],
+        namespace: str = "",
+        rate: float = 0.0,
+        most_waiting: int = 0,
+        most_topics: int = 0,
+        is_whole: bool = False,
+    ) -> None:
+        self.name = name
+        self.key = f"{namespace}/{name}"
+        self.verbs = frozenset(verbs)
+        self.rate = rate
+        self.most_waiting = most_waiting
+        self.most_topics = most_topics
+        self.tenant = namespace
+        self._prefix = f"{namespace}{PART}" if namespace else ""
+        self._is_whole = is_whole
+        self._exact = frozenset(one for one in topics if not one.endswith("*"))
+        self._starts = tuple(one[:-1] for one in topics if one.endswith("*"))
+
+    def check(self, verb: Verb) -> None:
+        """Raise RefusedRequest if the caller may not do this at all."""
+        if verb not in self.verbs:
+            raise _forbidden()
+
+    def inner(self, topic: str) -> str:
+        """Return the topic as the broker knows it. Raises RefusedRequest if it is not the caller's."""
+        if not self._fits(topic):
+            raise _forbidden()
+        return self._prefix + topic
+
+    def outer(self, inner: str) -> str:
+        """Return the topic or the receipt as the client knows it."""
+        return inner.removeprefix(self._prefix)
+
+    def said(self, text: str) -> str:
+        """Return what the desk says, with the topics as the client knows them."""
+        return text.replace(self._prefix, "") if self._prefix else text
+
+    def may_run(self, task: str) -> bool:
+        """True if a task is among the token's topics. Tasks are everybody's; their instances are each tenant's own."""
+        return self._is_whole or task in self._exact or task.startswith(self._starts)
+
+    def inner_id(self, instance_id: str) -> str:
+        """Return an instance's id as the broker knows it."""
+        return self._prefix + instance_id
+
+    def may_name(self, instance_id: str) -> bool:
+        """True if an id is no tenant's, or the caller's own tenant's."""
+        return self._is_whole or bool(self._prefix) or PART not in instance_id
+
+    @property
+    def shown_tenant(self) -> str | None:
+        """The tenant whose instances are the caller's; None: all of them."""
+        return None if self._is_whole else self.tenant
+
+    def is_of(self, tenant: str) -> bool:
+        """True if a tenant's instances are the caller's."""
+        return self.shown_tenant in (None, tenant)
+
+    def is_own(self, inner: str) -> bool:
+        """True if a topic of the broker is the caller's."""
+        return inner.startswith(self._prefix) and self._fits(inner.removeprefix(self._prefix))
+
+    def inner_receipt(self, receipt: str) -> str | None:
+        """Return the receipt as the broker knows it; None if its topic is not the caller's."""
+        return self._prefix + receipt if self._fits(receipt.partition(".")[0]) else None
+
+    def _fits(self, topic: str) -> bool:
+        if self._is_whole or topic in self._exact:
+            return True
+        is_foreign = not self._prefix and PART in topic
+        if topic == DEFAULT and not self._prefix:
+            return False
+        return any(topic.startswith(start) for start in self._starts if not is_foreign or PART in start)
+
+
+ANYBODY = Caller("anybody", verbs=VERBS, topics=("*",), is_whole=True)
+"""Whoever calls while there are no tokens, which can only be from this machine."""
+
+
+def caller_of(record: TokenRecord) -> Caller:
+    return Caller(
+        record.name,
+        verbs=record.verbs,
+        topics=record.topics,
+        namespace=record.namespace,
+        rate=record.rate,
+        most_waiting=record.most_waiting,
+        most_topics=record.most_topics,
+    )
+
+
+def _forbidden() -> RefusedRequest:
+    return refused(403, "forbidden", "this token may not do that")

@@ -1,0 +1,220 @@
+"""One request as the operations see it, and what all of them share."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import anyio
+import msgspec
+from anyio import CancelScope
+
+from actors.batch.desk import BatchDesk
+from actors.jobs.desk import JobDesk
+from actors.runtime.supervisor import one_error
+from penstock.api.http.callers import Caller
+from penstock.api.http.limits import Load, RateBucket
+from penstock.api.http.problems import RefusedRequest, refused, shown
+from penstock.api.http.quotas import Quotas
+from penstock.api.http.uploads import Upload
+from streams.subjects import TOKEN
+
+__all__ = ["Answer", "Call", "Shared", "Stream", "decoded", "query_of"]
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[Any]]
+Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
+"""Sends ASGI messages with what it is given."""
+
+
+class Credit(Protocol):
+    """Whoever wants to hear of settlements."""
+
+    def settled(self, receipt: str) -> None: ...
+
+
+C = TypeVar("C", bound=Credit)
+
+
+class Answer(NamedTuple):
+    """What an operation says: a value that becomes JSON, under a status; or a stream, which sends by itself."""
+
+    value: object
+    status: int = 200
+    stream: Stream | None = None
+
+
+class Shared:
+    """What one gateway's operations work with. `trouble`: why nothing can be added, empty if it can.
+    `polls` are the waits that end at once when the node stops."""
+
+    def __init__(
+        self,
+        desk: JobDesk,
+        batches: BatchDesk,
+        is_connected: Callable[[], bool],
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.desk = desk
+        self.batches = batches
+        self.is_connected = is_connected
+        self.trouble = trouble
+        self.load = Load()
+        self.quotas = Quotas(desk)
+        self.polls: set[CancelScope] = set()
+        self.is_stopping = False
+        self._credits: set[Credit] = set()
+
+    @contextmanager
+    def crediting(self, credit: C) -> Iterator[C]:
+        """Tell `credit` of what is settled on this node while the block runs."""
+        self._credits.add(credit)
+        try:
+            yield credit
+        finally:
+            self._credits.discard(credit)
+
+    def settled(self, receipts: Iterable[str]) -> None:
+        """Tell whoever pushes that these receipts hold nothing any more."""
+        if self._credits:
+            for receipt in receipts:
+                for credit in self._credits:
+                    credit.settled(receipt)
+
+    def end_polls(self) -> None:
+        """Let every long poll answer with nothing and every push end; those that come later do so at once."""
+        self.is_stopping = True
+        for scope in self.polls:
+            scope.cancel()
+
+
+class Call:
+    """One request that was let in: who calls, what was read, and whether the client is still there."""
+
+    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "key", "query", "rate", "upload", "values")
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        address: str,
+        query: bytes,
+        body: bytes,
+        receive: Receive,
+        cycle: Any,
+        rate: RateBucket | None,
+        upload: Upload | None = None,
+        key: str = "",
+    ) -> None:
+        self.caller = caller
+        self.address = address
+        self.query = query
+        self.body = body
+        self.rate = rate
+        self.upload = upload
+        self.key = key  # the Idempotency-Key: the same in each repeat of this request
+        self.values: dict[str, str] = {}
+        self._receive = receive
+        self._cycle = cycle
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the client has closed its connection."""
+        return bool(self._cycle.disconnected)
+
+    def charge(self, count: int) -> None:
+        """Count a batch as its jobs against the token's rate: this one is let in, the next one waits."""
+        if self.rate is not None and count > 1:
+            self.rate.owe(count - 1)
+
+    def value(self, name: str) -> str:
+        """Return a part of the path, decoded. Raises RefusedRequest for what is not UTF-8."""
+        try:
+            return unquote(self.values[name], errors="strict")
+        except UnicodeDecodeError:
+            raise refused(
+                400, "malformed", "percent escapes are of UTF-8", what=name, value=self.values[name]
+            ) from None
+
+    def topic(self) -> str:
+        """Return the path's topic as the broker knows it. Raises RefusedRequest if it is none, or not the caller's."""
+        topic = self.value("topic")
+        inner = self.caller.inner(topic)
+        if not TOKEN.fullmatch(inner):
+            raise refused(
+                422, "bad", "is not a topic", what="topic", value=topic, hint="use 1 to 64 of A-Z a-z 0-9 _ -"
+            )
+        return inner
+
+    async def gone(self) -> None:
+        """Return when the client has closed its connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def while_there(self, shared: Shared, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """Return what `work` returns, or `otherwise` if the client goes or the node stops before; it is cancelled
+        then."""
+        result = otherwise
+        if shared.is_stopping:
+            return result
+
+        async def watch() -> None:
+            await self.gone()
+            tasks.cancel_scope.cancel()
+
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                shared.polls.add(tasks.cancel_scope)
+                tasks.start_soon(watch)
+                try:
+                    result = await work()
+                finally:
+                    shared.polls.discard(tasks.cancel_scope)
+                tasks.cancel_scope.cancel()
+        return result
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") -> T:
+    """Return the body decoded. Raises RefusedRequest: 400 for what is not JSON, 422 for JSON of another form."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid(error, what=what) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise refused(400, "malformed", f"not JSON: {shown(error)}", what=what) from None
+    except RecursionError:
+        raise refused(400, "malformed", "nested too deeply", what=what) from None
+
+
+def invalid(error: msgspec.ValidationError, *, what: str) -> RefusedRequest:
+    """Return the problem of a value that JSON allows and we do not; msgspec tells where it stands."""
+    said, _, place = str(error).partition(" - at `$")
+    return refused(422, "bad", shown(said), what=place.rstrip("`").lstrip(".") or what)
+
+
+def query_of(type_: type[T], query: bytes) -> T:
+    """Return the query's values as a struct. Raises RefusedRequest for unknown names, repeats and wrong values."""
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=20,
+        )
+    except ValueError:
+        raise refused(400, "malformed", "not name=value pairs", what="query", value=query.decode("latin-1")) from None
+    _check_names([name for name, _ in pairs], type_)
+    try:
+        return msgspec.convert(dict(pairs), type_, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid(error, what="query") from None
+
+
+def _check_names(names: Sequence[str], type_: type[Any]) -> None:
+    for name in names:
+        if name not in type_.__struct_fields__:
+            known = ", ".join(type_.__struct_fields__) or "none"
+            raise refused(422, "bad", f"no such parameter; there are: {known}", what=shown(name))
+        if names.count(name) > 1:
+            raise refused(422, "bad", "given more than once", what=shown(name))

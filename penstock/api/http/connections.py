@@ -1,0 +1,313 @@
+"""One client's connection: uvicorn's own, with bounds on what it may cost before anybody looks at the request.
+
+What uvicorn leaves open, and is closed here: the number of connections and of those from one address; how long a head
+or a body may take to arrive, and an answer to be fetched; how long the URL and how many and how large the headers are;
+trailers, which would be taken for headers; absolute URLs and CONNECT; an endless pipeline. The path stays as it came,
+percent signs and all, so that an id may hold any sign, a slash too: whoever finds the operation decodes it.
+
+A request that is refused before it was read whole ends the connection, but gently: our side is closed first and what
+still comes is thrown away for a moment, or the client would see a reset in place of the answer.
+"""
+
+import asyncio
+import http
+import logging
+from collections.abc import Callable
+from typing import cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from actors.runtime.logs import fields
+from penstock.api.http.limits import (
+    IDLE_S,
+    LARGEST_HEAD,
+    LONGEST_URL,
+    MOST_HEADERS,
+    MOST_PIPELINED,
+    READ_S,
+    UPLOAD_STEP,
+    WRITE_S,
+    Census,
+)
+from penstock.api.http.problems import refused, written
+from penstock.api.http.uploads import is_upload_path
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BoundedConnection", "connection_class"]
+
+LINGER_S = 1.0
+"""How long we listen to a client that was refused, so that it can read why."""
+NEVER_S = float("inf")
+SLACK = 2
+"""Times the largest head that may come without its end: signs between the headers are not counted among them."""
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """See the module. `census` is set by `connection_class`."""
+
+    census: Census
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        self._is_counted = self.census.enter(self._address)
+        self._is_deaf = False
+        self.url = b""
+        self.is_shut = False
+        self._is_in_head = False
+        self._is_fresh = False
+        self._is_reading = False
+        self._is_upload = False
+        self._step_bytes = 0
+        self._head_bytes = 0
+        self._loose_bytes = 0
+        self._due_s = self._write_due_s = NEVER_S
+        self._then = self.transport.close
+        self._gently = _Gently(self)
+        if self._is_counted:
+            self._within(IDLE_S, self.transport.close)
+        else:
+            self._end(503, "too many connections", retry_after_s=5)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self.census.leave(self._address)
+        super().connection_lost(exc)
+
+    # ---- reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._no_upgrade(len(data) - upgrade.args[0])
+        except httptools.HttpParserError as error:
+            why = cast(Exception, error).__context__  # what a callback of ours raised
+            status, detail = (why.status, why.detail) if isinstance(why, _Refused) else (400, "not HTTP")
+            self._end(status, detail)
+        if self._is_in_head and not self._is_deaf:
+            self._count_head(len(data))
+
+    def _count_head(self, size: int) -> None:
+        """Bound a head that does not end: the parser keeps a header until it is whole."""
+        self._loose_bytes += 0 if self._is_fresh else size
+        self._is_fresh = False
+        if self._loose_bytes > LARGEST_HEAD * SLACK:
+            self._end(431, f"headers above {LARGEST_HEAD} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = self._is_fresh = self._is_reading = True
+        self._head_bytes = self._loose_bytes = 0
+        self._within(READ_S, self._too_slow)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > LONGEST_URL:
+            raise _Refused(414, f"the URL is longer than {LONGEST_URL} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_head:
+            raise _Refused(400, "trailers are not taken")
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > LARGEST_HEAD:
+            raise _Refused(431, f"headers above {LARGEST_HEAD} bytes")
+        if len(self.headers) >= MOST_HEADERS:
+            raise _Refused(431, f"more than {MOST_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request, or queue it behind the one that is being answered. In place of uvicorn's, which decodes
+        the path."""
+        self._is_in_head = False
+        method, version = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
+        if method == "CONNECT" or not self.url.startswith((b"/", b"*")):
+            raise _Refused(400, "a path on this host is needed, not another address")
+        if not self.url.isascii():
+            raise _Refused(400, "a URL is ASCII; write other signs as percent escapes")
+        if len(self.pipeline) >= MOST_PIPELINED:
+            raise _Refused(400, f"more than {MOST_PIPELINED} requests ahead of their answers")
+        raw_path, _, query = self.url.partition(b"?")
+        self.scope["method"], self.scope["http_version"] = method, version
+        self.scope["path"], self.scope["raw_path"] = raw_path.decode("ascii"), raw_path
+        self.scope["query_string"] = query
+        self.scope["query_string"] = query
+        self._is_upload, self._step_bytes = is_upload_path(method, raw_path), 0
+        self._within(READ_S, self._too_slow)
+        before = self.cycle
+        self.cycle = RequestResponseCycle(
+            scope=self.scope,
+            transport=cast(asyncio.Transport, self._gently),
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self.scope["state"]["cycle"] = self.cycle
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body. A file may take long, as long as it comes."""
+        self._step_bytes += len(body)
+        if self._is_upload and self._step_bytes >= UPLOAD_STEP:
+            self._step_bytes = 0
+            self._within(READ_S, self._too_slow)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_reading = False
+        if self._is_busy:
+            self._due_s = NEVER_S
+        else:
+            self._within(IDLE_S, self.transport.close)  # it was answered before it was read whole
+        super().on_message_complete()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _no_upgrade(self, left: int) -> None:
+        """The request was taken as plain HTTP; what comes after it would be another protocol's."""
+        if left and self.cycle is not None:
+            self.cycle.keep_alive = False
+            self._is_deaf = True
+
+    # ---- writing
+
+    def on_response_complete(self) -> None:
+        """Begin with the next request of the pipeline, or wait for one. In place of uvicorn's, which sets a timer."""
+        self._gently.flush()
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif not self._is_reading:
+            self._within(IDLE_S, self.transport.close)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_due_s = self.loop.time() + WRITE_S
+
+    def resume_writing(self) -> None:
+        self._write_due_s = NEVER_S
+        super().resume_writing()
+
+    def _not_fetched(self) -> None:
+        log.debug("gateway.not_fetched", extra=fields(address=self._address, within_s=WRITE_S))
+        self.transport.abort()
+
+    # ---- ends
+
+    def _too_slow(self) -> None:
+        if self._is_upload and self.flow.read_paused:
+            self._within(READ_S, self._too_slow)  # it is we who do not read: the object store is slow
+            return
+        self._end(408, f"the request took longer than {READ_S:.0f} s to arrive")
+
+    def _end(self, status: int, detail: str, *, retry_after_s: int = 0) -> None:
+        """Answer in place of the application, if it has not begun to, and close."""
+        cycle, self._is_deaf = self.cycle, True
+        is_mine = cycle is None or cycle.response_complete or not (cycle.response_started or self.pipeline)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if is_mine and not self.transport.is_closing():
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            self.transport.write(_answer(path, status, detail, retry_after_s, self.server_state.default_headers))
+        self.close_gently()
+
+    def close_gently(self) -> None:
+        """Close; if the client is still sending, let it read our answer first."""
+        self._due_s = NEVER_S
+        self.is_shut = True
+        if not self._is_reading or not self.transport.can_write_eof() or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._is_deaf = True
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._within(LINGER_S, self.transport.abort)
+
+    def eof_received(self) -> None:
+        if self._is_deaf:
+            self.transport.close()
+
+    def look(self, now_s: float) -> None:
+        """Do what is due by the loop's clock. Called now and then: timers of their own would cost each request five."""
+        if now_s >= self._write_due_s:
+            self._not_fetched()
+        elif now_s >= self._due_s:
+            self._due_s = NEVER_S
+            self._then()
+
+    def _within(self, wait_s: float, then: Callable[[], None]) -> None:
+        self._due_s, self._then = self.loop.time() + wait_s, then
+
+
+def connection_class(census: Census) -> type[BoundedConnection]:
+    """Return the connections that one census counts; uvicorn makes them itself and hands over nothing of ours."""
+    return cast(type[BoundedConnection], type("CountedConnection", (BoundedConnection,), {"census": census}))
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class _Gently:
+    """The transport as an answer sees it: it closes gently, and takes nothing afterwards. An answer's head waits for
+    the first part of its body, or for its end, so that both are one call to the system, and one packet."""
+
+    __slots__ = ("_connection", "_head")
+
+    def __init__(self, connection: BoundedConnection) -> None:
+        self._connection = connection
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+            self._head = data
+            return
+        if not self._connection.is_shut:  # several requests of one client may be at work when it is shut
+            self._connection.transport.write(data)
+
+    def flush(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self.flush()
+        self._connection.close_gently()
+
+
+def _answer(path: str, status: int, detail: str, retry_after_s: int, more: list[tuple[bytes, bytes]]) -> bytes:
+    code = {400: "malformed", 408: "too_slow", 503: "busy"}.get(status, "too_large")
+    body, kind = written(refused(status, code, detail).problem, path)  # type: ignore[arg-type]  # one of the codes
+    head = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}".encode()]
+    head += [name + b": " + value for name, value in more]
+    head += [b"content-type: " + kind, b"content-length: %d" % len(body), b"connection: close"]
+    if retry_after_s:
+        head.append(b"retry-after: %d" % retry_after_s)
+    return b"\r\n".join([*head, b"", body])

@@ -1,0 +1,21 @@
+"""Whether the gateway answers, and whether it is of use: for load balancers and those who watch, without a token."""
+
+from penstock.api.http.calls import Answer, Call, Shared
+from penstock.api.http.problems import refused
+from penstock.api.http.shapes import Health
+
+
+async def health(_shared: Shared, _call: Call) -> Answer:
+    """The process lives and its loop turns."""
+    return Answer(Health())
+
+
+async def ready(shared: Shared, _call: Call) -> Answer:
+    """The server is there and takes what is added, and the node is not about to stop."""
+    if shared.is_stopping:
+        raise refused(503, "unavailable", "the node is stopping", retry_after_s=1)
+    if not shared.is_connected():
+        raise refused(503, "unavailable", "the server cannot be reached", retry_after_s=1)
+    if trouble := shared.trouble():
+        raise refused(503, "unavailable", trouble, hint="see `penstock doctor`", retry_after_s=10)
+    return Answer(Health())

@@ -1,0 +1,280 @@
+"""Jobs over HTTP: added one or a list at a time, reserved by long poll, looked at, deleted and kicked."""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+import anyio
+import msgspec
+from msgspec import UNSET, Raw
+
+from actors.jobs.rules.job_answers import HTTP_CODES, Added, Listed, NotAdded, Reserved
+from actors.runtime.logs import fields
+from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.problems import RefusedRequest, refused
+from penstock.api.http.shapes import (
+    MOST,
+    ItemAnswer,
+    JobAdded,
+    JobChanged,
+    JobsAdded,
+    JobShown,
+    JobsShown,
+    JobToAdd,
+    ListQuery,
+    Reservation,
+    Reservations,
+    ToReserve,
+)
+from streams.errors import StreamError
+from streams.job_messages import LARGEST_BODY, NewJob
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_S = 2.0
+
+_one = msgspec.json.Decoder(JobToAdd).decode
+_list = msgspec.json.Decoder(list[JobToAdd]).decode
+_items = msgspec.json.Decoder(list[Raw]).decode
+_any = msgspec.json.Decoder().decode
+_reserve = msgspec.json.Decoder(ToReserve).decode
+
+
+async def add(shared: Shared, call: Call) -> Answer:
+    """Add the job, or each of a list; a list is answered one by one, so that a bad one spoils no other."""
+    topic = call.topic()
+    if call.body.lstrip()[:1] != b"[":
+        return await _add_one(shared, call, topic)
+    asked = jobs_of(call.body)
+    call.charge(len(asked))
+    wanted = [
+        new_job(topic, one, call.key and f"{call.key}/{at}")
+        for at, one in enumerate(asked)
+        if isinstance(one, JobToAdd)
+    ]
+    with shared.load.work("add", call.caller.key):
+        await shared.quotas.check(call.caller, topic, len(wanted))
+        told = iter(await shared.desk.add(wanted))
+    answers = [item_of(call, next(told)) if isinstance(one, JobToAdd) else one for one in asked]
+    return Answer(JobsAdded(added=sum(one.is_there for one in answers), answers=answers))
+
+
+async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
+    asked = decoded(_one, call.body)
+    check_body(asked.body)
+    with shared.load.work("add", call.caller.key):
+        await shared.quotas.check(call.caller, topic, 1)
+        (told,) = await shared.desk.add([new_job(topic, asked, call.key)])
+    item = item_of(call, told)
+    if item.state is UNSET:
+        raise problem_of(item)
+    added = JobAdded(topic=item.topic, id=item.id, state=item.state, due_ms=item.due_ms, is_new=item.status == 201)
+    return Answer(added, item.status)
+
+
+def new_job(topic: str, asked: JobToAdd, nonce: str = "") -> NewJob:
+    return NewJob(
+        topic=topic,
+        id=asked.id,
+        body=asked.body,
+        delay_ms=asked.delay_ms,
+        due_ms=asked.due_ms,
+        ttr_ms=asked.ttr_ms,
+        priority=asked.priority,
+        attempts=asked.attempts,
+        expires_ms=asked.expires_ms,
+        expires_in_ms=asked.expires_in_ms,
+        on_same=asked.on_same,
+        nonce=nonce,
+    )
+
+
+def item_of(call: Call, told: Added | NotAdded) -> ItemAnswer:
+    """Return what a client hears of one job. A first job of another body is a conflict, though it was to be kept."""
+    if isinstance(told, NotAdded):
+        status = 422 if told.code == "bad" else HTTP_CODES[told.code]
+        return ItemAnswer(
+            status=status, code=told.code, detail=call.caller.said(told.reason), what=told.field, id=told.id
+        )
+    if not told.is_new and not told.is_same_body:
+        detail = f"a job of this id, with another body, is {told.state}; it stands"
+        return ItemAnswer(status=409, code="exists", detail=detail, what="id", id=told.id)
+    topic = call.caller.outer(told.topic)
+    return ItemAnswer(status=201 if told.is_new else 200, topic=topic, id=told.id, state=told.state, due_ms=told.due_ms)
+
+
+def problem_of(item: ItemAnswer) -> RefusedRequest:
+    """Return a list's answer as the answer of a call alone."""
+    hints = {"exists": "on_same=replace puts this one in its place; another id makes another job"}
+    return refused(
+        item.status,
+        item.code,  # type: ignore[arg-type]  # the desk's codes are among ours
+        item.detail,
+        what=item.what,
+        value=item.id if item.what == "id" else "",
+        hint=hints.get(item.code, ""),
+        retry_after_s=1 if item.status in (429, 503, 504) else 0,
+    )
+
+
+def check_body(body: Raw) -> None:
+    """Raise RefusedRequest for a body that is too large, or that not everybody can read: lone surrogates, numbers
+    beyond a double, bytes that are no UTF-8."""
+    text = bytes(body)
+    if len(text) > LARGEST_BODY:
+        raise refused(413, "too_large", f"a job's body has up to {LARGEST_BODY} bytes", what="body")
+    decoded(_any, text, what="body")
+
+
+def jobs_of(body: bytes) -> list[JobToAdd | ItemAnswer]:
+    """Return the list's jobs, with a problem in the place of each that is none. A list without faults is read in one
+    go. Raises RefusedRequest for what is no list, or an empty or too long one."""
+    try:
+        found = _list(body)
+        _any(body)
+        is_sound = all(memoryview(one.body).nbytes <= LARGEST_BODY for one in found)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        is_sound = False
+    if is_sound:
+        _check_count(len(found))
+        return [*found]
+    items = decoded(_items, body)
+    _check_count(len(items))
+    return [_job_or_problem(bytes(item)) for item in items]
+
+
+def _job_or_problem(text: bytes) -> JobToAdd | ItemAnswer:
+    try:
+        asked = decoded(_one, text, what="job")
+        check_body(asked.body)
+    except RefusedRequest as told:
+        problem = told.problem
+        return ItemAnswer(status=problem.status, code=problem.code, detail=problem.detail, what=problem.what)
+    return asked
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MOST:
+        raise refused(422, "bad", f"{count} jobs; a list has 1 to {MOST}", what="body")
+
+
+# ---- handing out
+
+
+async def reserve(shared: Shared, call: Call) -> Answer:
+    """Hand out ready jobs; with `wait_ms` answer as soon as there is one."""
+    topic, asked = call.topic(), decoded(_reserve, call.body or b"{}")
+    jobs = await hand_out(shared, call, topic, most=asked.most, wait_ms=asked.wait_ms, ttr_ms=asked.ttr_ms)
+    return Answer(Reservations(jobs=[reservation_of(call, job) for job in jobs]))
+
+
+async def hand_out(
+    shared: Shared, call: Call, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None
+) -> Sequence[Reserved]:
+    """Reserve for a client that is there; what it is not there to get any more is given back at once."""
+
+    jobs: Sequence[Reserved] = ()
+
+    async def take() -> Sequence[Reserved]:
+        return await shared.desk.reserve(topic, most=most, wait_ms=wait_ms, ttr_ms=ttr_ms, holder=call.caller.name)
+
+    if wait_ms:
+        with shared.load.poll(call.caller.key):
+            jobs = await call.while_there(shared, take, jobs)
+    else:
+        with shared.load.work("reserve", call.caller.key):
+            jobs = await take()
+    call.charge(len(jobs))
+    if jobs and call.is_gone:
+        await give_back(shared, [job.receipt for job in jobs])
+    return jobs
+
+
+async def give_back(shared: Shared, receipts: Sequence[str]) -> None:
+    """Release what was not delivered; where that fails too, the TTR does it."""
+    with anyio.move_on_after(GIVE_BACK_S, shield=True):
+        try:
+            await shared.desk.release(receipts, delay_ms=0, reason="the client went away", counts=False)
+        except StreamError as error:
+            log.debug("gateway.not_given_back", extra=fields(count=len(receipts), error=str(error)))
+
+
+def reservation_of(call: Call, job: Reserved) -> Reservation:
+    return Reservation(
+        topic=call.caller.outer(job.topic),
+        id=job.id,
+        receipt=call.caller.outer(job.receipt),
+        body=job.body,
+        attempt=job.attempt,
+        most_attempts=job.most_attempts,
+        ttr_ms=job.ttr_ms,
+        until_ms=job.until_ms,
+        added_ms=job.added_ms,
+        due_ms=job.due_ms,
+        priority=job.priority,
+    )
+
+
+# ---- one job
+
+
+async def show(shared: Shared, call: Call) -> Answer:
+    """Show a job in whatever state it is, without touching it."""
+    topic, job_id = call.topic(), call.value("job_id")
+    with shared.load.work("other", call.caller.key):
+        found = await shared.desk.peek(topic, job_id)
+    if found is None:
+        raise no_such_job(job_id)
+    return Answer(shown_job(call, found))
+
+
+async def list_jobs(shared: Shared, call: Call) -> Answer:
+    """Show a topic's jobs of one state, a page at a time."""
+    topic, asked = call.topic(), query_of(ListQuery, call.query)
+    with shared.load.work("other", call.caller.key):
+        page = await shared.desk.list(
+            topic,
+            state=asked.state,
+            after=asked.after,
+            limit=asked.limit,
+            due_after_ms=asked.due_after_ms,
+            due_before_ms=asked.due_before_ms,
+        )
+    return Answer(JobsShown(jobs=[shown_job(call, job) for job in page.jobs], next=page.after))
+
+
+async def delete(shared: Shared, call: Call) -> Answer:
+    """Remove a job in whatever state it is; who holds it is refused when it wants to finish."""
+    topic, job_id = call.topic(), call.value("job_id")
+    with shared.load.work("settle", call.caller.key):
+        answer = await shared.desk.delete(topic, job_id, nonce=call.key)
+    return _changed(call, "deleted", topic, job_id, is_done=answer.code == "ok")
+
+
+async def kick(shared: Shared, call: Call) -> Answer:
+    """Make a delayed job due now."""
+    topic, job_id = call.topic(), call.value("job_id")
+    with shared.load.work("other", call.caller.key):
+        count = await shared.desk.kick(topic, job_id)
+    return _changed(call, "kicked", topic, job_id, is_done=count > 0)
+
+
+def _changed(call: Call, done: Literal["deleted", "kicked"], topic: str, job_id: str, *, is_done: bool) -> Answer:
+    audit(call, f"job.{done}", topic=topic, id=job_id, is_done=is_done)
+    if not is_done:
+        raise no_such_job(job_id)
+    return Answer(JobChanged(topic=call.caller.outer(topic), id=job_id, done=done))
+
+
+def audit(call: Call, event: str, **facts: object) -> None:
+    """Tell in the log who changed what."""
+    log.info(event, extra=fields(by=call.caller.name, address=call.address, **facts))
+
+
+def no_such_job(job_id: str) -> RefusedRequest:
+    return refused(404, "not_found", "no such job", what="id", value=job_id)
+
+
+def shown_job(call: Call, job: Listed) -> JobShown:
+    facts = {name: getattr(job, name) for name in JobShown.__struct_fields__}
+    return JobShown(**{**facts, "topic": call.caller.outer(job.topic)})

@@ -1,0 +1,183 @@
+"""How much of the gateway one client, one token and all of them may take. Pure: time comes in as an argument.
+
+Every number here is a bound on memory or on somebody else's waiting, so none is endless and none is a setting that has
+to be right: an installation that needs more runs another node.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from penstock.api.http.problems import refused
+
+LARGEST_BODY = 1 << 20
+"""Bytes of a request's body."""
+LARGEST_UPLOAD = 200 << 20
+"""Bytes of a file; they go on to the object store as they come."""
+UPLOAD_STEP = 64 * 1024
+"""Bytes of an upload that have to come within READ_S."""
+UPLOADS, UPLOADS_PER_TOKEN = 32, 8
+"""Files that come or go at a time; each is up to a megabyte here."""
+LARGEST_HEAD = 16 * 1024
+MOST_HEADERS = 100
+LONGEST_URL = 4 * 1024
+READ_S = 10.0
+"""For a request's head from its first byte on, and again for its body."""
+WRITE_S = 30.0
+"""How long a client may leave what is written to it untouched."""
+IDLE_S = 60
+LONGEST_POLL_MS = 30_000
+MOST_CONNECTIONS = 4_096
+MOST_PER_ADDRESS = 2_048
+MOST_PIPELINED = 16
+MOST_BODY_BYTES = 64 << 20
+"""Bodies that are being read, together."""
+ADDRESS_RATE, ADDRESS_BURST = 2_000.0, 4_000.0
+"""Requests a second from one address that is not this machine's, before anybody asks for a token."""
+FAILED_RATE, FAILED_BURST = 1.0, 20.0
+"""Tries with a wrong token a second, from one address."""
+MOST_KNOWN = 10_000
+"""Addresses that are remembered; the longest unseen is forgotten first."""
+
+Kind = Literal["reserve", "add", "settle", "other"]
+AT_ONCE = 1_024
+"""Operations at work at once, in all."""
+AT_ONCE_PER_TOKEN = 512
+PARTS: dict[Kind, float] = {"reserve": 0.6, "add": 0.8, "other": 0.8, "settle": 1.0}
+"""Up to which part of AT_ONCE each kind is let in: new work is shed before what finishes work, or nothing ends."""
+POLLS, POLLS_PER_TOKEN = 2_000, 1_000
+"""Long polls and pushes that wait."""
+
+
+class RateBucket:
+    """Tokens that come back at `rate` a second, up to `burst`. May go into debt by one large call, and is then empty
+    until the debt is paid: a batch is let in whole, the next one waits."""
+
+    __slots__ = ("_at_s", "_left", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, now_s: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._left = burst
+        self._at_s = now_s
+
+    def take(self, count: float, now_s: float) -> float:
+        """Return 0 and take `count` if anything is left, else the seconds until there is."""
+        self._left = min(self.burst, self._left + (now_s - self._at_s) * self.rate)
+        self._at_s = now_s
+        if self._left < 1:
+            return (1 - self._left) / self.rate
+        self._left -= count
+        return 0.0
+
+    def owe(self, count: float) -> None:
+        """Take more for a call that was let in."""
+        self._left -= count
+
+
+class Rates:
+    """A bucket for each key (an address, a token's name), the longest unseen forgotten first."""
+
+    def __init__(self, most: int = MOST_KNOWN) -> None:
+        self._most = most
+        self._buckets: OrderedDict[str, RateBucket] = OrderedDict()
+
+    def bucket(self, key: str, rate: float, burst: float, now_s: float) -> RateBucket:
+        """Return the key's bucket; a new one if its rate was changed."""
+        found = self._buckets.get(key)
+        if found is None or found.rate != rate or found.burst != burst:
+            found = self._buckets[key] = RateBucket(rate, burst, now_s)
+            while len(self._buckets) > self._most:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(key)
+        return found
+
+
+class Load:
+    """Who is at work now, and who waits. Counts only."""
+
+    def __init__(self) -> None:
+        self.working = 0
+        self.polling = 0
+        self.moving = 0
+        self.body_bytes = 0
+        self._working_of: Counter[str] = Counter()
+        self._polling_of: Counter[str] = Counter()
+        self._moving_of: Counter[str] = Counter()
+
+    @contextmanager
+    def work(self, kind: Kind, name: str) -> Iterator[None]:
+        """Count one operation of a token while the block runs. Raises RefusedRequest when there are too many."""
+        if self.working >= AT_ONCE * PARTS[kind]:
+            raise refused(503, "busy", f"the node has {self.working} operations at work", retry_after_s=1)
+        if self._working_of[name] >= AT_ONCE_PER_TOKEN * PARTS[kind]:
+            raise refused(429, "too_many", f"{self._working_of[name]} operations are at work already", retry_after_s=1)
+        self.working += 1
+        self._working_of[name] += 1
+        try:
+            yield
+        finally:
+            self.working -= 1
+            _less(self._working_of, name)
+
+    @contextmanager
+    def poll(self, name: str) -> Iterator[None]:
+        """Count one long poll or push of a token while the block runs. Raises RefusedRequest for one too many."""
+        if self.polling >= POLLS or self.working >= AT_ONCE * PARTS["reserve"]:
+            said = f"the node has {self.polling} clients waiting for jobs, and {self.working} operations at work"
+            raise refused(503, "busy", said, retry_after_s=2)
+        if self._polling_of[name] >= POLLS_PER_TOKEN:
+            raise refused(429, "too_many", f"{self._polling_of[name]} clients wait for jobs already", retry_after_s=2)
+        self.polling += 1
+        self._polling_of[name] += 1
+        try:
+            yield
+        finally:
+            self.polling -= 1
+            _less(self._polling_of, name)
+
+    @contextmanager
+    def move(self, name: str) -> Iterator[None]:
+        """Count one file of a token, on its way in or out, while the block runs. Raises RefusedRequest for one too
+        many."""
+        if self.moving >= UPLOADS:
+            raise refused(503, "busy", f"{self.moving} files are on their way", retry_after_s=5)
+        if self._moving_of[name] >= UPLOADS_PER_TOKEN:
+            raise refused(429, "too_many", f"{self._moving_of[name]} files are on their way already", retry_after_s=5)
+        self.moving += 1
+        self._moving_of[name] += 1
+        try:
+            yield
+        finally:
+            self.moving -= 1
+            _less(self._moving_of, name)
+
+
+class Census:
+    """The open connections by address."""
+
+    def __init__(self, most: int = MOST_CONNECTIONS, most_per_address: int = MOST_PER_ADDRESS) -> None:
+        self.most = most
+        self.most_per_address = most_per_address
+        self.count = 0
+        self._of: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count a connection, if there is room for it."""
+        if self.count >= self.most or self._of[address] >= self.most_per_address:
+            return False
+        self.count += 1
+        self._of[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self.count -= 1
+        _less(self._of, address)
+
+
+def _less(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

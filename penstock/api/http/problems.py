@@ -1,0 +1,135 @@
+"""What goes wrong, as clients see it: RFC 9457 problem JSON with a code to branch on, and words for a person."""
+
+from http import HTTPStatus
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from penstock.api.http.replies import Reply, is_queue, words
+from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFailed, StoreFull, StreamError, TooLarge
+
+__all__ = ["Code", "Problem", "RefusedRequest", "refused", "shown", "trouble_of", "written"]
+
+Code = Literal[
+    "bad",  # a value is wrong: `what` names it
+    "malformed",  # not HTTP or not JSON as it should be
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "method",
+    "exists",  # a job of this id, with another body
+    "stale",
+    "state",  # it cannot be done as things stand
+    "paused",
+    "too_large",
+    "media_type",
+    "too_slow",
+    "too_many",  # more than this token or address may ask for now
+    "quota",
+    "busy",  # the gateway sheds load
+    "unavailable",  # certainly not done
+    "unknown",  # perhaps done
+    "internal",
+]
+
+LONGEST_SHOWN = 80
+PROBLEM_TYPE = b"application/problem+json"
+JSON_TYPE = b"application/json"
+
+
+class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request, or one item of it, was refused. `what` is the field or part that is wrong, `value` what stood
+    there (shortened), `hint` what to do; `retry_after_s` when to come again."""
+
+    status: int
+    title: str
+    code: Code
+    detail: str = ""
+    what: str = ""
+    value: str = ""
+    hint: str = ""
+    retry_after_s: int = 0
+    type: str = "about:blank"
+
+
+class RefusedRequest(Exception):
+    """Ends a request with its problem. `closes`: the connection ends too, since the rest of it is not to be read."""
+
+    def __init__(self, problem: Problem, *, closes: bool = False) -> None:
+        super().__init__(f"{problem.status} {problem.code}: {problem.detail}")
+        self.problem = problem
+        self.closes = closes
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def refused(
+    status: int,
+    code: Code,
+    detail: str = "",
+    *,
+    what: str = "",
+    value: object = "",
+    hint: str = "",
+    retry_after_s: int = 0,
+    closes: bool = False,
+) -> RefusedRequest:
+    """Return what to raise. `value` is shown shortened, with its control characters escaped."""
+    problem = Problem(
+        status=status,
+        title=HTTPStatus(status).phrase,
+        code=code,
+        detail=detail,
+        what=what,
+        value=shown(value),
+        hint=hint,
+        retry_after_s=retry_after_s,
+    )
+    return RefusedRequest(problem, closes=closes)
+
+
+def written(problem: Problem, path: str) -> tuple[bytes, bytes]:
+    """Return a problem's body and its content type, in the shape that the path's clients read."""
+    if not is_queue(path):
+        return _encode(problem), PROBLEM_TYPE
+    told = words(problem.what or problem.code, problem.detail)
+    return _encode(Reply(success=False, error=f"{told}; {problem.hint}" if problem.hint else told)), JSON_TYPE
+
+
+def trouble_of(error: StreamError) -> RefusedRequest:
+    """Return what the broker's trouble means to a client: whether it happened, and whether to come again."""
+    match error:
+        case StoreFull():
+            return refused(
+                507,
+                "unavailable",
+                "the store is full; nothing was stored",
+                hint="finish or delete jobs, drop dead letters, or have the operator give the server more room",
+                retry_after_s=30,
+            )
+        case StoreFailed():
+            return refused(503, "unavailable", f"{error.description}; nothing was done", retry_after_s=10)
+        case TooLarge():
+            return refused(413, "too_large", "larger than the server takes; nothing was stored")
+        case Disconnected() | NoStream():
+            return refused(503, "unavailable", "the server cannot be reached; nothing was done", retry_after_s=1)
+        case OutcomeUnknown():
+            return refused(
+                504,
+                "unknown",
+                "the server did not answer: it may have been done, or not",
+                hint="repeat it with the same ids, which is harmless",
+                retry_after_s=1,
+            )
+        case _:
+            return refused(503, "unavailable", "the server refused it", retry_after_s=5)
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: printable ASCII, and short."""
+    text = value if isinstance(value, str) else str(value)
+    plain = text[: LONGEST_SHOWN + 1].encode("ascii", "backslashreplace").decode()
+    plain = "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in plain)
+    return plain if len(plain) <= LONGEST_SHOWN else f"{plain[:LONGEST_SHOWN]}..."

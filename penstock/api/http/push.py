@@ -1,0 +1,123 @@
+"""Reservations by server push: `POST /v1/topics/{topic}/reservations`, a stream of server-sent events. It hands jobs
+out, so it is no GET, which a page of another site could have a browser send by itself.
+
+Each event is a reservation, its id the receipt. The client's credit is `most`, the number of reservations that may be
+unsettled at a time: beyond it nothing is handed out. A settlement that comes through this node gives the credit back at
+once; of one through another node, or a TTR that ran out, we learn by looking, a second later. When the client goes,
+nothing more is handed out, and what was not delivered is released.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+
+from actors.jobs.rules.job_answers import Reserved
+from actors.jobs.rules.job_rules import BadJob
+from penstock.api.http.calls import Answer, Call, Shared, query_of
+from penstock.api.http.jobs import give_back, reservation_of
+from penstock.api.http.shapes import PushQuery
+from streams.errors import StreamError
+
+__all__ = ["Credit", "push"]
+
+Send = Callable[[Any], Awaitable[None]]
+
+SIGN_OF_LIFE_MS = 15_000
+"""A comment after so long a silence, so that proxies and clients keep the connection."""
+AT_ONCE = 100
+LOOK_S = 1.0
+LOOKS = 16
+"""Reservations that are looked at each time, the longest held first, while the credit is used up."""
+HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+_encode = msgspec.json.Encoder().encode
+
+
+class Credit:
+    """The reservations that one client has not settled yet."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[str, Reserved] = {}
+        self._news = anyio.Event()
+
+    @property
+    def left(self) -> int:
+        return self._most - len(self._held)
+
+    def hold(self, jobs: Sequence[Reserved]) -> None:
+        self._held.update((job.receipt, job) for job in jobs)
+
+    def settled(self, receipt: str) -> None:
+        if self._held.pop(receipt, None) is not None:
+            self._news.set()
+            self._news = anyio.Event()
+
+    async def wait(self, shared: Shared) -> None:
+        """Return when there is room, or after a look at the longest held ones."""
+        with anyio.move_on_after(LOOK_S):
+            await self._news.wait()
+            return
+        for receipt, job in list(self._held.items())[:LOOKS]:
+            now = await shared.desk.peek(job.topic, job.id)
+            del self._held[receipt]
+            if now is not None and now.state == "reserved" and now.attempts == job.attempt:
+                self._held[receipt] = job  # behind the others, which are looked at next time
+
+
+async def push(shared: Shared, call: Call) -> Answer:
+    """Hand out until the client goes, or the node stops; then an event source comes again by itself."""
+    topic, asked = call.topic(), query_of(PushQuery, call.query)
+
+    async def stream(send: Send) -> None:
+        with shared.load.poll(call.caller.key), shared.crediting(Credit(asked.most)) as credit:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
+            with suppress(StreamError, BadJob):
+                await call.while_there(shared, partial(_hand_out, shared, call, send, topic, asked, credit), None)
+            await send({"type": "http.response.body", "body": b""})
+
+    return Answer(None, stream=stream)
+
+
+async def _hand_out(shared: Shared, call: Call, send: Send, topic: str, asked: PushQuery, credit: Credit) -> None:
+    while True:
+        if credit.left <= 0:
+            await credit.wait(shared)
+            continue
+        jobs = await shared.desk.reserve(
+            topic,
+            most=min(credit.left, AT_ONCE),
+            wait_ms=SIGN_OF_LIFE_MS,
+            ttr_ms=asked.ttr_ms,
+            holder=call.caller.name,
+        )
+        credit.hold(jobs)
+        await _deliver(shared, call, send, jobs)
+
+
+async def _deliver(shared: Shared, call: Call, send: Send, jobs: Sequence[Reserved]) -> None:
+    """Send the events as one part; release them if it did not get out."""
+    call.charge(len(jobs))
+    is_out = False
+    try:
+        await send({"type": "http.response.body", "body": events_of(call, jobs), "more_body": True})
+        is_out = not call.is_gone
+    finally:
+        if jobs and not is_out:
+            await give_back(shared, [job.receipt for job in jobs])
+
+
+def events_of(call: Call, jobs: Sequence[Reserved]) -> bytes:
+    """Return the events; without jobs a comment, as a sign of life. A body may hold line ends between its parts."""
+    if not jobs:
+        return b":\n\n"
+    parts = []
+    for job in jobs:
+        reservation = reservation_of(call, job)
+        lines = b"".join(b"data: %b\n" % line for line in _encode(reservation).splitlines())
+        parts.append(b"event: reservation\nid: %b\n%b\n" % (reservation.receipt.encode(), lines))
+    return b"".join(parts)

@@ -1,0 +1,119 @@
+"""How many jobs a tenant has waiting, and topics: roughly, so that no add waits for a count.
+
+**Jobs.** A tenant is let in by the last count and what this node has let in since. A count takes a look into each of
+the tenant's topics, so it is made beside the adds, by one task, and the longer it takes the seldomer: a twentieth of
+the time goes into it. Only a tenant that was never counted waits. So it may get above its quota by what other nodes
+let in between two counts, and is refused for as long although jobs were finished.
+
+**Topics.** A new topic costs the server a consumer, and every node a record: beyond a number no new ones are made.
+Those that are there stay in use.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from actors.runtime.logs import fields
+from penstock.api.http.callers import Caller
+from penstock.api.http.problems import RefusedRequest, refused
+from streams.clock import monotonic_s
+from streams.errors import StreamError
+
+if TYPE_CHECKING:
+    from actors.jobs.desk import JobDesk
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Quotas"]
+
+FRESH_S = 1.0
+PART = 20
+"""A count is renewed after so many times as long as it took."""
+MOST_KNOWN = 10_000
+
+
+class _Tenant:
+    """What is known of one. `since`: what was let in since its last count began."""
+
+    __slots__ = ("at_s", "counted", "first", "since", "took_s")
+
+    def __init__(self) -> None:
+        self.counted: int | None = None
+        self.since = 0
+        self.at_s = 0.0
+        self.took_s = 0.0
+        self.first = anyio.Lock()
+
+
+class Quotas:
+    """The tenants, as this node knows them. `run` counts; it is run as long as there are adds."""
+
+    def __init__(self, desk: "JobDesk", monotonic: Callable[[], float] = monotonic_s) -> None:
+        self._desk = desk
+        self._monotonic = monotonic
+        self._known: dict[str, _Tenant] = {}
+        self._due: dict[str, Caller] = {}
+        self._is_due = anyio.Event()
+
+    async def check(self, caller: Caller, topic: str, count: int) -> None:
+        """Raise RefusedRequest if the topic would be one too many, or `count` jobs more above the caller's quota; else
+        count them in."""
+        if caller.most_topics and topic not in (known := self._desk.known_topics()):
+            own = sum(map(caller.is_own, known))
+            if own >= caller.most_topics:
+                raise _refused(f"{own} topics are there already; {caller.most_topics} may", "use one of them")
+        if not caller.most_waiting:
+            return
+        tenant = await self._tenant(caller)
+        waiting = (tenant.counted or 0) + tenant.since
+        if waiting + count > caller.most_waiting:
+            raise _refused(
+                f"{waiting} jobs wait already; {caller.most_waiting} may",
+                "wait until some are finished, or delete some",
+            )
+        tenant.since += count
+
+    async def run(self) -> None:
+        """Renew the counts of those who add, until cancelled."""
+        while True:
+            await self._is_due.wait()
+            self._is_due = anyio.Event()
+            while self._due:
+                key = next(iter(self._due))
+                caller = self._due[key]
+                try:
+                    await self._count(caller, self._known.get(key) or _Tenant())
+                except StreamError as error:  # the last count holds
+                    log.warning("gateway.not_counted", extra=fields(token=caller.name, error=str(error)))
+                del self._due[key]
+
+    async def _tenant(self, caller: Caller) -> _Tenant:
+        tenant = self._known.get(caller.key)
+        if tenant is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            tenant = self._known[caller.key] = _Tenant()
+        if tenant.counted is None:
+            async with tenant.first:
+                if tenant.counted is None:
+                    await self._count(caller, tenant)
+        elif self._monotonic() - tenant.at_s > max(FRESH_S, PART * tenant.took_s) and caller.key not in self._due:
+            self._due[caller.key] = caller
+            self._is_due.set()
+        return tenant
+
+    async def _count(self, caller: Caller, tenant: _Tenant) -> None:
+        before, began_s = tenant.since, self._monotonic()
+        waiting = 0
+        for topic in self._desk.known_topics():
+            if caller.is_own(topic):
+                waiting += await self._desk.waiting(topic)
+        tenant.counted, tenant.since = waiting, tenant.since - before
+        tenant.at_s = self._monotonic()
+        tenant.took_s = tenant.at_s - began_s
+
+
+def _refused(detail: str, hint: str) -> RefusedRequest:
+    return refused(429, "quota", detail, hint=hint, retry_after_s=2)

@@ -1,0 +1,77 @@
+"""How the services of a node answer: JSON, and for what is not done an error with a code, a reason and the field."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from actors.batch.instances import InstanceExists, UnknownInstance
+from actors.batch.rules.refusals import BatchRefused
+from actors.batch.tasks import UnknownTask
+from actors.jobs.rules.job_answers import HTTP_CODES
+from actors.jobs.rules.job_rules import BadJob
+from penstock.api.job_forms import Malformed
+from penstock.errors import UsageError
+from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
+from streams.files import FileTooLarge
+from streams.frames import Message
+from streams.micro import RequestRefused
+
+__all__ = ["encode", "guarded", "guarded_request", "refusal_of", "refused"]
+
+NUMBERS: dict[str, int] = {"state": 409, "too_large": 413, **{str(code): HTTP_CODES[code] for code in HTTP_CODES}}
+"""`state`: what is asked cannot be done as things stand."""
+ENDINGS = {"unknown": "; ask again", "unavailable": "; not done, ask again later"}
+encode = msgspec.json.Encoder().encode
+
+
+def refused(code: str, reason: str, field: str = "") -> RequestRefused:
+    """Return the error that answers a request."""
+    told = {"code": code, "reason": reason, **({"field": field} if field else {})}
+    return RequestRefused(NUMBERS.get(code, 400), reason, encode({"error": told}))
+
+
+def refusal_of(error: Exception) -> tuple[str, str]:
+    """Return the code that tells why a question is not answered, and which of its fields is wrong; none for a fault."""
+    match error:
+        case UnknownTask():
+            return "not_found", "task"
+        case UnknownInstance():
+            return "not_found", "id"
+        case InstanceExists():
+            return "exists", "id"
+        case FileTooLarge():
+            return "too_large", "file"
+        case BatchRefused():
+            return error.code, error.field
+        case BadJob():
+            return "bad", error.field
+        case Malformed() | MalformedSubject() | UsageError():
+            return "bad", ""
+        case OutcomeUnknown():
+            return "unknown", ""
+        case TooLarge():
+            return "too_large", ""
+        case StreamError():
+            return "unavailable", ""
+        case _:
+            return "", ""
+
+
+def guarded(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
+    """Turn what is wrong with a request, and what the broker does not take, into answers."""
+    return guarded_request(lambda request: answer(request.payload))
+
+
+def guarded_request(answer: Callable[[Message], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
+    """Do as `guarded` for an answer that looks at the whole request."""
+
+    async def guard(request: Message) -> bytes:
+        try:
+            return await answer(request)
+        except Exception as error:  # a fault of ours goes on up
+            code, field = refusal_of(error)
+            if not code:
+                raise
+            raise refused(code, f"{error}{ENDINGS.get(code, '')}", field) from error
+
+    return guard

@@ -1,0 +1,268 @@
+"""Runs one node: a server to talk to, the streams that must be there, the actors of its roles, and an orderly end.
+
+In order: the embedded server if no address is given, the connection, the topology (made on an embedded server, insisted
+on elsewhere), what the engines share, then every actor under one supervisor. SIGTERM or SIGINT asks the node to stop:
+nothing new is taken, work in hand gets `drain_s`; a second signal ends it at once. Either way the process ends, if need
+be by force (last_end.py). What no restart mends (the
+connection closed for good, something not permitted, another topology) ends the node with its error.
+"""
+
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+from types import FrameType
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.runtime.logs import fields
+from actors.runtime.membership import NodeRecord
+from actors.runtime.supervisor import ActorSpec, ActorState, Policy, Supervisor, one_error
+from penstock.errors import Interrupted
+from penstock.node.config import Config, node_name
+from penstock.node.last_end import LAST_S, end_within
+from penstock.node.node import Node, open_node
+from penstock.node.session import credentials_of, server_folder, server_url, topology_of
+from penstock.node.wiring import open_engines
+from streams.clock import now_ms
+from streams.connection import Connection, connect
+from streams.server import EmbeddedServer, embedded_server
+from streams.store_health import has_room
+from streams.subjects import Namespace
+from streams.topology import apply, require
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Engines", "run_node"]
+
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter: at Python's 5 ms a busy event loop leaves the SQLite thread 500 orders a
+second, at half a millisecond 92,000 (measured)."""
+COLLECT_AFTER = (10_000, 20, 50)
+"""Objects until Python looks for rings of garbage, and how many looks until it looks further: our objects rarely form
+any. With what is there at the start left out of it for good, a fifth of a busy node's time is saved (measured)."""
+Engines = Callable[[Node], AbstractAsyncContextManager[tuple[ActorSpec, ...]]]
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOK_S = 0.5
+REST_S = 10.0
+"""Between restarts of a server whose store has failed: a disk that is broken fails again at once."""
+SILENT_S = 2.0
+"""How long the embedded server may be away before it is started again."""
+MEANING = {
+    "fast": "acknowledged data survives a killed process; a power cut may lose up to its last two minutes",
+    "safe": "acknowledged data survives a killed process, and a power cut where the server syncs always",
+}
+
+
+async def run_node(
+    config: Config,
+    *,
+    engines: Engines = open_engines,
+    before: Callable[[Connection], AbstractAsyncContextManager[None]] | None = None,
+    on_ready: Callable[[Node], None] = lambda _node: None,
+) -> None:
+    """Run a node until it is asked to stop. `before` is opened once the topology is there (settings are seeded in it).
+
+    Raises the one error that ended it: PenstockError, StreamError, or what an actor that ends the node failed with."""
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*COLLECT_AFTER)
+    stop = anyio.Event()
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            signals = _Signals(stop, tasks.cancel_scope, config.drain_s)
+            await tasks.start(signals.heed)
+            async with _server(config) as server, _connection(config, server) as connection:
+                await _topology(config, connection)
+                async with (
+                    (before or _nothing)(connection),
+                    open_node(config, connection, _record(config), stop) as node,
+                ):
+                    async with engines(node) as specs:
+                        await _run(node, (*_keeper(server, connection), *node.actors(), *specs), signals, on_ready)
+            tasks.cancel_scope.cancel()
+    if signals.can_drain:
+        end_within(LAST_S, "the node has ended, and a thread runs on")
+    if signals.has_cut_short:
+        raise Interrupted("stopped at once, by a second signal; unfinished work comes again elsewhere")
+
+
+async def _run(node: Node, specs: tuple[ActorSpec, ...], signals: "_Signals", on_ready: Callable[[Node], None]) -> None:
+    wanted = [spec for spec in specs if node.config.has_role(spec.role)]
+
+    def changed(state: ActorState) -> None:
+        log.debug("actor.changed", extra=fields(actor=state.name, status=state.status))
+        if state.status in ("restarting", "parked"):
+            node.members.beat_soon()
+
+    supervisor = Supervisor(
+        wanted,
+        stop=node.stop,
+        drain_s=node.config.drain_s,
+        chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        on_change=changed,
+    )
+    told = node.status
+    node.status = lambda: msgspec.structs.replace(told(), actors=supervisor.states())
+
+    async def supervise(*, task_status: TaskStatus[None]) -> None:
+        await supervisor.run(task_status=task_status)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        signals.can_drain = True
+        await tasks.start(supervise)
+        gc.freeze()
+        log.info("node.ready" if supervisor.is_ready() else "node.started", extra=fields(**_told(node, supervisor)))
+        on_ready(node)
+    log.info("node.stopped", extra=fields(node=node.members.name))
+
+
+def _told(node: Node, supervisor: Supervisor) -> dict[str, object]:
+    return {
+        "node": node.members.name,
+        "namespace": node.config.namespace,
+        "roles": node.config.roles or "all",
+        "actors": {state.name: state.status for state in supervisor.states()},
+    }
+
+
+@asynccontextmanager
+async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
+    """Run the embedded server as long as the node, unless there is another one to connect to."""
+    if not config.is_embedded:
+        yield None
+        return
+    config.data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # orders are personal data
+    async with embedded_server(server_folder(config), port=config.port, sync_always=config.profile == "safe") as server:
+        log.info(
+            "server.embedded",
+            extra=fields(
+                url=server.url, folder=str(server.store), profile=config.profile, means=MEANING[config.profile]
+            ),
+        )
+        yield server
+
+
+def _keeper(server: EmbeddedServer | None, connection: Connection) -> tuple[ActorSpec, ...]:
+    """Return the actor that starts the embedded server again when it was killed or hangs, or its store has failed and
+    there is room."""
+
+    async def keep(server: EmbeddedServer, *, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        silent, rested_s = 0, REST_S
+        while True:
+            await anyio.sleep(LOOK_S)
+            silent, rested_s = 0 if connection.is_connected else silent + 1, rested_s + LOOK_S
+            has_failed = connection.store.failed and rested_s >= REST_S and has_room(server.store)
+            if silent * LOOK_S >= SILENT_S or has_failed:
+                log.warning("server.restarts", extra=fields(url=server.url, why=connection.store.failed or "silent"))
+                await server.restart()
+                silent, rested_s = 0, 0.0
+
+    if server is None:
+        return ()
+    return (ActorSpec(name="server", role="", run=partial(keep, server), policy=Policy(then="stop")),)
+
+
+def _connection(config: Config, server: EmbeddedServer | None) -> AbstractAsyncContextManager[Connection]:
+    return connect(
+        server_url(config) if server is None else server.url,
+        name=f"penstock-{config.name or os.getpid()}",
+        namespace=Namespace(config.namespace),
+        credentials=credentials_of(config),
+        connect_timeout_s=config.connect_s,
+    )
+
+
+async def _topology(config: Config, connection: Connection) -> None:
+    """Make what is missing on a server of our own; on any other one insist that `penstock init` has been run."""
+    if config.is_embedded:
+        await apply(connection, topology_of(config))
+    else:
+        await require(connection, topology_of(config))
+
+
+def _record(config: Config) -> NodeRecord:
+    chance = secrets.token_hex(2)
+    return NodeRecord(
+        node=node_name(config, host=socket.gethostname(), process_id=os.getpid(), chance=chance),
+        run=secrets.token_hex(8),
+        zone=config.zone,
+        labels=config.labels,
+        roles=config.roles,
+        started_ms=now_ms(),
+        version=version("penstock"),
+    )
+
+
+@asynccontextmanager
+async def _nothing(_connection: Connection) -> AsyncIterator[None]:
+    yield
+
+
+class _Signals:
+    """The first signal asks to stop, the second one ends the node at once; so does the first while it still starts.
+
+    The process ends even if the node does not: that is seen to where Python hears of the signal, since the loop may be
+    held up. A handler of jobs that takes the signals for itself, or has them ignored, has them taken back."""
+
+    def __init__(self, stop: anyio.Event, everything: anyio.CancelScope, drain_s: float) -> None:
+        self.can_drain = False
+        self.has_cut_short = False
+        self._stop = stop
+        self._everything = everything
+        self._drain_s = drain_s
+        self._count = 0
+        self._loops: dict[int, object] = {}
+        """What the event loop wants called."""
+
+    async def heed(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*SIGNALS) as received:
+            for number in SIGNALS:
+                self._loops[number] = signal.getsignal(number)
+                self._take(number)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep)
+                task_status.started()
+                async for number in received:
+                    name = signal.Signals(number).name
+                    if self._stop.is_set() or not self.can_drain:
+                        log.warning("node.cut_short", extra=fields(signal=name))
+                        self.has_cut_short = self._stop.is_set()
+                        self._everything.cancel()
+                        return
+                    log.info("node.stopping", extra=fields(signal=name))
+                    self._stop.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_S)
+            for number in SIGNALS:
+                if signal.getsignal(number) != self._heard:
+                    name = signal.Signals(number).name
+                    log.warning(
+                        "node.signal_taken", extra=fields(signal=name, do="leave SIGTERM and SIGINT to the node")
+                    )
+                    self._take(number)
+
+    def _take(self, number: int) -> None:
+        signal.signal(number, self._heard)
+        signal.siginterrupt(number, False)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        """Called by Python itself, between any two steps of whatever runs."""
+        self._count += 1
+        drain_s = self._drain_s if self._count == 1 and self.can_drain else 0.0
+        end_within(drain_s + LAST_S, f"{signal.Signals(number).name}, and the node has not ended")
+        loops = self._loops[number]
+        if callable(loops):
+            loops(number, frame)

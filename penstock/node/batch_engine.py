@@ -1,0 +1,204 @@
+"""Wires the batches of one node: what its parts share, and the actors with their roles."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from anyio.abc import TaskStatus
+
+from actors.batch.callbacks import Moments
+from actors.batch.conductor import Conductor
+from actors.batch.desk import BatchDesk
+from actors.batch.executor.chunks import Chunks
+from actors.batch.executor.executor import Executor
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.lanes import ItemRates, chunk_size, part_of, share_of
+from actors.batch.executor.steps import Steps
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems
+from actors.batch.rules.callbacks import parse_allowed
+from actors.batch.submissions import BatchSubmissions
+from actors.batch.tasks import TaskLimits, Tasks, UnknownTask
+from actors.batch.uploads import Uploads
+from actors.batch.versions import newest_version, waits_for
+from actors.runtime.membership import Members
+from actors.runtime.revenants import Revenants
+from actors.runtime.supervisor import ActorSpec
+from penstock.api.batch_service import BatchService
+from penstock.node.batch_submitting import submitter
+from penstock.node.node import AT_ONCE, Node
+from penstock.sdk.batches import task_handlers
+from streams.bucket import Bucket
+from streams.files import Files
+
+__all__ = ["BatchEngine", "open_batch_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEngine:
+    """One node's batches."""
+
+    tasks: Tasks
+    instances: Instances
+    desk: BatchDesk
+    conductor: Conductor
+    uploads: Uploads
+    revenants: Revenants
+    executor: Executor | None
+    service: BatchService
+    submissions: BatchSubmissions
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The tasks that this node serves; for its record."""
+        return self.executor.tasks if self.executor is not None else ()
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """Of these tasks the version of their code, where it says one."""
+        handlers = self.executor.handlers if self.executor is not None else ()
+        return tuple((each.record.task, each.record.version) for each in handlers if each.record.version)
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the engine's actors in start order."""
+        return (
+            ActorSpec(name="tasks", role="", run=self.tasks.run, policy=AT_ONCE),
+            ActorSpec(name="instances", role="", run=self.instances.run, policy=AT_ONCE),
+            *self._executors(),
+            ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
+            ActorSpec(name="uploads", role="conductor", run=self.uploads.run),
+            ActorSpec(name="revenants of work", role="conductor", run=self.revenants.run),
+            ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
+            ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
+        )
+
+    def _executors(self) -> tuple[ActorSpec, ...]:
+        executor = self.executor
+        if executor is None:
+            return ()
+
+        async def run(*, task_status: TaskStatus[None]) -> None:
+            for handler in executor.handlers:
+                await self.tasks.declare(handler.record)
+            await executor.run(task_status=task_status)
+
+        return (ActorSpec(name="executor", role="executor", run=run, drains=True),)
+
+
+@asynccontextmanager
+async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None = None) -> AsyncIterator[BatchEngine]:
+    """Open what the engine's parts share, one of each for the node. `handlers`: else all that were registered."""
+    tasks, instances = Tasks(node.bucket("TASKS")), Instances(node.bucket("INSTANCES"))
+    items = BatchItems(node.connection, node.publisher)
+    files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
+    beats = node.bucket("BEATS")
+    handlers = tuple(task_handlers().values()) if handlers is None else handlers
+    executor = None
+    if handlers and node.config.has_role("executor"):
+        executor = _executor(node, handlers, tasks, instances, items, files, beats)
+    conductor = Conductor(
+        connection=node.connection,
+        publisher=node.publisher,
+        members=node.members,
+        instances=instances,
+        tasks=tasks,
+        items=items,
+        files=files,
+        beats=beats,
+        clock=node.clock,
+        chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        tell=Moments(instances, node.publisher, node.connection.namespace).tell,
+    )
+    desk = BatchDesk(
+        tasks=tasks,
+        instances=instances,
+        items=items,
+        files=files,
+        beats=beats,
+        clock=node.clock,
+        waits_for=partial(waits_for, node.members),
+        callbacks=parse_allowed(node.config.callback_hosts),
+        admit=node.connection.store.admit,
+    )
+    yield BatchEngine(
+        tasks=tasks,
+        instances=instances,
+        desk=desk,
+        conductor=conductor,
+        uploads=Uploads(files, instances, node.members, node.clock),
+        revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
+        executor=executor,
+        service=BatchService(desk, node.connection, node.stop),
+        submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),
+    )
+
+
+def _executor(
+    node: Node,
+    handlers: Sequence[TaskHandler],
+    tasks: Tasks,
+    instances: Instances,
+    items: BatchItems,
+    files: Files,
+    beats: Bucket[bytes],
+) -> Executor:
+    at_once = _at_once(tasks, node.members)
+    steps = Steps(
+        node=node.members.name,
+        instances=instances,
+        items=items,
+        files=files,
+        beats=beats,
+        chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
+        clock=node.clock,
+    )
+    chunks = Chunks(
+        node=node.members.name,
+        instances=instances,
+        items=items,
+        rates=ItemRates(_share(tasks, node.members), is_heard=node.members.is_heard),
+        at_once=at_once,
+        stop=node.stop,
+    )
+    return Executor(
+        handlers,
+        connection=node.connection,
+        instances=instances,
+        steps=steps,
+        chunks=chunks,
+        newest=lambda task: newest_version(node.members, task),
+        may_take=lambda task: at_once(task) != 0,
+        stop=node.stop,
+    )
+
+
+def _limits(tasks: Tasks, task: str) -> TaskLimits:
+    try:
+        return tasks.current(task).limits
+    except UnknownTask:
+        return TaskLimits()
+
+
+def _share(tasks: Tasks, members: Members) -> Callable[[str], float]:
+    """Return this process's part of the rate of a task's items, as a function of the task."""
+    return lambda task: share_of(_limits(tasks, task).item_rate, _servers(members, task), members.name)
+
+
+def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:
+    """Return this process's part of how many of a task's items may be at work, None for any number, as a function of
+    the task."""
+
+    def at_once(task: str) -> int | None:
+        most = _limits(tasks, task).item_concurrency
+        return part_of(most, _servers(members, task), members.name) if most else None
+
+    return at_once
+
+
+def _servers(members: Members, task: str) -> list[str]:
+    """Return the nodes that serve a task: those that live, and this one, of which it may not be known yet."""
+    return list({members.name, *(name for name, node in members.live().items() if task in node.tasks)})

@@ -1,0 +1,43 @@
+"""What is handed in by a plain publish, as a question to the batch desk."""
+
+from actors.batch.desk import BatchDesk
+from actors.batch.submissions import Submit
+from penstock.api.batch_forms import SubmitAsk
+from penstock.api.job_forms import Malformed, read_ask
+from penstock.api.replies import refusal_of
+from streams.errors import MalformedMessage
+
+__all__ = ["submitter"]
+
+
+class _Handed(SubmitAsk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As the service takes it, but the task may stand in the subject alone."""
+
+    task: str = ""
+
+
+def submitter(desk: BatchDesk) -> Submit:
+    """Return what makes an instance of what was handed in, or says why not."""
+
+    async def submit(task: str, payload: bytes, own_id: str) -> str:
+        try:
+            ask = read_ask(payload, _Handed)
+            await desk.submit(_task_of(task, ask), instance_id=ask.id or own_id, **ask.of_submit())
+        except MalformedMessage as error:
+            return f"an instance of this id stands there, and is not readable: {error}"
+        except Exception as error:  # the broker's trouble and faults of ours go on up
+            code, _ = refusal_of(error)
+            if code in ("", "unknown", "unavailable"):
+                raise
+            return str(error)
+        return ""
+
+    return submit
+
+
+def _task_of(task: str, ask: _Handed) -> str:
+    if ask.task and task and ask.task != task:
+        raise Malformed(f"task {ask.task!a}: the subject says {task!a}; leave one of them out")
+    if not ask.task and not task:
+        raise Malformed("no task: publish to submit.batch.<task>, of A-Z a-z 0-9 _ -")
+    return task or ask.task

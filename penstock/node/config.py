@@ -1,0 +1,324 @@
+"""A process's configuration: which server, which folder, which duties. Read once, at the start.
+
+From weak to strong: defaults, the TOML file of `--config`, `PENSTOCK_<NAME>` variables, flags. How orders are fetched
+is not here: those are live settings, the same for every node (actors/fetch/rules/settings.py).
+
+Secrets (password, token, nkey seed) are references, `env:NAME` or `file:/path`, resolved when the node connects.
+"""
+
+import difflib
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from actors.batch.rules.callbacks import parse_allowed
+from actors.runtime.secrets import BadReference, is_reference, is_secret_name, looks_secret, resolve_reference
+from penstock.errors import UsageError
+from penstock.node.logs import Form, Level
+from streams.subjects import TOKEN
+
+__all__ = ["ROLES", "Config", "is_loopback", "load_config", "node_name", "origin_of"]
+
+PREFIX = "PENSTOCK_"
+ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
+"""What a node can do; it does all of it unless told otherwise."""
+SCHEMES = ("nats", "tls", "ws", "wss")
+LISTS = ("roles", "labels", "callback_hosts")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 to 64 of A-Z a-z 0-9 _ -")]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One process's configuration. Every field is also a flag, `PENSTOCK_<FIELD>` and a key of the file."""
+
+    nats: str = ""
+    """The server's address, several parted by commas; empty: an embedded server in the data folder."""
+    data: str = ""
+    """Where the embedded server and the SQLite database keep their files; empty: where the system keeps such data."""
+    state: str = ""
+    """Where a node remembers what it last saw of its server; empty: in a folder of the data folder's name and `-state`
+    beside it, so that an older copy of the data that is put back does not bring its own memory along."""
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    """The embedded server's port on 127.0.0.1; 0: a free one."""
+    namespace: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,32}$", description="1 to 32 of a-z 0-9 _ -")] = "penstock"
+    """First token of every subject, so that several installations can share a server."""
+    name: Token = ""
+    """The node's name, its own in the cluster; empty: made of host and process, other at each start."""
+    roles: tuple[Token, ...] = ()
+    """The node's duties; empty: all."""
+    zone: Token = ""
+    """Where the node stands; work bound to a zone stays in it."""
+    labels: tuple[Token, ...] = ()
+    """What sources can be pinned to."""
+    connect_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
+    """Seconds to wait for the server at the start; once connected, a node waits for ever."""
+    drain_s: Annotated[float, Meta(ge=0, le=3600)] = 20.0
+    """Seconds that a stopping node gives to work in hand. Below the 30 s after which Kubernetes and others kill."""
+    profile: Literal["safe", "fast"] = "fast"
+    """What acknowledged data survives: `fast` a killed process, `safe` a power cut too if the server syncs always."""
+    replicas: Annotated[int, Meta(ge=1, le=5)] = 1
+    """Copies of each stream and bucket: 3 on a cluster of three servers."""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    nkey_seed: str = ""
+    creds_file: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    inbox_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="one subject token")] = "_INBOX"
+    """Where this user is answered; on a shared server each user needs an own one."""
+    sink: str = ""
+    """Where orders go: sqlite:///FILE, postgresql://USER@HOST/DATABASE, `none`, or env:NAME, file:/path of such a URL;
+    empty: the app's own sinks, else a SQLite file in the data folder."""
+    history: bool = False
+    """Keep each change of an order in a table of its own beside the newest version."""
+    app: str = ""
+    """The Python module with the user's own code (`@penstock.sink`)."""
+    metrics: str = ""
+    """Where Prometheus finds the node's figures: HOST:PORT; empty: nowhere."""
+    http: str = "127.0.0.1:7070"
+    """Where the HTTP gateway listens: HOST:PORT; empty or `off`: nowhere. Beyond this machine only with a certificate
+    or behind a proxy, and only once there are tokens."""
+    http_cert: str = ""
+    http_key: str = ""
+    """The gateway's certificate chain and key, as PEM files."""
+    behind_proxy: bool = False
+    """A reverse proxy stands before the gateway: it ends TLS, and its X-Forwarded-For is believed."""
+    callback_hosts: tuple[str, ...] = ()
+    """Whom batches' submitters may have called: host names, `*.` and a name, `*`, HOST:PORT, addresses; networks such
+    as 10.0.0.0/8, into which those names may lead. Empty: nobody. The same on every node."""
+    callback_secret: str = ""
+    """The secret with which calls are signed, 16 characters or more."""
+    monitor: str = ""
+    """The server's monitoring address (http://host:8222), where nodes and `penstock doctor` see how its store fares;
+    empty: not asked, but for an embedded server's own."""
+    log_level: Level = "info"
+    log_form: Form = "auto"
+    """`json` for machines, `text` for eyes; `auto`: text on a terminal."""
+
+    def __post_init__(self) -> None:
+        _check_nats(self.nats)
+        _check_monitor(self.monitor)
+        _check_http(self)
+        for role in self.roles:
+            if role not in ROLES:
+                raise ValueError(f"roles: {role!r} is none; there are {', '.join(ROLES)}{_nearest(role, ROLES)}")
+        for name in ("password", "token", "nkey_seed", "callback_secret"):
+            value = getattr(self, name)
+            if value and not is_reference(value):
+                raise ValueError(
+                    f"{name}: write env:NAME or file:/path in its place; a secret is never written down here"
+                )
+        _check_callbacks(self)
+
+    @property
+    def is_embedded(self) -> bool:
+        return not self.nats
+
+    def http_address(self) -> tuple[str, int] | None:
+        """Return where the gateway listens, None if nowhere. An IPv6 host stands in brackets in the field, not here."""
+        if self.http in ("", "off"):
+            return None
+        host, _, port = self.http.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def has_role(self, role: str) -> bool:
+        """True if the node does this; the empty role is every node's."""
+        return not role or not self.roles or role in self.roles
+
+    def data_folder(self) -> Path:
+        """Return the data folder's path; nothing is made."""
+        if self.data:
+            return Path(self.data).expanduser().resolve()
+        from platformdirs import user_data_path  # not needed by most, and not free
+
+        return user_data_path("penstock", appauthor=False)
+
+    def memory_file(self) -> Path:
+        """Return the file for what was last seen of this server and namespace; nothing is made."""
+        data = self.data_folder()
+        folder = Path(self.state).expanduser().resolve() if self.state else data.with_name(f"{data.name}-state")
+        server = hashlib.sha256(f"{self.nats or 'embedded'}/{self.namespace}".encode()).hexdigest()[:16]
+        return folder / f"{server}.json"
+
+    def sink_url(self) -> str:
+        """Return the sink's URL with its reference resolved. Raises UsageError for a password that was written down."""
+        if is_reference(self.sink):
+            return self.secret("sink")
+        if urlsplit(self.sink).password:
+            raise UsageError(
+                "sink: a password is never written down here; put the whole URL behind env:NAME or file:/path"
+            )
+        return self.sink
+
+    def secret(self, name: str) -> str:
+        """Return the value that a field's reference names, empty if it has none. Raises UsageError naming the field."""
+        reference = getattr(self, name)
+        try:
+            return resolve_reference(reference).reveal() if reference else ""
+        except BadReference as error:
+            raise UsageError(f"{name}: {error}") from error
+
+    def shown(self) -> dict[str, object]:
+        """Return every field in plain values, with what could be secret hidden."""
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        return {name: "***" if _is_hidden(name, value) else value for name, value in plain.items()}
+
+    def with_changes(self, **changes: object) -> Self:
+        return msgspec.structs.replace(self, **changes)
+
+
+def load_config(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object | None] | None = None,
+) -> Config:
+    """Return the configuration. Flags that are None were not given. Raises UsageError saying which value of which place
+    is wrong, and what is meant."""
+    values: dict[str, object] = {}
+    for place, found in _places(file, os.environ if environment is None else environment, flags or {}):
+        for name, value in found.items():
+            values[name] = _converted(place, name, value)
+    try:
+        return Config(**values)  # type: ignore[arg-type]  # each value was converted to its field's type
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def origin_of(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object | None]) -> dict[str, str]:
+    """Return from where each field that was given comes; the others have their defaults."""
+    return {name: place for place, found in _places(file, environment, flags) for name in found}
+
+
+def node_name(config: Config, *, host: str, process_id: int, chance: str) -> str:
+    """Return the node's name: the one given, or one of host, process and chance, so that two never share it."""
+    own = re.sub(r"[^A-Za-z0-9_-]", "-", host.partition(".")[0])[:40].strip("-") or "node"
+    return config.name or f"{own}-{process_id}-{chance}"
+
+
+def _places(
+    file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object | None]
+) -> list[tuple[str, dict[str, object]]]:
+    return [
+        (str(file), _from_file(file) if file else {}),
+        ("the environment", _from_environment(environment)),
+        ("the command line", {name: value for name, value in flags.items() if value is not None}),
+    ]
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{file}: not TOML: {error}") from error
+    for name, value in values.items():
+        if name not in Config.__struct_fields__:
+            raise UsageError(f"{file}: no such key: {name!r}{_nearest(name, Config.__struct_fields__)}")
+        if isinstance(value, str) and looks_secret(name, value):
+            raise UsageError(f"{file}: {name}: looks like a secret; write env:NAME or file:/path in its place")
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """Take PENSTOCK_<FIELD>. Others of that prefix are somebody's own (a shop's key, say), unless nearly ours."""
+    values: dict[str, object] = {}
+    for variable, text in environment.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or not text:
+            continue
+        if name in Config.__struct_fields__:
+            values[name] = text
+        elif near := difflib.get_close_matches(name, Config.__struct_fields__, 1, cutoff=0.8):
+            raise UsageError(f"{variable}: no such variable; did you mean {PREFIX}{near[0].upper()}?")
+    return values
+
+
+def _converted(place: str, name: str, value: object) -> Any:
+    """Return the value as its field's type. Text from the environment or a flag may stand for numbers and lists."""
+    field = next((field for field in msgspec.structs.fields(Config) if field.name == name), None)
+    if field is None:
+        raise UsageError(f"{place}: no such key: {name!r}{_nearest(name, Config.__struct_fields__)}")
+    if name in LISTS and isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, field.type, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{place}: {name}: {error}") from error
+
+
+def _check_nats(address: str) -> None:
+    for one in address.split(",") if address else ():
+        parts = urlsplit(one if "://" in one else f"nats://{one}")
+        if parts.scheme not in SCHEMES or not parts.hostname:
+            raise ValueError(f"nats: {_without_user(one)!r} is no server's address; write nats://host:4222")
+        if parts.username or parts.password:
+            raise ValueError(
+                "nats: no user or password in the address; set user, and password as env:NAME or file:/path"
+            )
+        try:
+            _ = parts.port
+        except ValueError:
+            raise ValueError(f"nats: {one!r}: the port is no number from 0 to 65535") from None
+
+
+def _check_monitor(address: str) -> None:
+    parts = urlsplit(address)
+    if address and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
+        raise ValueError(f"monitor: {_without_user(address)!r} is no monitoring address; write http://host:8222")
+
+
+def _check_http(config: Config) -> None:
+    host, colon, port = config.http.rpartition(":")
+    if config.http not in ("", "off"):
+        if not colon or not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"http: {config.http!r} is no address; write HOST:PORT, as in 127.0.0.1:7070, or off")
+        if not is_loopback(host.strip("[]")) and not config.http_cert and not config.behind_proxy:
+            raise ValueError(
+                f"http: {config.http} can be reached from other machines, and tokens would travel unencrypted; set"
+                " http_cert and http_key, or behind_proxy where a proxy ends TLS"
+            )
+    if bool(config.http_cert) != bool(config.http_key):
+        raise ValueError("http_cert, http_key: one without the other; set both, or neither")
+
+
+def _check_callbacks(config: Config) -> None:
+    try:
+        parse_allowed(config.callback_hosts)
+    except ValueError as error:
+        raise ValueError(f"callback_hosts: {error}") from None
+    if bool(config.callback_hosts) != bool(config.callback_secret):
+        raise ValueError("callback_hosts, callback_secret: one without the other; set both, or neither")
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine reaches the host's address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _without_user(address: str) -> str:
+    return re.sub(r"//[^/]*@", "//***@", address)
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+
+
+def _is_hidden(name: str, value: object) -> bool:
+    """References may be seen; anything else under a secret's name may not."""
+    return is_secret_name(name) and bool(value) and not is_reference(str(value))

@@ -1,0 +1,177 @@
+"""The gateway's actor: listens for HTTP, and serves the job desk to whoever speaks it.
+
+In: HTTP requests, and the records of TOKENS. Out: answers; what they ask for is done by the job desk. State: none that
+a restart would miss. A request that was answered was done; one that was not may have been, and may be repeated with the
+same id or receipt.
+
+- **Address taken**: one warning, and another try each second. Of two nodes on one host the second takes over when the
+  first is gone; a node never fails for want of the address.
+- **Who may call**: without tokens, whoever is on this machine; once there is a token, only who has a valid one. On an
+  address that other machines reach, nothing is listened on before there is a token.
+- **Stop**: in two steps with the node. No new connections, long polls answer at once, requests at work are finished;
+  past the drain deadline they are cut off.
+"""
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from actors.batch.desk import BatchDesk
+from actors.jobs.desk import JobDesk
+from actors.runtime.logs import fields
+from actors.runtime.supervisor import ActorSpec
+from penstock.api.http.calls import Shared
+from penstock.api.http.live_tokens import LiveTokens
+from penstock.node.config import Config, is_loopback
+from penstock.node.node import Node
+from streams.clock import now_ms
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Gateway", "gateway_spec"]
+
+AGAIN_S = 1.0
+BACKLOG = 2048
+Address = tuple[str, int]
+
+
+def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
+    """Return the actor to run on a node with the role `gateway`. Where no address is set it does nothing."""
+    gateway = Gateway(
+        node.config,
+        desk,
+        batches,
+        LiveTokens(node.bucket("TOKENS"), now_ms),
+        lambda: node.connection.is_connected,
+        node.stop,
+        lambda: node.connection.store.trouble,
+    )
+    return ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True)
+
+
+class Gateway:
+    """The actor's life; see the module."""
+
+    def __init__(
+        self,
+        config: Config,
+        desk: JobDesk,
+        batches: BatchDesk,
+        tokens: LiveTokens,
+        is_connected: Callable[[], bool],
+        stop: anyio.Event,
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.port = 0
+        """Where it listens, once it does: the configured port, or the one that was free if that is 0."""
+        self.is_up = anyio.Event()
+        self.shared: Shared | None = None
+        self._config = config
+        self._desk = desk
+        self._batches = batches
+        self._tokens = tokens
+        self._is_connected = is_connected
+        self._trouble = trouble
+        self._stop = stop
+        self._is_started = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until the node stops. Raises StartFailed for a certificate that cannot be used, NoStream without
+        TOKENS."""
+        address, self._is_started = self._config.http_address(), False
+        if address is None:
+            self._say_started(task_status)
+            await self._stop.wait()
+            return
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._tokens.run)
+            is_open = is_loopback(address[0]) and not self._config.behind_proxy
+            if is_open or await self._tokens_made(address, task_status):
+                listening = await self._bound(address, task_status)
+                if listening is not None:
+                    await self._serve(listening, task_status, is_open=is_open)
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self, listening: socket.socket, task_status: TaskStatus[None], *, is_open: bool) -> None:
+        host, port = listening.getsockname()[:2]
+        with listening:
+            module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
+            self.shared = Shared(self._desk, self._batches, self._is_connected, self._trouble)
+            server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
+            needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
+            self.port = port
+            self.is_up.set()
+            log.info("gateway.listens", extra=fields(address=host, port=port, callers_need=needs))
+            self._say_started(task_status)
+            await server.serve(listening, self._stop)
+
+    async def _tokens_made(self, address: Address, task_status: TaskStatus[None]) -> bool:
+        """Return True once there is a token, False if the node stops before."""
+        if not self._tokens.are_there:
+            log.error(
+                "gateway.waits_for_a_token",
+                extra=fields(address=address[0], port=address[1], do="penstock tokens add NAME"),
+            )
+        while not self._tokens.are_there:
+            self._say_started(task_status)
+            if await self._stopped_before(self._tokens.changed):
+                return False
+        return True
+
+    async def _bound(self, address: Address, task_status: TaskStatus[None]) -> socket.socket | None:
+        """Return a listening socket as soon as the address is free, None if the node stops before."""
+        is_told = False
+        while not self._stop.is_set():
+            try:
+                return _listen(address)
+            except OSError as error:
+                if not is_told:
+                    log.warning(
+                        "gateway.address_taken",
+                        extra=fields(address=address[0], port=address[1], error=error.strerror, tries_every_s=AGAIN_S),
+                    )
+                is_told = True
+            self._say_started(task_status)
+            await self._stopped_before(partial(anyio.sleep, AGAIN_S))
+        return None
+
+    def _say_started(self, task_status: TaskStatus[None]) -> None:
+        """A node does not wait for a gateway that waits for its address, or for a token."""
+        if not self._is_started:
+            self._is_started = True
+            task_status.started()
+
+    async def _stopped_before(self, wait: Callable[[], Awaitable[None]]) -> bool:
+        """Return True if the node is stopped before `wait` returns."""
+        async with anyio.create_task_group() as tasks:
+
+            async def cancel_on_stop() -> None:
+                await self._stop.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(cancel_on_stop)
+            await wait()
+            tasks.cancel_scope.cancel()
+        return self._stop.is_set()
+
+
+def _listen(address: Address) -> socket.socket:
+    """Return a socket that listens. Raises OSError."""
+    host, port = address
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,109 @@
+"""The doors to a node's jobs: the desk that all call, the service on NATS, and what is handed in by a publish."""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+
+from actors.jobs.copies import Copies
+from actors.jobs.desk import JobDesk
+from actors.jobs.handout import Handout
+from actors.jobs.release import ReleaseRates
+from actors.jobs.replay import JobReplay
+from actors.jobs.store import JobStore
+from actors.jobs.submissions import Submissions
+from actors.jobs.topics import Topics
+from actors.runtime.membership import Members
+from actors.runtime.supervisor import ActorSpec
+from penstock.api.job_service import JobService
+from penstock.node.node import Node
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.pull_once import PullOnce
+from streams.standstill import Standstill
+
+__all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk", "sharing_nodes"]
+
+ROLE = "desk"
+
+
+@asynccontextmanager
+async def open_job_desk(
+    node: Node, *, store: JobStore, topics: Topics, rates: ReleaseRates, clock: Clock
+) -> AsyncIterator[JobDesk]:
+    """Open the node's desk; `clock` is the server's. Its `handing` belongs into the node's status."""
+    opened = open_desk(
+        node.connection,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        handling=handling_nodes(node.members),
+        on_handing=node.members.beat_soon,
+    )
+    async with opened as desk:
+        yield desk
+
+
+@asynccontextmanager
+async def open_desk(
+    connection: Connection,
+    *,
+    store: JobStore,
+    topics: Topics,
+    rates: ReleaseRates,
+    clock: Clock,
+    handling: Callable[[str], Collection[str]],
+    on_handing: Callable[[], None] = lambda: None,
+) -> AsyncIterator[JobDesk]:
+    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead. `on_handing`: `handing` changed."""
+    async with PullOnce(connection) as pulls:
+        handout = Handout(
+            store=store,
+            topics=topics,
+            pulls=pulls,
+            rates=rates,
+            namespace=connection.namespace,
+            on_handing=on_handing,
+        )
+        with Standstill().watching() as standstill:
+            yield JobDesk(
+                store=store,
+                topics=topics,
+                handout=handout,
+                copies=Copies(connection, handling),
+                replay=JobReplay(connection, store, clock),
+                clock=clock,
+                admit=connection.store.admit,
+                check=partial(connection.store.check, connection.namespace.stream("JOBS")),
+                stood_still_s=standstill.lasted_s,
+            )
+
+
+def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
+    """Return the actors of the role `desk`: both finish what is in hand when the node stops."""
+    service = JobService(desk, node.connection, node.stop)
+    submissions = Submissions(desk, node.connection, node.publisher, node.stop)
+    return (
+        ActorSpec(name="job service", role=ROLE, run=service.run, drains=True),
+        ActorSpec(name="submissions", role=ROLE, run=submissions.run, drains=True),
+    )
+
+
+def handling_nodes(members: Members) -> Callable[[str], Collection[str]]:
+    """Return the live nodes with handlers of a topic, as a function of the topic."""
+    return lambda topic: [name for name, node in members.live().items() if topic in node.topics]
+
+
+def sharing_nodes(members: Members) -> Callable[[str], int]:
+    """Return how many live nodes hand out a topic's jobs, by handlers or by their desk, as a function of the topic."""
+    counts: dict[str, int] = {}
+
+    def count(topic: str) -> int:
+        found = counts.get(topic)
+        if found is None:
+            live = members.live().values()
+            found = counts[topic] = max(1, sum(topic in node.topics or topic in node.handing for node in live))
+        return found
+
+    members.on_change(counts.clear)
+    return count

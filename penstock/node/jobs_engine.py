@@ -1,0 +1,101 @@
+"""Wires the delay queue of one node: what its parts share, and the actors with their roles."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from actors.jobs.delay_timer.timer import DelayTimer
+from actors.jobs.desk import JobDesk
+from actors.jobs.recurring import RecurringJobs
+from actors.jobs.release import ReleaseRates
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.jobs.worker.handler import Handler
+from actors.runtime.measures import Measures
+from actors.runtime.revenants import Revenants
+from actors.runtime.supervisor import ActorSpec
+from penstock.node.job_doors import job_door_actors, open_job_desk, sharing_nodes
+from penstock.node.job_handlers import JobHandlers, open_job_workers
+from penstock.node.node import AT_ONCE, Node
+from penstock.sdk.jobs import handlers as registered
+from streams.server_clock import ServerClock
+
+__all__ = ["JobsEngine", "open_jobs_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsEngine:
+    """One node's delay queue."""
+
+    node: Node
+    clock: ServerClock
+    topics: Topics
+    store: JobStore
+    desk: JobDesk
+    handlers: JobHandlers
+    timer: DelayTimer
+    recurring: RecurringJobs
+    revenants: Revenants
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the engine's actors in start order: whoever hands out before whoever makes ready and lets in."""
+        return (
+            ActorSpec(name="server clock", role="", run=self.clock.run),
+            ActorSpec(name="topics", role="", run=self.topics.run, policy=AT_ONCE),
+            *self.handlers.actors,
+            ActorSpec(name="delay timer", role="timer", run=self.timer.run),
+            ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
+            ActorSpec(name="revenants", role="timer", run=self.revenants.run),
+            *job_door_actors(self.node, self.desk),
+        )
+
+
+@asynccontextmanager
+async def open_jobs_engine(
+    node: Node, measures: Measures, built_in: Sequence[Handler] = ()
+) -> AsyncIterator[JobsEngine]:
+    """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own."""
+    namespace = node.connection.namespace
+    clock = ServerClock(node.connection, namespace.stream("JOBS"))
+    topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
+    store = JobStore(node.connection, node.publisher, namespace, clock)
+    rates = ReleaseRates(lambda topic: topics.current(topic).rate, sharing_nodes(node.members))
+    handlers = open_job_workers(
+        node,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        measures=measures,
+        registered={**registered(), **{handler.topic: handler for handler in built_in}},
+    )
+    timer = DelayTimer(
+        connection=node.connection,
+        namespace=namespace,
+        leases=node.bucket("LEASES"),
+        members=node.members,
+        clock=clock,
+        measures=measures,
+    )
+    async with open_job_desk(node, store=store, topics=topics, rates=rates, clock=clock) as desk:
+        recurring = RecurringJobs(
+            node=node.members.name,
+            connection=node.connection,
+            records=node.bucket("RECURRING"),
+            leases=node.bucket("LEASES"),
+            desk=desk,
+            store=store,
+            clock=clock,
+            stop=node.stop,
+        )
+        yield JobsEngine(
+            node=node,
+            clock=clock,
+            topics=topics,
+            store=store,
+            desk=desk,
+            handlers=handlers,
+            timer=timer,
+            recurring=recurring,
+            revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory),
+        )

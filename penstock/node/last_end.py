@@ -1,0 +1,58 @@
+"""Ends the process where the node's own end does not come: a handler's thread that runs on, code that swallows
+cancellation or holds the event loop up.
+
+It works without the loop: in a thread that is waited for by nobody. What it has to say it says in the log, if that can
+still be written to; then the process ends at once, with code 1. What was unfinished comes again elsewhere.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+
+from actors.runtime.logs import fields
+
+log = logging.getLogger(__name__)
+
+__all__ = ["LAST_S", "end_within"]
+
+LAST_S = 10.0
+"""Beyond the drain deadline, and after a second signal: for clean-ups, an embedded server's too."""
+TELL_S = 2.0
+EXIT_CODE = 1
+DEEPEST = 6
+_OURS = ("last-end", "job-watchdog")
+
+
+def end_within(wait_s: float, why: str) -> None:
+    """See to it that the process ends within `wait_s`. Several may be asked for; the first counts."""
+    threading.Thread(target=_end, args=(wait_s, why), name="last-end", daemon=True).start()
+
+
+def _end(wait_s: float, why: str) -> None:
+    time.sleep(wait_s)
+    teller = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
+    teller.start()
+    teller.join(TELL_S)  # a full pipe, or a lock that is held for good, must not keep us
+    os._exit(EXIT_CODE)
+
+
+def _tell(wait_s: float, why: str) -> None:
+    log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=EXIT_CODE))
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    sys.stdout.flush()
+
+
+def _places() -> dict[str, list[str]]:
+    """Return where each thread stands, the innermost call last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate() if not thread.name.startswith(_OURS)}
+    return {
+        names[number]: [
+            f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)[-DEEPEST:]
+        ]
+        for number, frame in sys._current_frames().items()
+        if number in names
+    }

@@ -1,0 +1,117 @@
+"""What the engines of one node share: its connection, its view of the others, its settings, its stop."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+
+from actors.fetch.settings_history import kept_values
+from actors.fetch.settings_watch import LiveSettings
+from actors.runtime.events import Events
+from actors.runtime.membership import Members, NodeRecord, Status
+from actors.runtime.store_watch import StoreWatch
+from actors.runtime.supervisor import ActorSpec, Policy
+from penstock.node.config import Config
+from penstock.node.session import health_of, server_folder, topology_of
+from streams.bucket import Bucket
+from streams.clock import SYSTEM, Clock
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.store_memory import StoreMemory, boot_id
+
+__all__ = ["Node", "open_node"]
+
+AT_ONCE = Policy(most=0, then="stop")
+"""Without these a node is of no use: their first failure that no reconnect mends ends it. A bucket that somebody
+deleted is such a failure: going on without it would mean going on as if nothing had ever been in it."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node's shared parts. An engine may put `status` in place, to tell its load in the node's record."""
+
+    config: Config
+    connection: Connection
+    publisher: Publisher
+    members: Members
+    settings: LiveSettings
+    events: Events
+    memory: StoreMemory
+    store: StoreWatch
+    stop: anyio.Event
+    clock: Clock = SYSTEM
+    status: Callable[[], Status] = field(default=Status)
+
+    def bucket(self, short: str) -> Bucket[bytes]:
+        """Return a bucket of the namespace, its values as bytes."""
+        return Bucket(self.connection, self.publisher, self.connection.namespace.bucket(short), bytes)
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the actors that every node runs, whatever its roles; the others stand on them."""
+        return (
+            ActorSpec(name="connection", role="", run=self._watch_connection, policy=AT_ONCE),
+            ActorSpec(name="store", role="", run=self.store.run),
+            ActorSpec(name="events", role="", run=self.events.run),
+            ActorSpec(name="settings", role="", run=self.settings.run, policy=AT_ONCE),
+            ActorSpec(name="members", role="", run=self.members.run, policy=AT_ONCE),
+        )
+
+    async def _watch_connection(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        task_status.started()
+        await self.connection.failure()
+
+
+@asynccontextmanager
+async def open_node(
+    config: Config, connection: Connection, record: NodeRecord, stop: anyio.Event
+) -> AsyncIterator[Node]:
+    """Open what a node's engines share, on a connection to a server whose topology fits."""
+    namespace = connection.namespace
+    async with Publisher(connection) as publisher:
+
+        def bucket(short: str) -> Bucket[bytes]:
+            return Bucket(connection, publisher, namespace.bucket(short), bytes)
+
+        events = Events(publisher, namespace)
+        settings = LiveSettings(
+            bucket("SETTINGS"),
+            clock=SYSTEM,
+            history=kept_values(connection, namespace.bucket("SETTINGS")),
+            tell=events.tell,
+        )
+        members = Members(
+            bucket("NODES"),
+            record,
+            clock=SYSTEM,
+            is_connected=lambda: connection.is_connected,
+            status=lambda: node.status(),
+            tell=events.tell,
+        )
+        memory = _memory(config, connection)
+        store = StoreWatch(
+            connection,
+            memory,
+            health=partial(health_of, config, connection),
+            folder=server_folder(config) if config.is_embedded else None,
+        )
+        node = Node(config, connection, publisher, members, settings, events, memory, store, stop)
+        remove = connection.on_reconnect(members.beat_soon)
+        try:
+            yield node
+        finally:
+            remove()
+
+
+def _memory(config: Config, connection: Connection) -> StoreMemory:
+    """Return the node's memory of the streams that hold truth, and of the work queues."""
+    streams = topology_of(config).all_streams()
+    return StoreMemory(
+        connection,
+        [stream.name for stream in streams if stream.holds_truth or stream.retention == "workqueue"],
+        # The address of an embedded server changes with each start: who only works for it keeps no file for each.
+        file=config.memory_file() if any(map(config.has_role, ("timer", "monitor", "conductor"))) else None,
+        survives_power=config.profile == "safe",
+        boot=boot_id(),
+    )

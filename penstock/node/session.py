@@ -1,0 +1,132 @@
+"""From a configuration to a connection: which server, who we are there, and what to say when there is none."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.fetch.settings_desk import Desk
+from actors.fetch.settings_history import kept_values
+from penstock.errors import StartFailed, UsageError
+from penstock.node.config import Config
+from streams.bucket import Bucket
+from streams.connection import Connection, connect
+from streams.credentials import Credentials
+from streams.publisher import Publisher
+from streams.store_health import Health, account_health, monitor_health
+from streams.subjects import Namespace
+from streams.topology import Topology, wanted
+
+__all__ = [
+    "Session",
+    "credentials_of",
+    "health_of",
+    "monitor_url",
+    "open_session",
+    "server_folder",
+    "server_url",
+    "topology_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a command works with."""
+
+    connection: Connection
+    publisher: Publisher
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.connection.namespace
+
+    def settings_desk(self) -> Desk:
+        """Return where settings are changed."""
+        name = self.namespace.bucket("SETTINGS")
+        return Desk(self.bucket("SETTINGS"), kept_values(self.connection, name))
+
+    def bucket(self, short: str) -> Bucket[bytes]:
+        """Return a bucket of the namespace, its values as bytes."""
+        return Bucket(self.connection, self.publisher, self.namespace.bucket(short), bytes)
+
+
+def server_folder(config: Config) -> Path:
+    """Return where the embedded server keeps its files."""
+    return config.data_folder() / "server"
+
+
+def server_url(config: Config) -> str:
+    """Return the address to connect to: the one configured, else that of the embedded server that a node runs in the
+    data folder. Raises StartFailed if there is none."""
+    if config.nats:
+        return config.nats
+    try:
+        told = json.loads((server_folder(config) / "server.json").read_text())
+        os.kill(int(told["pid"]), 0)  # no signal, only the question whether there is such a process
+        return str(told["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StartFailed(
+            f"no server: none runs in {config.data_folder()}; start a node with `penstock up`, or give --nats URL"
+        ) from None
+
+
+def monitor_url(config: Config) -> str:
+    """Return the server's monitoring address: the one configured, else the embedded server's; empty if not known."""
+    if config.monitor or not config.is_embedded:
+        return config.monitor
+    try:
+        return str(json.loads((server_folder(config) / "server.json").read_text())["monitor"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+async def health_of(config: Config, connection: Connection) -> Health | None:
+    """Return how the server's store fares, as far as it can be known from here; None if nobody says. Raises as
+    `Connection.api` does."""
+    url = monitor_url(config)
+    return await monitor_health(url) if url else await account_health(connection.api)
+
+
+def credentials_of(config: Config) -> Credentials:
+    """Return who we are at the server, references resolved. Raises UsageError naming what cannot be read."""
+    for name in ("creds_file", "tls_ca", "tls_cert", "tls_key"):
+        path = getattr(config, name)
+        if path and not Path(path).is_file():
+            raise UsageError(f"{name}: {path}: no such file")
+    return Credentials(
+        nkey_seed=config.secret("nkey_seed"),
+        user=config.user,
+        password=config.secret("password"),
+        token=config.secret("token"),
+        creds_file=config.creds_file,
+        tls_ca=config.tls_ca,
+        tls_cert=config.tls_cert,
+        tls_key=config.tls_key,
+        inbox_prefix=config.inbox_prefix,
+    )
+
+
+def topology_of(config: Config) -> Topology:
+    """Return the streams and buckets that this configuration needs."""
+    try:
+        return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+@asynccontextmanager
+async def open_session(
+    config: Config, *, name: str = "penstock-cli", wait_s: float | None = None
+) -> AsyncIterator[Session]:
+    """Connect for one command. Raises StartFailed, Disconnected, PermissionDenied."""
+    opened = connect(
+        server_url(config),
+        name=name,
+        namespace=Namespace(config.namespace),
+        credentials=credentials_of(config),
+        connect_timeout_s=config.connect_s if wait_s is None else wait_s,
+    )
+    async with opened as connection, Publisher(connection) as publisher:
+        yield Session(connection, publisher)

@@ -1,0 +1,66 @@
+"""Which engines a node runs: the one list to extend when there is another."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from actors.runtime.membership import Status
+from actors.runtime.notify import Notifier
+from actors.runtime.store_notices import StoreNotices, turn_of
+from actors.runtime.supervisor import ActorSpec
+from actors.runtime.teller import Teller
+from penstock.node.node import Node
+
+__all__ = ["open_engines"]
+
+
+@asynccontextmanager
+async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
+    """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.node.batch_callbacks import open_callbacks
+    from penstock.node.batch_engine import open_batch_engine
+    from penstock.node.fetch_engine import open_fetch_engine
+    from penstock.node.gateway import gateway_spec
+    from penstock.node.jobs_engine import open_jobs_engine
+    from penstock.node.metrics import serve_metrics
+    from penstock.node.sinks import open_sink_actors
+
+    opened = open_fetch_engine(
+        labels=node.config.labels,
+        connection=node.connection,
+        publisher=node.publisher,
+        members=node.members,
+        settings=node.settings,
+        memory=node.memory,
+        clock=node.clock,
+        stop=node.stop,
+    )
+    async with (
+        opened as fetch,
+        open_callbacks(node) as callbacks,
+        open_jobs_engine(node, fetch.measures, callbacks) as jobs,
+        open_batch_engine(node) as batches,
+    ):
+        node.status = lambda: Status(
+            platforms=fetch.fetcher.platforms,
+            topics=jobs.handlers.topics,
+            handing=jobs.desk.handing(),
+            tasks=batches.served,
+            versions=batches.versions,
+        )
+        notices = StoreNotices(
+            Teller(Notifier(fetch.transport)),
+            node.bucket("LEASES"),
+            turn=partial(turn_of, node.members),
+            webhook=lambda: node.settings.current("", "").webhook,
+        )
+        node.store.tell = notices.tell
+        with serve_metrics(node.config.metrics, fetch.measures.registry):
+            yield (
+                ActorSpec(name="notices of the store", role="monitor", run=notices.run),
+                *await open_sink_actors(node),
+                *fetch.actors(),
+                *jobs.actors(),
+                *batches.actors(),
+                gateway_spec(node, jobs.desk, batches.desk),
+            )

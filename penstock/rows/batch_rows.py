@@ -1,0 +1,64 @@
+"""How the cells of a sheet's row become an item of the type that a task's code asks for. Pure.
+
+A sheet knows text, numbers and empty cells, and no more of types than its writer did. So, for each field at the top of
+a struct, dataclass or TypedDict: a number is text where text alone is wanted; an empty cell is None where that may be,
+or else the field's default, or else the empty text that it is. The rest is msgspec's, with its errors.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from penstock.rows.sheets.rows import Cell, plain_number
+
+__all__ = ["row_reader"]
+
+_NUMBERS = frozenset({int, float})  # not the booleans, which are of int
+_FIELDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
+
+
+def row_reader(item_type: Any) -> Callable[[dict[str, Cell]], Any]:
+    """Return what makes an item of a row's cells, which it changes. Raises msgspec.ValidationError."""
+    texts, nones, defaults = _wanted(item_type)
+
+    def read(cells: dict[str, Any]) -> Any:
+        for name in texts:
+            if type(cells.get(name)) in _NUMBERS:
+                cells[name] = str(plain_number(cells[name]))
+        if "" in cells.values():
+            cells |= {name: None for name in nones if cells.get(name) == ""}
+            for name in defaults:
+                if cells.get(name) == "":
+                    del cells[name]
+        return msgspec.convert(cells, item_type, strict=False)
+
+    return read
+
+
+def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str]]:
+    """Return the fields in which text alone is wanted, and those where an empty cell is None, or the default."""
+    texts, nones, defaults = list[str](), list[str](), list[str]()
+    told = _bare(inspect.type_info(item_type))
+    for field in told.fields if isinstance(told, _FIELDS) else ():
+        kinds = set(_kinds(field.type))
+        if inspect.AnyType in kinds:
+            continue
+        if kinds - {inspect.NoneType} == {inspect.StrType}:
+            texts.append(field.encode_name)
+        if inspect.NoneType in kinds:
+            nones.append(field.encode_name)
+        elif not field.required:
+            defaults.append(field.encode_name)
+    return texts, nones, defaults
+
+
+def _kinds(told: inspect.Type) -> Iterator[type[inspect.Type]]:
+    bare = _bare(told)
+    for each in bare.types if isinstance(bare, inspect.UnionType) else (bare,):
+        yield type(_bare(each))
+
+
+def _bare(told: inspect.Type) -> inspect.Type:
+    return told.type if isinstance(told, inspect.Metadata) else told

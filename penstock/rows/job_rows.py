@@ -1,0 +1,208 @@
+"""Jobs as people write them: spans with units, moments with zones, and files with a job on each line.
+
+Nothing is guessed: a bare number is no span, a moment without a zone is none. A line that cannot be read is told by its
+number, and keeps no other line back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.runtime.rules.setting_values import BadSetting, read_duration
+from penstock.errors import UsageError
+from penstock.times import read_moment, read_zone
+from streams.job_messages import LARGEST_BODY, NewJob, OnSame, Priority, is_json
+
+__all__ = ["BadRow", "Defaults", "Read", "Row", "read_body", "read_due", "read_rows", "read_span"]
+
+LONGEST_LINE = LARGEST_BODY + 16 * 1024
+STDIN = "-"
+
+
+class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a file: a job with spans and moments as people write them, or in milliseconds as programs do."""
+
+    topic: str = ""
+    id: str = ""
+    body: Raw = Raw(b"null")
+    delay: str = ""
+    delay_ms: int | None = None
+    at: str = ""
+    due_ms: int | None = None
+    ttr: str = ""
+    ttr_ms: int | None = None
+    priority: Priority | None = None
+    attempts: int | None = None
+    expires: str = ""
+    expires_ms: int | None = None
+    expires_in_ms: int | None = None
+    on_same: OnSame | None = None
+
+
+class Defaults(NamedTuple):
+    """What holds for a row that does not say otherwise."""
+
+    topic: str
+    due: tuple[int, int | None] = (0, None)
+    """`delay_ms` and `due_ms` of a new job."""
+    ttr_ms: int | None = None
+    priority: Priority = "normal"
+    attempts: int | None = None
+    expires_in_ms: int | None = None
+    on_same: OnSame = "keep"
+    tz: str = ""
+
+    def job(self, job_id: str, body: Raw) -> NewJob:
+        """Return a job of which nothing else is told."""
+        return NewJob(
+            topic=self.topic,
+            id=job_id,
+            body=body,
+            delay_ms=self.due[0],
+            due_ms=self.due[1],
+            ttr_ms=self.ttr_ms,
+            priority=self.priority,
+            attempts=self.attempts,
+            expires_in_ms=self.expires_in_ms,
+            on_same=self.on_same,
+        )
+
+
+class BadRow(Struct, frozen=True):
+    """A line that is no job."""
+
+    line: int
+    reason: str
+
+
+class Read(NamedTuple):
+    """A line that is one, and how many bytes of the file have been read with it."""
+
+    line: int
+    job: NewJob
+    read_bytes: int
+
+
+_rows = msgspec.json.Decoder(Row)
+
+
+def read_span(option: str, text: str) -> int:
+    """Return the milliseconds of `250ms`, `30s`, `1h30m`, `2d`. Raises UsageError."""
+    try:
+        return read_duration(option, text)
+    except BadSetting as error:
+        raise UsageError(f"{option} {text[:64]!r}: {error.why}; {error.do}") from error
+
+
+def read_due(delay: str, at: str, *, tz: str = "", now_ms: int) -> tuple[int, int | None]:
+    """Return `delay_ms` and `due_ms` for a delay or a moment, at most one of which is told. Raises UsageError."""
+    if delay and at:
+        raise UsageError(f"--delay {delay} and --at {at}: give one of them")
+    if at:
+        return 0, read_moment(at, now_ms=now_ms, zone=read_zone(tz))
+    return (read_span("--delay", delay) if delay else 0), None
+
+
+def read_body(text: str, stdin: BinaryIO) -> Raw:
+    """Return the body that an argument names: JSON as it stands, `-` for the standard input, `@FILE` for a file.
+
+    Raises UsageError; text that is no JSON is never taken for a string, since `{"a":1` would become one."""
+    where, raw = "body", text.encode("utf-8", "surrogateescape")
+    if text == STDIN:
+        where, raw = "standard input", stdin.read(LARGEST_BODY + 1)
+    elif text.startswith("@"):
+        where, raw = text[1:], _file_bytes(Path(text[1:]))
+    if len(raw) > LARGEST_BODY:
+        raise UsageError(f"{where}: more than {LARGEST_BODY} bytes; store it elsewhere, and send where it is")
+    if not is_json(raw):
+        raise UsageError(f"""{where}: is no JSON; write {{"order": 7}}, or "text" in quotes of its own, or @FILE""")
+    return Raw(raw.strip())
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_BODY + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+
+
+def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms: int) -> Iterator[Read | BadRow]:
+    """Yield each line that is not blank from `from_line` on as a job, or what is wrong with it. Memory: one line."""
+    read_bytes = 0
+    for number, (size, line) in enumerate(_lines(file), 1):
+        read_bytes += size
+        if number < from_line or line.isspace():
+            continue
+        if size > LONGEST_LINE:
+            yield BadRow(number, f"{size} bytes; a line has at most {LONGEST_LINE}")
+            continue
+        try:
+            yield Read(number, _job_of(line, defaults, now_ms), read_bytes)
+        except UsageError as error:
+            yield BadRow(number, str(error))
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its size; of one that is too long only its end is kept."""
+    while line := file.readline(LONGEST_LINE + 1):
+        size = len(line)
+        while not line.endswith(b"\n") and (more := file.readline(LONGEST_LINE + 1)):
+            size, line = size + len(more), more
+        yield size, line
+
+
+def _job_of(line: bytes, defaults: Defaults, now_ms: int) -> NewJob:
+    try:
+        line.decode()
+        row = _rows.decode(line)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"byte {error.start} is no UTF-8") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"is no job: {str(error)[:200] or 'nested too deeply'}") from error
+    _once(row, "delay", "delay_ms", "at", "due_ms")
+    _once(row, "ttr", "ttr_ms")
+    _once(row, "expires", "expires_ms", "expires_in_ms")
+    delay_ms, due_ms = _due(row, defaults, now_ms)
+    return NewJob(
+        topic=row.topic or defaults.topic,
+        id=row.id,
+        body=Raw(bytes(row.body)),
+        delay_ms=delay_ms,
+        due_ms=due_ms,
+        ttr_ms=read_span("ttr", row.ttr) if row.ttr else _or(row.ttr_ms, defaults.ttr_ms),
+        priority=row.priority or defaults.priority,
+        attempts=_or(row.attempts, defaults.attempts),
+        expires_ms=row.expires_ms,
+        expires_in_ms=_expires_in(row, defaults),
+        on_same=row.on_same or defaults.on_same,
+    )
+
+
+def _once(row: Row, *names: str) -> None:
+    told = [name for name in names if getattr(row, name) not in ("", None)]
+    if len(told) > 1:
+        raise UsageError(f"{' and '.join(told)}: give one of them")
+
+
+def _due(row: Row, defaults: Defaults, now_ms: int) -> tuple[int, int | None]:
+    if row.delay or row.at:
+        return read_due(row.delay, row.at, tz=defaults.tz, now_ms=now_ms)
+    if row.due_ms is not None:
+        return 0, row.due_ms
+    return defaults.due if row.delay_ms is None else (row.delay_ms, None)
+
+
+def _expires_in(row: Row, defaults: Defaults) -> int | None:
+    if row.expires:
+        return read_span("expires", row.expires)
+    return None if row.expires_ms is not None else _or(row.expires_in_ms, defaults.expires_in_ms)
+
+
+def _or(value: int | None, default: int | None) -> int | None:
+    return default if value is None else value

@@ -1,0 +1,54 @@
+"""The reading process: `python -m penstock.rows.sheets.child PATH KIND LIMITS SHEET ENCODING`, memory and time bounded.
+
+Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` some hundred at a time, and at the end
+`{"count": N}` or `{"error": "…"}`. Whatever a file does to its reader, this process is all that it does it to.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from penstock.rows.sheets.kinds import InputKind
+from penstock.rows.sheets.limits import BadSheet, SheetLimits
+from penstock.rows.sheets.reading import read_rows
+from penstock.rows.sheets.rows import Row
+
+AT_ONCE = 500
+
+
+def main(arguments: list[str]) -> None:
+    path, kind, raw_limits, sheet, encoding = arguments
+    limits = msgspec.json.decode(raw_limits, type=SheetLimits)
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.seconds, limits.seconds + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        rows = read_rows(Path(path), msgspec.convert(kind, InputKind), limits, sheet=sheet, encoding=encoding)
+        _tell({"count": _tell_all(rows)})
+    except BadSheet as error:
+        _tell({"error": str(error)})
+    except MemoryError:
+        _tell({"error": "it takes more memory than allowed; send it in parts"})
+    except Exception as error:  # what nobody foresaw; its trace would stand between the lines of the node's log
+        _tell({"error": f"the file cannot be read: {type(error).__name__}: {str(error)[:300]}"})
+
+
+def _tell_all(rows: Iterator[Row]) -> int:
+    count = 0
+    while taken := list(islice(rows, AT_ONCE)):
+        count += len(taken)
+        _tell({"rows": taken})
+    return count
+
+
+def _tell(message: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,94 @@
+"""From a sheet's cells to rows by column name. Pure.
+
+The first row names the columns. A row becomes a dict of text, numbers and booleans; moments become text as ISO 8601;
+empty cells at the end of a row are left out of nothing: every column is there, empty as "". Rows without any value are
+left out, and numbered all the same, so that row numbers are those that people see.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+
+from penstock.rows.sheets.limits import BadSheet, SheetLimits
+
+__all__ = ["Cell", "Row", "letters_of", "named_rows", "plain_number"]
+
+Cell = str | int | float | bool
+Row = tuple[int, dict[str, Cell]]
+"""The row's number as people see it (a header is 1; where there is none, the first row is), and its cells by column."""
+
+
+def named_rows(lines: Iterable[Sequence[object]], limits: SheetLimits, *, first: int = 1) -> Iterator[Row]:
+    """Yield the rows below the header, which has the number `first`. Raises BadSheet for a header or a cell that is not
+    within the limits."""
+    numbered = enumerate(lines, first)
+    header = next(((at, line) for at, line in numbered if not _is_blank(line)), None)
+    if header is None:
+        raise BadSheet("no row has a value; the first row has to name the columns")
+    names = _names(header[1], limits)
+    count = 0
+    for at, line in numbered:
+        if _is_blank(line):
+            continue
+        count += 1
+        if count > limits.rows:
+            raise BadSheet(f"row {at}: more than {limits.rows} rows; send it in parts")
+        yield at, _row(at, line, names, limits)
+
+
+def letters_of(column: int) -> str:
+    """Return a column's letters, from 0: A, B, … Z, AA."""
+    letters = ""
+    column += 1
+    while column:
+        column, rest = divmod(column - 1, 26)
+        letters = chr(65 + rest) + letters
+    return letters
+
+
+def plain_number(value: float) -> int | float:
+    """Return a number as people see it: a whole one without a point, as far as a float is exact."""
+    return int(value) if value % 1 == 0 and abs(value) < 2**53 else value
+
+
+def _names(line: Sequence[object], limits: SheetLimits) -> list[str]:
+    names = [str(_cell(cell)).strip() for cell in line]
+    while names and not names[-1]:
+        names.pop()
+    if len(names) > limits.columns:
+        raise BadSheet(f"{len(names)} columns, at most {limits.columns}")
+    names = [name or letters_of(at) for at, name in enumerate(names)]
+    places: dict[str, int] = {}
+    for at, name in enumerate(names):
+        if name in places:
+            where = f"{letters_of(places[name])} and {letters_of(at)}"
+            raise BadSheet(f"columns {where} are both called {name[:80]!a}; give each its own name")
+        places[name] = at
+    return names
+
+
+def _row(at: int, line: Sequence[object], names: list[str], limits: SheetLimits) -> dict[str, Cell]:
+    if len(line) > len(names) and not _is_blank(line[len(names) :]):
+        column = next(place for place in range(len(names), len(line)) if line[place] not in ("", None))
+        raise BadSheet(f"row {at}: a value in column {letters_of(column)}, which has no name in the first row")
+    cells = [_cell(value) for value in line[: len(names)]]
+    for place, cell in enumerate(cells):
+        if isinstance(cell, str) and len(cell) > limits.cell_chars:
+            raise BadSheet(f"row {at}, {names[place]!a}: {len(cell)} characters, at most {limits.cell_chars}")
+    cells += [""] * (len(names) - len(cells))
+    return dict(zip(names, cells, strict=True))
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, float):
+        return plain_number(value)
+    if isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return "" if value is None else str(value)
+
+
+def _is_blank(line: Sequence[object]) -> bool:
+    return all(cell is None or (isinstance(cell, str) and not cell.strip()) for cell in line)

@@ -1,0 +1,130 @@
+"""The border to the user's code of a batch: whatever it does is its item's end, or its step's, and nobody else's.
+
+What ends a program elsewhere (SystemExit, KeyboardInterrupt, GeneratorExit, a CancelledError of the code's own making)
+is a failure like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and
+its item has failed; the thread is a daemon, so that the process can end all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+
+from actors.batch.executor.handler import Again
+from actors.runtime.closing import is_run_by
+
+__all__ = ["CodeEnded", "each_in_a_thread", "guarded", "in_a_thread"]
+
+Call = Callable[[], object]
+
+
+class CodeEnded(Again):
+    """The code raised what would have ended the program."""
+
+
+def guarded(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return the function as one that raises exceptions only, and cancellations that are not its own."""
+
+    async def run(*arguments: Any) -> Any:
+        task = asyncio.current_task()
+        try:
+            return await function(*arguments)
+        except Exception:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            if isinstance(error, GeneratorExit) and not is_run_by(task):
+                raise
+            raise _as_failure(error) from error
+
+    return run
+
+
+async def in_a_thread(call: Call) -> Any:
+    """Return what the call returns. Cancelled, it leaves the thread behind."""
+    [answer] = await _Row([call]).answers(within_s=None)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+async def each_in_a_thread(calls: Sequence[Call], *, within_s: float) -> list[object]:
+    """Make the calls one after the other in a thread, and return what each returned, or its exception. One that takes
+    longer than `within_s` has a TimeoutError; those behind it go on in another thread."""
+    answers: list[object] = []
+    while len(answers) < len(calls):
+        answers += await _Row(calls[len(answers) :]).answers(within_s=within_s)
+    return answers
+
+
+class _Row:
+    """Calls that one thread makes, in their order, until it is left behind."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self._answers: list[object] = []
+        self._lock = threading.Lock()
+        self._is_left = False
+        self._began_s = 0.0
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def answers(self, *, within_s: float | None) -> list[object]:
+        """Return the answers of all calls; or of those before one that takes too long, and its TimeoutError."""
+        self._began_s = time.monotonic()
+        work = partial(contextvars.copy_context().run, self._work)
+        threading.Thread(target=work, name="batch item", daemon=True).start()
+        try:
+            while not self._ended.is_set():
+                left_s = None if within_s is None else self._began_s + within_s - time.monotonic()
+                if left_s is not None and left_s <= 0 and self._leave(within_s or 0.0):
+                    return [*self._answers, TimeoutError()]
+                with anyio.move_on_after(left_s):
+                    await self._ended.wait()
+        finally:
+            with self._lock:
+                self._is_left = True
+        return self._answers
+
+    def _leave(self, within_s: float) -> bool:
+        """Leave the thread behind, unless it has come to its next call meanwhile."""
+        with self._lock:
+            is_late = len(self._answers) < len(self._calls) and time.monotonic() >= self._began_s + within_s
+            if is_late:
+                self._is_left, self._answers = True, list(self._answers)
+            return is_late
+
+    def _work(self) -> None:
+        told = self._answers
+        for call in self._calls:
+            with self._lock:
+                if self._is_left:
+                    return
+                self._began_s = time.monotonic()
+            answer = _answer(call)
+            with self._lock:
+                told.append(answer)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+
+def _answer(call: Call) -> object:
+    try:
+        return call()
+    except Exception as error:  # the border to the user's code
+        return error
+    except BaseException as error:
+        return _as_failure(error)
+
+
+def _as_failure(error: BaseException) -> CodeEnded:
+    return CodeEnded(f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -1,0 +1,201 @@
+"""What a task does unless it says otherwise: its items are the rows of the uploaded sheet, its result is a sheet with
+each row, how it ended, and why. And what its own code may use for sheets of its own."""
+
+from __future__ import annotations
+
+import codecs
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from actors.batch.executor.contexts import ItemResult, ReduceContext, SplitContext
+from actors.batch.views import sheet_of
+from penstock.rows.sheets.kinds import SheetKind
+from penstock.rows.sheets.limits import BadSheet
+from penstock.rows.sheets.parsing import parse_sheet
+from penstock.rows.sheets.rows import Row
+from penstock.rows.sheets.writing import SheetWriter, open_sheet
+from streams.files import DamagedFile, FileInfo, Files
+
+__all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
+
+PAGE = 1_000
+STATUS, REASON, ROW = "status", "reason", "row"
+RESULT = "result.xlsx"
+MOST_COLUMNS = 16_384 - 3
+"""Excel's own limit, beside ours."""
+GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
+MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""How a file begins that says itself what it is."""
+_WORDS = {"ok": "succeeded", "again": "failed"}
+
+
+class SheetRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row as an item: its number as people see it, and its cells by column."""
+
+    row: int
+    cells: dict[str, str | int | float | bool]
+
+
+async def split_sheet(context: SplitContext) -> None:
+    """Commit each row of the uploaded sheet."""
+    given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
+    if given is None:
+        raise BadSheet("no file was handed in; the items of this task are its rows")
+    async for rows in read_sheet(
+        context.files, given.file, name=given.name, sheet=given.sheet, encoding=given.encoding
+    ):
+        await context.commit(*(SheetRow(number, cells) for number, cells in rows))
+        context.progress(rows[-1][0])
+
+
+async def read_sheet(
+    files: Files, file: str, *, name: str = "", sheet: str = "", encoding: str = ""
+) -> AsyncIterator[list[Row]]:
+    """Yield the rows of a file in the object store, some hundred at a time. `sheet`: of a workbook, else its first;
+    `encoding`: of a csv, else UTF-8 or GB 18030. Raises BadSheet."""
+    info = await files.info(file)
+    if info is None:
+        raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        path = Path(folder) / "upload"
+        async with await anyio.open_file(path, "wb") as copy:
+            async for part in files.read(info):
+                await copy.write(part)
+        async for rows in parse_sheet(path, name=name or file, sheet=sheet, encoding=encoding):
+            yield rows
+
+
+async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[str, Any]:
+    """Write each item, how it ended and why into `result.xlsx`, and return its name and the counts."""
+    upload = await _upload_of(context) if is_rows else None
+    columns = await _columns(context, upload)
+    number, status, reason = _own_names(columns)
+    async with Sheet.collecting(context) as sheets:
+        sheets.open(RESULT, [number, *columns, status, reason])
+        async for page in context.read(PAGE):
+            ends = [(*_cells(result, is_rows=is_rows), result) for result in page]
+            await sheets.write(
+                [
+                    {number: at, **cells, status: _WORDS.get(end.status, end.status), reason: end.info}
+                    for at, cells, end in ends
+                ]
+            )
+    told = {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
+    return told | ({"note": GUESSED} if upload is not None and upload.is_guessed else {})
+
+
+async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
+    """Return the items' columns, as many as an Excel sheet has: all rows have those of the header, where there is one;
+    else each item may bring some of its own, and all are looked at before the first is written."""
+    columns = dict[str, None]()
+    async for page in context.read(PAGE):
+        for result in page:
+            columns |= dict.fromkeys(_cells(result, is_rows=upload is not None)[1])
+        if (columns and upload is not None and upload.has_header) or len(columns) >= MOST_COLUMNS:
+            break
+    return list(columns)[:MOST_COLUMNS]
+
+
+def _own_names(columns: Sequence[str]) -> Iterator[str]:
+    """Yield what our columns are called beside these, which keep their names."""
+    for name in (ROW, STATUS, REASON):
+        while name in columns:
+            name = f"penstock_{name}"
+        yield name
+
+
+def _cells(result: ItemResult, *, is_rows: bool) -> tuple[int | None, Mapping[str, object]]:
+    """Return an item's number as people see it, and its cells; an item that was lost has neither."""
+    if is_rows:
+        return result.item if result.item is not None else (None, {})
+    return result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
+
+
+class _Upload(NamedTuple):
+    """How the upload was read."""
+
+    has_header: bool
+    is_guessed: bool
+
+
+async def _upload_of(context: ReduceContext) -> _Upload:
+    """Look at the upload once more: whether its first row names the columns, and whether its encoding was guessed."""
+    given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
+    info = await context.files.info(given.file) if given is not None else None
+    if given is None or info is None:
+        return _Upload(has_header=False, is_guessed=False)
+    decode, start = codecs.getincrementaldecoder("utf-8")().decode, b""
+    try:
+        async for part in context.files.read(info):
+            start = start or part
+            if given.encoding or start.startswith(MARKED):
+                break
+            decode(part)
+    except UnicodeDecodeError:
+        return _Upload(has_header=True, is_guessed=True)
+    except DamagedFile:  # since the split; its rows are known
+        return _Upload(has_header=False, is_guessed=False)
+    return _Upload(has_header=not start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"), is_guessed=False)
+
+
+class Sheet:
+    """Sheets that a reduce writes: in a folder of their own while they grow, in the object store at the end."""
+
+    def __init__(self, context: ReduceContext, folder: Path) -> None:
+        self.names: list[str] = []
+        self._context = context
+        self._folder = folder
+        self._writer: SheetWriter | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def collecting(cls, context: ReduceContext) -> AsyncIterator[Sheet]:
+        with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+            sheet = cls(context, Path(folder))
+            yield sheet
+            await sheet.store()
+
+    def open(self, name: str, columns: Sequence[str]) -> None:
+        """Begin a sheet; its kind is that of its name (xlsx, csv, jsonl)."""
+        kind = msgspec.convert(name.rpartition(".")[2].lower(), SheetKind)
+        self._writer = open_sheet(self._folder / name, kind, columns)
+        self.names.append(name)
+
+    async def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Add rows to it."""
+        assert self._writer is not None
+        await anyio.to_thread.run_sync(self._writer.write, rows)
+
+    async def store(self) -> None:
+        """End the sheet, and put it into the object store."""
+        if self._writer is not None:
+            await anyio.to_thread.run_sync(self._writer.__exit__, None, None, None)
+            for name in self.names:
+                await store_file(self._context.files, self._context.file_name(name), self._folder / name)
+
+
+@asynccontextmanager
+async def write_sheet(context: ReduceContext, name: str, columns: Sequence[str]) -> AsyncIterator[Sheet]:
+    """Write a sheet of the task's own: `async with write_sheet(ctx, "failed.csv", ["sku", "why"]) as sheet:
+    await sheet.write(rows)`. At the end it is in the object store, under `ctx.file_name(name)`."""
+    async with Sheet.collecting(context) as sheet:
+        sheet.open(name, columns)
+        yield sheet
+
+
+async def store_file(files: Files, name: str, path: Path, *, most_bytes: int | None = None) -> FileInfo:
+    """Put a file of this machine into the object store. Raises FileTooLarge."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        async with await anyio.open_file(path, "rb") as file:
+            while part := await file.read(1 << 20):
+                yield part
+
+    return await files.put(name, parts(), most_bytes=most_bytes)

@@ -1,0 +1,332 @@
+"""Batches: a class of the user's own that says what to do with each row of an upload, and with all of them at the end.
+
+    @penstock.batch("register-products", item_rate=200)
+    class RegisterProducts:
+        async def map(self, product: Product) -> str | None: ...
+
+`map` (or `map_many`, which takes a list) is all that has to be there. `split(self, ctx)` commits the items: without it
+the items are the rows of the uploaded sheet. `reduce(self, ctx)` sums up: without it the result is a sheet with each
+row, how it ended and why. Everything else is Penstock's: storing, spreading, pacing, trying again, counting, progress.
+
+An item has succeeded when `map` returns; what it returns is kept with it (any JSON value up to 2 KiB). Whatever it
+raises lets it go round again after a while, and after the last attempt it has failed, for that reason. `raise
+penstock.Reject(reason)` fails it at once, `raise penstock.Skip(reason)` says that nothing was to be done.
+
+An item may run twice: its process may die before its end is stored. With `is_idempotent=False` it never begins twice;
+one whose end nobody knows ends as `unknown`, unless `check(self, item)` knows whether it happened (True, False, None).
+One that runs out of its time may be at work still: it is `unknown` then, unless `check` says True.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, get_args
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+import msgspec
+
+from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
+from actors.batch.executor.handler import Reject, Skip, TaskHandler
+from actors.batch.tasks import TaskLimits, TaskRecord
+from penstock.errors import UsageError
+from penstock.rows.batch_rows import row_reader
+from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
+from penstock.sdk.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
+from streams.subjects import TOKEN
+
+__all__ = [
+    "ItemContext",
+    "ItemResult",
+    "ReduceContext",
+    "Reject",
+    "Skip",
+    "SplitContext",
+    "batch",
+    "external_batch",
+    "task_handlers",
+]
+
+ClassT = TypeVar("ClassT", bound=type)
+_handlers: dict[str, tuple[TaskHandler, type]] = {}
+
+
+def batch(
+    task: str,
+    *,
+    item_rate: float = 0.0,
+    item_concurrency: int = 0,
+    main_concurrency: int = 10,
+    main_rate: float = 0.0,
+    attempts: int = 3,
+    retry_base_s: float = 1.0,
+    retry_cap_s: float = 60.0,
+    most_failures: float = 1.0,
+    is_idempotent: bool = True,
+    streaming: bool = False,
+    chunk_items: int = 1_000,
+    item_timeout_s: float = 60.0,
+    step_timeout_s: float = 21_600.0,
+    keep_days: int = 14,
+    concurrency: int = 1,
+    callback: str = "",
+    version: str = "",
+) -> Callable[[ClassT], ClassT]:
+    """Have instances of the task run by the decorated class, which is made without arguments, once a process.
+
+    Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
+    instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
+    fail before the rest is stopped. `concurrency`: items of one chunk at the same time, for functions that wait for
+    others. `item_timeout_s`: how long an item may take; `step_timeout_s`: a split or a reduce. `streaming`: items run
+    while the split still goes on; begun again it has to give the same items in the same order. `callback`: the URL
+    that is told of an instance whose submitter names none; the operator has to allow its host. Raises UsageError.
+    """
+
+    def register(cls: ClassT) -> ClassT:
+        known = _handlers.get(task)
+        if known is not None and known[1] is not cls:
+            raise UsageError(f"task {task!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
+        record = TaskRecord(
+            task=_checked_key(task),
+            app=cls.__module__,
+            version=version,
+            limits=TaskLimits(
+                main_concurrency=main_concurrency,
+                main_rate=main_rate,
+                item_rate=item_rate,
+                item_concurrency=item_concurrency,
+            ),
+            attempts=attempts,
+            retry_base_ms=round(retry_base_s * 1000),
+            retry_cap_ms=round(retry_cap_s * 1000),
+            most_failures=most_failures,
+            is_idempotent=is_idempotent,
+            has_check=hasattr(cls, "check"),
+            is_streaming=streaming,
+            chunk_items=chunk_items,
+            item_timeout_ms=round(item_timeout_s * 1000),
+            step_timeout_ms=round(step_timeout_s * 1000),
+            keep_days=keep_days,
+            callback=callback,
+        )
+        _handlers[task] = _handler(_checked(record), cls, concurrency), cls
+        return cls
+
+    return register
+
+
+def external_batch(
+    task: str,
+    place: str,
+    *,
+    item_rate: float = 0.0,
+    item_concurrency: int = 0,
+    main_concurrency: int = 10,
+    main_rate: float = 0.0,
+    attempts: int = 3,
+    retry_base_s: float = 1.0,
+    retry_cap_s: float = 60.0,
+    most_failures: float = 1.0,
+    streaming: bool = False,
+    chunk_items: int = 100,
+    timeout_s: float = 60.0,
+    keep_days: int = 14,
+    callback: str = "",
+    version: str = "",
+) -> None:
+    """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
+    `chunk_items` items are posted, or `nats:SUBJECT` on which they are asked for; actors/batch/executor/elsewhere.py
+    has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded sheet, the result is a sheet;
+    limits and `streaming` as for `batch`. An item may be asked for twice. Raises UsageError.
+    """
+    if task in _handlers and _handlers[task][1] is not External:
+        raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
+    record = _checked(
+        TaskRecord(
+            task=_checked_key(task),
+            app=External.__module__,
+            version=version,
+            limits=TaskLimits(
+                main_concurrency=main_concurrency,
+                main_rate=main_rate,
+                item_rate=item_rate,
+                item_concurrency=item_concurrency,
+            ),
+            attempts=attempts,
+            retry_base_ms=round(retry_base_s * 1000),
+            retry_cap_ms=round(retry_cap_s * 1000),
+            most_failures=most_failures,
+            is_streaming=streaming,
+            chunk_items=chunk_items,
+            item_timeout_ms=round(timeout_s * 1000),
+            keep_days=keep_days,
+            callback=callback,
+            executor=_checked_place(task, place),
+        )
+    )
+    _handlers[task] = _handler(record, External, 1), External
+
+
+class External:
+    """Stands for a program elsewhere; what it does is put in its place when an executor opens the way there."""
+
+    async def map_many(self, items: list[Any]) -> None:
+        raise AssertionError("nobody has opened the way")
+
+
+def _checked_place(task: str, place: str) -> str:
+    """Return how the record names a place. Raises UsageError, without user and query."""
+    if place.startswith("nats:"):
+        if all(TOKEN.fullmatch(token) for token in place[5:].split(".")):
+            return place
+    elif place.startswith(("http://", "https://")):
+        try:
+            parsed = urlsplit(place)
+            if parsed.hostname and parsed.username is None and not parsed.fragment and parsed.port != 0:
+                return f"http:{place}"
+        except ValueError:
+            pass
+    shown = place.partition("?")[0].rpartition("@")[2][:80]
+    raise UsageError(
+        f"task {task!r}: {shown!a}: say http://HOST/PATH, https://HOST/PATH without a user, or nats:SUBJECT"
+    )
+
+
+def _checked(record: TaskRecord) -> TaskRecord:
+    try:
+        return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"task {record.task!r}: {error}") from error
+
+
+def task_handlers() -> Mapping[str, TaskHandler]:
+    """Return the tasks that were registered, by key."""
+    return {task: handler for task, (handler, _) in _handlers.items()}
+
+
+def _checked_key(task: object) -> str:
+    if isinstance(task, str) and TOKEN.fullmatch(task):
+        return task
+    raise UsageError(f"task {task!r}: name it with 1 to 64 of A-Z a-z 0-9 _ -: @penstock.batch('register-products')")
+
+
+def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
+    own = cls.__qualname__
+    try:
+        user: Any = cls()
+    except TypeError as error:
+        raise UsageError(f"task {record.task}: {own} is made without arguments: {error}") from error
+    one, many = getattr(user, "map", None), getattr(user, "map_many", None)
+    if (one is None) == (many is None):
+        raise UsageError(f"task {record.task}: {own} needs either `map(self, item)` or `map_many(self, items)`")
+    split, reduce = getattr(user, "split", None), getattr(user, "reduce", None)
+    function: Callable[..., Any] = one if one is not None else many  # type: ignore[assignment] # one of them is there
+    item_type = _item_type(function, is_list=many is not None, own=own)
+    decode = _decoder(item_type, is_row=split is None)
+    return TaskHandler(
+        record=record,
+        split=_step(split) if split is not None else split_sheet,
+        reduce=_step(reduce) if reduce is not None else functools.partial(reduce_to_sheet, is_rows=split is None),
+        decode=decode,
+        run=_with_context(one) if one is not None and inspect.iscoroutinefunction(one) else None,
+        run_many=_looped(one, record.item_timeout_ms / 1000)
+        if one is not None and not inspect.iscoroutinefunction(one)
+        else _many(many),
+        check=_with_context(user.check) if record.has_check else None,
+        concurrency=concurrency,
+        is_loop=one is not None and not inspect.iscoroutinefunction(one),
+    )
+
+
+def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
+    """Return how an item is decoded; its type is looked at with the first row, when all that it names is there."""
+    if not is_row:
+        return msgspec.json.Decoder(item_type).decode
+    rows = msgspec.json.Decoder(SheetRow)
+    reader = functools.lru_cache(1)(lambda: row_reader(item_type))
+
+    def decode(raw: Any) -> Any:
+        cells = rows.decode(raw).cells
+        return cells if item_type is Any else reader()(cells)
+
+    return decode
+
+
+def _item_type(function: Callable[..., Any], *, is_list: bool, own: str) -> Any:
+    """Return what the first parameter is annotated with, Any without."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise UsageError(f"{own}.{function.__name__}: it takes the item as its first argument")
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        try:
+            hints = typing.get_type_hints(function)
+        except NameError as error:
+            raise UsageError(f"{own}.{function.__name__}: {error}; import its types at run time") from error
+        annotation = hints.get(parameters[0].name, Any)
+    if annotation is inspect.Parameter.empty:
+        return Any
+    return (get_args(annotation) or (Any,))[0] if is_list else annotation
+
+
+def _many(function: Callable[..., Any] | None) -> Callable[[Any, Any], Awaitable[Any]] | None:
+    return None if function is None else _with_context(function)
+
+
+def _looped(function: Callable[..., Any], within_s: float) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return a plain function of one item as one of many: a thread for each item would cost more than most items."""
+    takes_context = len(inspect.signature(function).parameters) > 1
+
+    def run(items: list[Any], contexts: list[ItemContext]) -> Awaitable[list[object]]:
+        pairs = zip(items, contexts, strict=True)
+        calls = [functools.partial(function, *(pair if takes_context else pair[:1])) for pair in pairs]
+        return each_in_a_thread(calls, within_s=within_s)
+
+    return run
+
+
+def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the function as one of two arguments; a second parameter gets the context."""
+    takes_context = len(inspect.signature(function).parameters) > 1
+    run = _async(function)
+    if takes_context:
+        return run
+
+    def alone(item: Any, _context: Any) -> Awaitable[Any]:
+        return run(item)
+
+    return alone
+
+
+def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return the function as an async one; a plain one is run in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return guarded(function)
+
+    def in_thread(*arguments: Any) -> Awaitable[Any]:
+        return in_a_thread(functools.partial(function, *arguments))
+
+    return in_thread
+
+
+def _step(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Return a split or a reduce as an async function. A plain one runs in a thread from which it can call what the
+    context has, by `anyio.from_thread.run`."""
+    if inspect.iscoroutinefunction(function):
+        return guarded(function)
+
+    def run(context: Any) -> object:
+        try:
+            return function(context)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise CodeEnded(f"{type(error).__name__}: {error}") from error
+
+    async def in_thread(context: Any) -> Any:
+        return await anyio.to_thread.run_sync(run, context, abandon_on_cancel=True)
+
+    return in_thread

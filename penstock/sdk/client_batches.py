@@ -1,0 +1,245 @@
+"""Batches as the client has them: submitted, followed, steered, and their result fetched.
+
+    view = await client.batches.submit("register-products", file="products.xlsx")
+    view = await client.batches.wait(view.instance_id)
+    await client.batches.result(view.instance_id, "result.xlsx")
+
+A file goes straight into the server's object store, some megabytes at a time whatever its size; so `submit` with a
+file and `result` need a node's login where the server has logins (docs/operations.md). With a program's login files go
+over HTTP (docs/howto/batch.md).
+"""
+
+import builtins
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from actors.batch.rules.refusals import BatchRefused
+from actors.batch.tasks import TaskRecord, UnknownTask
+from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemView, View, Wanted, find_file, result_file, upload_name
+from penstock.api.batch_forms import TaskList, ViewList
+from penstock.errors import NotAccepted, Timeout, UsageError
+from penstock.sdk.calls import Asker, told
+from penstock.sdk.client_forms import decode, encode
+from streams.connection import Connection
+from streams.errors import PermissionDenied, StreamError
+from streams.files import Files
+from streams.publisher import Publisher
+from streams.subjects import check_token
+
+__all__ = ["Batches"]
+
+LOOK_S = 0.5
+PART = 1 << 20
+
+
+class Batches:
+    """The batches of one namespace. Raises NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`), Timeout,
+    Unavailable; UsageError for what cannot be sent at all."""
+
+    def __init__(self, asker: Asker, connection: Connection) -> None:
+        self._asker = asker
+        self._connection = connection
+
+    async def submit(
+        self,
+        task: str,
+        input: object = None,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        id: str = "",
+        sheet: str = "",
+        encoding: str = "",
+        tenant: str = "",
+        priority: int = 0,
+        weight: int = 1,
+        callback: str = "",
+        on_sent: Callable[[float], None] | None = None,
+    ) -> View:
+        """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, parquet, up to 200
+        MiB) with `input` as its params. `sheet`: which of a workbook's sheets, else the first; `encoding`:
+        of a csv ("shift-jis", "windows-1252", …), else UTF-8 or GB 18030.
+
+        `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's own.
+
+        The same again under an `id` of your own is one instance, so with one it is safe to repeat what was interrupted.
+        `on_sent` hears which share of the file is sent, from 0 to 1."""
+        chosen = id or secrets.token_hex(8)  # made here, so that asking again makes no second one
+        ask: dict[str, object] = {
+            "task": task,
+            "input": input,
+            "id": chosen,
+            "sheet": sheet,
+            "encoding": encoding,
+            "tenant": tenant,
+            "priority": priority,
+            "weight": weight,
+            "callback": callback,
+        }
+        ask = {name: value for name, value in ask.items() if value != ""}  # an older node knows fewer fields
+        if file is None:
+            return await self._view("submit", ask)
+        if task not in [each.task for each in await self.tasks()]:
+            raise NotAccepted(str(UnknownTask(task)), code="not_found", field="task")  # before the file is sent
+        path, stored = Path(file), upload_name(check_token("instance", chosen))
+        await self._send(path, stored, on_sent)
+        try:
+            return await self._view("submit", {**ask, "file": stored, "name": path.name})
+        except NotAccepted:
+            async with self._files() as files:
+                await files.delete(stored)
+            raise
+
+    async def show(self, id: str) -> View:
+        """Return an instance as it is now."""
+        return await self._view("show", {"id": id})
+
+    async def wait(
+        self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None
+    ) -> View:
+        """Return the instance once it is done, failed or cancelled; `on_look` hears of it on the way. Raises Timeout
+        after `timeout_s`."""
+        with anyio.move_on_after(timeout_s):
+            while True:
+                view = await self.show(id)
+                if on_look is not None:
+                    on_look(view)
+                if view.is_over:
+                    return view
+                await anyio.sleep(LOOK_S)
+        raise Timeout(f"{id} is not over after {timeout_s:g} s; it goes on")
+
+    async def list(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
+        """Return instances, the newest first."""
+        ask = {"task": task, "state": state, "tenant": tenant, "most": most}
+        return decode(await self._ask("list", ask), ViewList).batches
+
+    async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemView]:
+        """Yield an instance's items in their order, those that stand as wanted."""
+        cursor = ""
+        while True:
+            page = await self.page(id, status=status, cursor=cursor, most=1_000)
+            for item in page.items:
+                yield item
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    async def page(self, id: str, *, status: Wanted = "all", cursor: str = "", most: int = 100) -> ItemPage:
+        """Return a page of items, and the `cursor` of the next one, empty on the last. It may hold fewer than `most`,
+        none even, and still not be the last."""
+        ask = {"id": id, "status": status, "cursor": cursor, "most": most}
+        return decode(await self._ask("items", ask), ItemPage)
+
+    async def pause(self, id: str) -> View:
+        """Start nothing more of it; what runs, ends."""
+        return await self._view("pause", {"id": id})
+
+    async def resume(self, id: str) -> View:
+        """Go on with it."""
+        return await self._view("resume", {"id": id})
+
+    async def cancel(self, id: str) -> View:
+        """End it: what runs ends, the rest is cancelled."""
+        return await self._view("cancel", {"id": id})
+
+    async def retry(self, id: str, items: Sequence[int] = ()) -> View:
+        """Run what failed or was cancelled again, or only these items by index, and make the result anew."""
+        before = await self.show(id)
+        try:
+            return await self._view("retry", {"id": id, "items": items})
+        except NotAccepted as refused:
+            now = await self.show(id)
+            if refused.code == "state" and now.passes > before.passes:
+                return now  # an earlier try of this call did it, and its answer was lost
+            raise
+
+    async def result(self, id: str, path: str | os.PathLike[str], *, name: str = "") -> Path:
+        """Fetch a file of the result, its first one without a `name`, and return where it is. At `path` it is there
+        wholly or not at all."""
+        view = await self.show(id)
+        chosen = chosen_file(view, name)
+        target = Path(path)
+        async with self._files() as files:
+            info = await find_file(files, view, chosen)
+            if info is None:
+                raise NotAccepted(f"{id}: the file {chosen[:80]!a} is not there any more", code="not_found")
+            await _write(target, files.read(info))
+        return target
+
+    async def tasks(self) -> builtins.list[TaskRecord]:
+        """Return all tasks that applications have declared."""
+        return decode(await self._ask("tasks", {}), TaskList).tasks
+
+    async def limit(self, task: str, **limits: object) -> TaskRecord:
+        """Change limits of a task (`item_rate=200`), None: back to what its code says; return what is in force then."""
+        return decode(await self._ask("limit", {"task": task, "set": limits}), TaskRecord)
+
+    # ---- the service, and the object store
+
+    async def _ask(self, endpoint: str, ask: Mapping[str, object]) -> bytes:
+        return (await self._asker.ask(endpoint, encode(ask))).payload
+
+    async def _view(self, endpoint: str, ask: Mapping[str, object]) -> View:
+        return decode(await self._ask(endpoint, ask), View)
+
+    async def _send(self, path: Path, stored: str, on_sent: Callable[[float], None] | None) -> None:
+        size = (await anyio.Path(path).stat()).st_size
+        if size > UPLOAD_BYTES:
+            raise UsageError(f"{path}: {size} bytes, at most {UPLOAD_BYTES}; send it in parts")
+        sent = 0
+
+        async def parts() -> AsyncIterator[bytes]:
+            nonlocal sent
+            async with await anyio.open_file(path, "rb") as file:
+                while part := await file.read(PART):
+                    yield part
+                    sent += len(part)
+                    if on_sent is not None:
+                        on_sent(sent / max(1, size))
+
+        async with self._files() as files:
+            await files.put(stored, parts(), most_bytes=UPLOAD_BYTES, description=path.name)
+
+    @asynccontextmanager
+    async def _files(self) -> AsyncIterator[Files]:
+        try:
+            async with Publisher(self._connection) as publisher:
+                yield Files(self._connection, publisher, self._connection.namespace.bucket("FILES"))
+        except PermissionDenied as error:
+            reason = "this login may not use the server's files; send and fetch them over HTTP, or log in as a node"
+            raise NotAccepted(reason, code="forbidden") from error
+        except StreamError as error:
+            raise told(error) from error
+
+
+async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
+    """Write a file that is there wholly or not at all."""
+    place = anyio.Path(target)
+    if await place.is_dir():
+        raise UsageError(f"{target}: a directory; name the file that the result shall be written to")
+    if not await place.parent.is_dir():
+        raise UsageError(f"{target}: there is no directory {target.parent}; make it first")
+    growing = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        async with await anyio.open_file(growing, "xb") as file:
+            async for part in parts:
+                await file.write(part)
+        await anyio.to_thread.run_sync(growing.replace, target)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await anyio.Path(growing).unlink(missing_ok=True)
+        raise
+
+
+def chosen_file(view: View, name: str = "") -> str:
+    """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
+    try:
+        return result_file(view, name)
+    except BatchRefused as refused:
+        raise NotAccepted(str(refused), code=refused.code, field=refused.field) from refused

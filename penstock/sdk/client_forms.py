@@ -1,0 +1,135 @@
+"""How the client writes what it asks, and reads what it is answered. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from actors.jobs.rules.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved, TopicView
+from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
+from penstock.errors import PenstockError, UsageError
+from streams.job_messages import LARGEST_BODY, NewJob, State
+
+__all__ = [
+    "AddAnswers",
+    "Answers",
+    "ListPage",
+    "ReservedJobs",
+    "TopicViews",
+    "decode",
+    "encode",
+    "millis",
+    "moment_ms",
+    "parts_of",
+    "too_large",
+]
+
+MOST_IN_PART = 500
+_T = TypeVar("_T")
+
+
+class AddAnswer(Struct):
+    """Either kind of answer to an add."""
+
+    code: Code
+    topic: str = ""
+    id: str = ""
+    state: State = "delayed"
+    due_ms: int = 0
+    is_new: bool = False
+    is_same_body: bool = False
+    reason: str = ""
+    field: str = ""
+
+    def said(self) -> Added | NotAdded:
+        """Return the answer."""
+        if self.code != "ok":
+            return NotAdded(
+                code=self.code,
+                reason=self.reason,
+                topic=self.topic,
+                id=self.id,
+                field=self.field,
+                state=self.state,
+                due_ms=self.due_ms,
+                is_same_body=self.is_same_body,
+            )
+        return Added(
+            topic=self.topic,
+            id=self.id,
+            state=self.state,
+            due_ms=self.due_ms,
+            is_new=self.is_new,
+            is_same_body=self.is_same_body,
+        )
+
+
+class AddAnswers(Struct):
+    answers: list[AddAnswer]
+
+
+class Answers(Struct):
+    answers: list[Answer]
+
+
+class ReservedJobs(Struct):
+    jobs: list[Reserved]
+
+
+class TopicViews(Struct):
+    topics: list[TopicView]
+
+
+class ListPage(Struct):
+    jobs: list[Listed]
+    after: str = ""
+
+
+def decode(payload: bytes, form: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(payload, type=form)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PenstockError(f"the service's answer cannot be read ({error}); is it of another version?") from error
+
+
+def encode(ask: Mapping[str, object]) -> bytes:
+    try:
+        return msgspec.json.encode(ask)
+    except (TypeError, ValueError, UnicodeEncodeError) as error:
+        raise UsageError(f"what is asked cannot be written as JSON: {error}") from error
+
+
+def too_large(job: NewJob) -> NotAdded | None:
+    size = len(bytes(job.body))
+    if size <= LARGEST_BODY:
+        return None
+    reason = f"body: {size} bytes, at most {LARGEST_BODY}; store it elsewhere, and put a reference into the job"
+    return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="body")
+
+
+def parts_of(jobs: Sequence[tuple[int, bytes]], most_bytes: int) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Cut a list into parts that fit into a message each."""
+    start, size = 0, 0
+    for at, (_, job) in enumerate(jobs):
+        if at > start and (size + len(job) > most_bytes or at - start == MOST_IN_PART):
+            yield jobs[start:at]
+            start, size = at, 0
+        size += len(job) + 1
+    if start < len(jobs):
+        yield jobs[start:]
+
+
+def millis(name: str, value: Duration) -> int:
+    """Return whole milliseconds; raises UsageError for what is no length of time. What the desk allows is its own."""
+    try:
+        return span_ms(name, value)
+    except BadSetting as error:
+        raise UsageError(f"{name}: {shown(value)} {error.why}; {error.do}") from error
+
+
+def moment_ms(name: str, value: datetime) -> int:
+    if value.tzinfo is None:
+        raise UsageError(f"{name}: {value} has no zone; give one, as in datetime.now(UTC)")
+    return round(value.timestamp() * 1000)

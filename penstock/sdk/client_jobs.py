@@ -1,0 +1,343 @@
+"""Jobs as the client has them: added, reserved, settled, looked at. A length of time is a text with
+its unit ("30s", "5m"), a number of seconds, or a `timedelta`.
+
+A held job's `body` is decoded when it is asked for. `reserve` is for one job at a time and does all by itself; with
+`reserve_many` the caller finishes, touches and releases.
+"""
+
+import builtins
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
+
+import anyio
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.jobs.rules.job_answers import Added, Answer, Listed, NotAdded, TopicCounts, TopicView
+from actors.jobs.rules.topic_settings import as_written
+from actors.runtime.rules.setting_values import BadSetting, Duration
+from actors.runtime.supervisor import one_error
+from penstock.api.job_forms import Kicked
+from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
+from penstock.sdk.calls import Asker
+from penstock.sdk.client_forms import (
+    AddAnswers,
+    Answers,
+    ListPage,
+    ReservedJobs,
+    TopicViews,
+    decode,
+    encode,
+    millis,
+    moment_ms,
+    parts_of,
+    too_large,
+)
+from penstock.sdk.held_jobs import HeldJob, Reservation
+from streams.clock import monotonic_s
+from streams.job_messages import MOST_JOBS, NewJob, OnSame, Priority, State, body_of, encode_new_job, is_json
+from streams.nonces import fresh_nonce
+
+__all__ = ["HeldJob", "Jobs", "Reservation", "new_job"]
+
+AT_ONCE = 4
+"""Parts of a long list that are under way at a time."""
+PIECE_MS = 30_000
+"""A longer wait is asked for in pieces: the service ends one within a minute, and so does many a link on the way."""
+PAUSE_S = 0.02
+EARLIER = "an earlier try may have been done; the last was told"
+ROOM = 4096
+"""Bytes of a message that are left for what stands beside the jobs."""
+
+
+def new_job(
+    topic: str,
+    body: object = None,
+    *,
+    id: str = "",
+    delay: Duration = 0,
+    due: datetime | None = None,
+    ttr: Duration | None = None,
+    priority: Priority = "normal",
+    attempts: int | None = None,
+    expires_in: Duration | None = None,
+    on_same: OnSame = "keep",
+    nonce: str = "",
+) -> NewJob:
+    """Return a job for `add_many`. `body`: what JSON can hold, or `msgspec.Raw` for JSON that is text already.
+
+    `delay`, or `due` with its zone; `ttr`, `attempts`: if not told, the topic's own. `expires_in`: given up when nobody
+    began it by then. `on_same`: what becomes of it if there is a job of this id. `nonce`: for who may repeat this add
+    after the call, in another process or on another day: with the same nonce it adds no second job. Raises
+    UsageError."""
+    try:
+        raw = body if isinstance(body, Raw) else body_of(body)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise UsageError(f"body: is not what JSON can hold: {error}") from error
+    if isinstance(body, Raw) and not is_json(bytes(body)):
+        raise UsageError("body: the text is no JSON")
+    return NewJob(
+        topic=topic,
+        id=id or ("" if nonce else secrets.token_hex(12)),
+        body=raw,
+        delay_ms=millis("delay", delay),
+        due_ms=None if due is None else moment_ms("due", due),
+        ttr_ms=None if ttr is None else millis("ttr", ttr),
+        priority=priority,
+        attempts=attempts,
+        expires_in_ms=None if expires_in is None else millis("expires_in", expires_in),
+        on_same=on_same,
+        nonce=nonce,
+    )
+
+
+class Jobs:
+    """What can be done with jobs. Each call raises NotAccepted (Stale among them), Timeout, Unavailable, UsageError."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+
+    # ---- adding
+
+    async def add(
+        self,
+        topic: str,
+        body: object = None,
+        *,
+        id: str = "",
+        delay: Duration = 0,
+        due: datetime | None = None,
+        ttr: Duration | None = None,
+        priority: Priority = "normal",
+        attempts: int | None = None,
+        expires_in: Duration | None = None,
+        on_same: OnSame = "keep",
+        nonce: str = "",
+    ) -> Added:
+        """Add one job, see `new_job`; return it, or with `is_new` False the one that was there first.
+
+        With `on_same="error"` a job that is there raises NotAccepted, `code` `exists`."""
+        job = new_job(
+            topic,
+            body,
+            id=id,
+            delay=delay,
+            due=due,
+            ttr=ttr,
+            priority=priority,
+            attempts=attempts,
+            expires_in=expires_in,
+            on_same=on_same,
+            nonce=nonce,
+        )
+        [answer] = await self.add_many([job])
+        if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
+            raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
+        if isinstance(answer, NotAdded):
+            raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
+        return answer
+
+    async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
+        """Add jobs; return what became of each, in order. They go out in parts that fit into a message.
+
+        What is asked again because an answer was lost adds no second job: each has a nonce for this call."""
+        named = [job if job.nonce else replace(job, nonce=fresh_nonce()) for job in jobs]
+        answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
+        encoded = [(at, encode_new_job(job)) for at, job in enumerate(named) if answers[at] is None]
+        limiter = anyio.Semaphore(AT_ONCE)
+
+        async def send(part: Sequence[tuple[int, bytes]]) -> None:
+            async with limiter:
+                answered = await self._asker.ask("add", b"[%b]" % b",".join(job for _, job in part))
+            for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
+                answers[at] = _known(answer.said(), answered.is_repeated)
+
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                for part in parts_of(encoded, self._asker.max_payload - ROOM):
+                    tasks.start_soon(send, part)
+        return [answer for answer in answers if answer is not None]
+
+    # ---- holding
+
+    def reserve(
+        self, topic: str, *, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
+    ) -> "Reservation":
+        """Hold one job for the length of a block: `async with client.jobs.reserve("mail", wait=30) as job: …`.
+
+        The block gets None when none became ready within `wait`. Leaving it finishes the job; an exception releases it
+        with that as the reason, after the topic's backoff, and goes on up; a cancellation gives it back at once, and
+        does not use up the attempt. While the block runs the job is touched; when it is lost all the same (nobody
+        could be reached for its TTR, somebody deleted it), the block is cancelled and Stale is raised. `ttr`: in place
+        of the job's own. A job that the block settled itself is left alone."""
+        return Reservation(self, topic, wait, ttr, holder)
+
+    async def reserve_many(
+        self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
+    ) -> builtins.list[HeldJob]:
+        """Hold up to `most` jobs, at least one if one becomes ready within `wait`; settle each within its TTR. What was
+        handed out and got lost on the way comes again when its TTR runs out."""
+        wait_ms = millis("wait", wait)
+        ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": min(wait_ms, PIECE_MS), "holder": holder}
+        if ttr is not None:
+            ask["ttr_ms"] = millis("ttr", ttr)
+        until_s = monotonic_s() + wait_ms / 1000
+        while True:
+            answered = await self._asker.ask(
+                "reserve", encode(ask), wait_s=max(0, wait_ms) / 1000, on_late=self._give_back
+            )
+            held = [HeldJob(self, reserved) for reserved in decode(answered.payload, ReservedJobs).jobs]
+            left_s = until_s - monotonic_s()
+            if held or left_s <= 0:
+                return held
+            await anyio.sleep(
+                min(left_s, PAUSE_S)
+            )  # a node that stops ends its waits early; another one takes the next
+            ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
+
+    def _give_back(self, payload: bytes) -> None:
+        """Release what was handed out for a question that was answered by another node."""
+        receipts = [reserved.receipt for reserved in decode(payload, ReservedJobs).jobs]
+        if receipts:
+            reason = "handed out twice for one question"
+            ask = {"receipts": receipts, "delay_ms": 0, "counts": False, "reason": reason}
+            self._asker.post("release", encode(ask))
+
+    async def finish(self, job: HeldJob | str) -> None:
+        """Done, by the job or its receipt. Raises Stale."""
+        await self._settle("finish", job)
+
+    async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[Answer]:
+        """Done, each of them; return what became of each: `code` is `ok`, `stale` or `unknown`."""
+        held = list(jobs)
+        answers: builtins.list[Answer] = []
+        for start in range(0, len(held), MOST_JOBS):
+            answers += await self._settle_many("finish", held[start : start + MOST_JOBS])
+        return answers
+
+    async def finish_by_id(self, id: str) -> None:
+        """Finish the reservation of the job of this id, whoever holds it. NotAccepted: no such job is reserved."""
+        try:
+            await self._asker.ask("finish", encode({"id": id}))
+        except NotAccepted as refused:
+            raise _unless_repeated(refused) from refused
+
+    async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
+        """Hold it for as long again from now on, or for `ttr`. Raises Stale."""
+        more = {} if ttr is None else {"ttr_ms": millis("ttr", ttr)}
+        began_s = monotonic_s()
+        await self._settle("touch", job, timeout_s=timeout_s, **more)
+        if isinstance(job, HeldJob):
+            job.held_until_s = began_s + (job.ttr_s if ttr is None else more["ttr_ms"] / 1000)
+
+    async def release(
+        self, job: HeldJob | str, *, delay: Duration | None = None, reason: str = "", counts: bool = True
+    ) -> None:
+        """Give it back, ready again in `delay`, or after the topic's backoff. `counts`: the attempt is used up; the
+        last one makes it a dead letter. Raises Stale."""
+        more = {} if delay is None else {"delay_ms": millis("delay", delay)}
+        await self._settle("release", job, reason=reason, counts=counts, **more)
+
+    async def bury(self, job: HeldJob | str, reason: str = "") -> None:
+        """Put it among the dead letters. Raises Stale."""
+        await self._settle("bury", job, reason=reason)
+
+    async def _settle(self, verb: str, job: HeldJob | str, *, timeout_s: float | None = None, **more: object) -> None:
+        [answer] = await self._settle_many(verb, [job], timeout_s=timeout_s, **more)
+        if answer.code == "stale":
+            raise Stale(answer.reason)
+        if answer.code == "unknown":
+            raise Timeout(answer.reason)
+        if answer.code != "ok":
+            raise NotAccepted(answer.reason, code=answer.code)
+
+    async def _settle_many(
+        self, verb: str, jobs: Sequence[HeldJob | str], *, timeout_s: float | None = None, **more: object
+    ) -> builtins.list[Answer]:
+        receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
+        answered = await self._asker.ask(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
+        answers = decode(answered.payload, Answers).answers
+        if answered.is_repeated:
+            answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(job, HeldJob) and (answer.code == "stale" or (answer.code == "ok" and verb != "touch")):
+                job.is_settled = True
+        return answers
+
+    # ---- looking, and what a person does
+
+    async def peek(self, topic: str, id: str) -> Listed | None:
+        """Return the job of this id, in whatever state; None if there is none."""
+        try:
+            answered = await self._asker.ask("peek", encode({"topic": topic, "id": id}))
+        except NotAccepted as refused:
+            if refused.code == "not_found":
+                return None
+            raise
+        return decode(answered.payload, Listed)
+
+    async def delete(self, id: str, topic: str | None = None) -> bool:
+        """Remove the job of this id, in whatever state, without `topic` in every topic; return whether there was one.
+        It is not handed out any more once this has returned; who holds it already may still be at it."""
+        ask = {"id": id, "nonce": fresh_nonce()} | ({} if topic is None else {"topic": topic})
+        try:
+            answered = await self._asker.ask("delete", encode(ask))
+        except NotAccepted as refused:
+            if refused.code == "not_found" and not refused.is_repeated:
+                return False
+            raise _unless_repeated(refused) from refused
+        return decode(answered.payload, Answer).code == "ok"
+
+    async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
+        """Make the delayed job of this id due now, or up to `most` of a topic, those due first; return how many."""
+        ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id}
+        return decode((await self._asker.ask("kick", encode(ask))).payload, Kicked).kicked
+
+    async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:
+        """Yield the topic's jobs of a state, page by page."""
+        after = ""
+        while True:
+            ask = {"topic": topic, "state": state, "after": after, "limit": page}
+            found = decode((await self._asker.ask("list", encode(ask))).payload, ListPage)
+            for job in found.jobs:
+                yield job
+            after = found.after
+            if not after:
+                return
+
+    async def count(self, topic: str) -> TopicCounts:
+        """Return how many jobs of the topic are in each state."""
+        return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounts)
+
+    async def topics(self) -> builtins.list[TopicView]:
+        """Return the topics that were ever used, and what is set about each."""
+        return decode((await self._asker.ask("topics", b"")).payload, TopicViews).topics
+
+    async def change_topic(self, topic: str, **values: object) -> TopicView:
+        """Set what is named about a topic (`ttr="90s"`, `is_paused=True`, …), None: back to the default; return what is
+        in force then. Raises NotAccepted, its `field` naming the setting; UsageError."""
+        try:
+            values = as_written(values)
+        except BadSetting as error:
+            raise UsageError(str(error)) from error
+        return decode((await self._asker.ask("topic", encode({"topic": topic, "set": values}))).payload, TopicView)
+
+
+# ---- what a repeat was told, where an earlier try had no answer: of that one it says nothing
+
+
+def _known(answer: Added | NotAdded, is_repeated: bool) -> Added | NotAdded:
+    """Return the answer to an add, `unknown` where only the last of several tries did nothing for sure."""
+    if not is_repeated or answer.code == "bad" or (isinstance(answer, Added) and answer.is_new):
+        return answer
+    told = f"there is one of this id, {answer.state}" if isinstance(answer, Added) else answer.reason
+    return NotAdded(code="unknown", reason=f"{EARLIER}: {told}", topic=answer.topic, id=answer.id)
+
+
+def _in_doubt(answer: Answer) -> Answer:
+    return replace(answer, code="unknown", reason=f"{EARLIER}: {answer.reason}")
+
+
+def _unless_repeated(refused: NotAccepted) -> NotAccepted | Timeout:
+    return Timeout(f"{EARLIER}: {refused}") if refused.is_repeated and refused.code != "bad" else refused

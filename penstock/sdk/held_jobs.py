@@ -1,0 +1,161 @@
+"""A job that this program holds, and the block that does all for it: touches, finishes, releases."""
+
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import msgspec
+
+from actors.jobs.rules.job_answers import Reserved
+from actors.runtime.rules.setting_values import Duration
+from penstock.errors import PenstockError, Stale
+from streams.clock import monotonic_s
+from streams.job_messages import LONGEST_REASON
+
+if TYPE_CHECKING:
+    from penstock.sdk.client_jobs import Jobs
+
+__all__ = ["HeldJob", "Reservation"]
+
+_T = TypeVar("_T")
+TOUCHES = 3
+"""Times that a job is touched within its TTR: two may be lost."""
+SHORTEST_TRY_S = 0.1
+GIVE_BACK_S = 2.0
+
+
+class HeldJob:
+    """A job that this program holds until its TTR runs out. Settle it once: finish, release or bury."""
+
+    def __init__(self, jobs: "Jobs", reserved: Reserved) -> None:
+        self._jobs = jobs
+        self._reserved = reserved
+        self.topic = reserved.topic
+        self.id = reserved.id
+        self.receipt = reserved.receipt
+        self.attempt = reserved.attempt
+        """Which try this is, from 1."""
+        self.most_attempts = reserved.most_attempts
+        self.history = reserved.history
+        self.priority = reserved.priority
+        self.ttr_s = reserved.ttr_ms / 1000
+        self.held_until_s = monotonic_s() + self.ttr_s
+        """By this process's monotonic clock; a touch moves it."""
+        self.is_settled = False
+
+    @property
+    def raw(self) -> bytes:
+        """The body's JSON."""
+        return bytes(self._reserved.body)
+
+    @property
+    def body(self) -> Any:
+        """The body, decoded."""
+        return msgspec.json.decode(self._reserved.body)
+
+    def body_as(self, type_: type[_T]) -> _T:
+        """Return the body as a value of this type; raises msgspec.ValidationError."""
+        return msgspec.json.decode(self._reserved.body, type=type_)
+
+    async def finish(self) -> None:
+        """Done. Raises Stale if it is not ours any more."""
+        await self._jobs.finish(self)
+
+    async def touch(self, ttr: Duration | None = None) -> None:
+        """Still at it: hold it for as long again from now on, or for `ttr`. Raises Stale."""
+        await self._jobs.touch(self, ttr)
+
+    async def release(self, *, delay: Duration | None = None, reason: str = "", counts: bool = True) -> None:
+        """Give it back; see `Jobs.release`. Raises Stale."""
+        await self._jobs.release(self, delay=delay, reason=reason, counts=counts)
+
+    async def bury(self, reason: str = "") -> None:
+        """Put it among the dead letters. Raises Stale."""
+        await self._jobs.bury(self, reason)
+
+    def __repr__(self) -> str:
+        return f"<job {self.topic}/{self.id}, attempt {self.attempt} of {self.most_attempts}>"
+
+
+class Reservation:
+    """One job held for the length of a block; see `Jobs.reserve`."""
+
+    def __init__(self, jobs: "Jobs", topic: str, wait: Duration, ttr: Duration | None, holder: str) -> None:
+        self._jobs = jobs
+        self._topic = topic
+        self._wait = wait
+        self._ttr = ttr
+        self._holder = holder
+        self._job: HeldJob | None = None
+        self._is_lost = False
+
+    async def __aenter__(self) -> HeldJob | None:
+        found = await self._jobs.reserve_many(self._topic, wait=self._wait, ttr=self._ttr, holder=self._holder)
+        if found:
+            self._job = found[0]
+            self._keeping = anyio.create_task_group()
+            await self._keeping.__aenter__()
+            self._keeping.start_soon(self._keep, self._job)
+        return self._job
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        job = self._job
+        if job is None:
+            return False
+        await self._stop_keeping(job, kind, error, trace)
+        if self._is_lost:
+            raise Stale(f"{job}: it is not ours any more; the block was ended") from error
+        if job.is_settled:
+            return False
+        if error is None:
+            await job.finish()
+        elif isinstance(error, Exception):
+            with suppress(PenstockError):  # then its TTR gives it back; what happened in the block is what counts
+                await job.release(reason=f"{type(error).__name__}: {error}"[:LONGEST_REASON])
+        else:
+            await self._give_back(job)
+        return False
+
+    async def _stop_keeping(
+        self,
+        job: HeldJob,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the touching. A cancellation of our own (the job was lost) ends here, any other goes on up."""
+        self._keeping.cancel_scope.cancel()
+        is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+        try:
+            await self._keeping.__aexit__(*((kind, error, trace) if is_cancellation else (None, None, None)))
+        except anyio.get_cancelled_exc_class():
+            await self._give_back(job)
+            raise
+
+    async def _give_back(self, job: HeldJob) -> None:
+        """Have it handed out again at once: nothing was wrong with it."""
+        if not job.is_settled:
+            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(PenstockError):
+                await job.release(delay=0, counts=False)
+
+    async def _keep(self, job: HeldJob) -> None:
+        """Touch it before half its TTR is over, until it is settled or lost."""
+        while not self._is_lost:
+            await anyio.sleep(job.ttr_s / TOUCHES)
+            if job.is_settled:
+                return
+            left_s = job.held_until_s - monotonic_s()
+            try:
+                await self._jobs.touch(job, job.ttr_s, timeout_s=max(SHORTEST_TRY_S, left_s))
+            except Stale:
+                self._lose()
+            except PenstockError:
+                if monotonic_s() >= job.held_until_s:
+                    self._lose()
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._keeping.cancel_scope.cancel()

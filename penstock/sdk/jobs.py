@@ -1,0 +1,194 @@
+"""Handlers of jobs: functions of the user's own that `penstock up --app module` runs on the jobs of a topic.
+
+    @penstock.job("close-order", ttr="30s")
+    async def close(job: penstock.Job) -> None: ...
+
+    @penstock.job("close-order")
+    async def close(order: Order) -> None: ...           # the body, decoded; a body that is none is buried
+
+    @penstock.job("mails", most=100)
+    async def send(jobs: list[penstock.Job]) -> None: ...  # up to so many at once, never waiting for more
+
+A job is finished when the function returns, and the attempt has failed when it raises: the next one comes after the
+topic's backoff, and after the last one the job becomes a dead letter with its history. `raise penstock.Retry("5m")`
+names the wait, `raise penstock.Bury(reason)` gives up at once. A second parameter gets the Job beside its body.
+
+At least once: a job whose node died, or could not say in time that it is finished, comes again. An `async` function is
+cancelled when its time to run is over; a plain one runs in a thread of its own, which nothing can stop: its place stays
+taken until it returns, and what it returns late does not count.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from actors.jobs.rules.topic_settings import DEFAULT
+from actors.jobs.worker.handler import ALL_LANES, Handler, Taker, async_taker, plain_taker
+from actors.jobs.worker.job import BadBody, Bury, Job, JobLost, Retry, ttr_of
+from actors.runtime.rules.setting_values import Duration
+from penstock.errors import UsageError
+from streams.job_messages import Priority
+
+__all__ = ["BadBody", "Bury", "Job", "JobLost", "Retry", "handlers", "job"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+SINGLES, LISTS = 16, 4
+"""Calls at the same time unless told otherwise: of one job each, and of lists."""
+_handlers: dict[str, tuple[Handler, object]] = {}
+
+
+def job(
+    topic: str,
+    *,
+    concurrency: int | None = None,
+    ttr: Duration | None = None,
+    attempts: int | None = None,
+    most: int = 1,
+    priorities: Sequence[Priority] = ALL_LANES,
+) -> Callable[[FunctionT], FunctionT]:
+    """Have the topic's jobs run by the decorated function.
+
+    `concurrency`: calls at the same time on each node, 16 or, with lists, 4. `ttr`: time to run, and `attempts`, stand
+    in for what each job brought along. `most`: jobs in one call; above 1 the function takes a list. `priorities`: the
+    lanes to serve, where some nodes are to be kept for urgent jobs. Raises UsageError for what cannot be meant.
+    """
+
+    def register(function: FunctionT) -> FunctionT:
+        own = _name_of(function)
+        if not isinstance(topic, str):
+            raise UsageError(f"job handler {own}: name its topic: @penstock.job('topic')")
+        if topic == DEFAULT:
+            raise UsageError(f"job handler {own}: {DEFAULT!r} is what holds for all topics; use another name")
+        known = _handlers.get(topic)
+        if known is not None and known[1] is not function:
+            raise UsageError(f"topic {topic!r}: {own} and {known[0].name} both handle it; it can have one handler")
+        try:
+            handler = Handler(
+                topic=topic,
+                name=own,
+                take=_taker(function, own, most),
+                is_async=_is_async(function),
+                concurrency=(SINGLES if most == 1 else LISTS) if concurrency is None else concurrency,
+                most=most,
+                ttr_ms=None if ttr is None else ttr_of(ttr),
+                attempts=attempts,
+                lanes=tuple(priorities),
+            )
+            _check(handler)
+        except ValueError as error:
+            raise UsageError(f"job handler {own}: {error}") from error
+        _handlers[topic] = handler, function
+        return function
+
+    if callable(topic):
+        raise UsageError(f"job handler {_name_of(topic)}: name its topic: @penstock.job('topic')")
+    return register
+
+
+def handlers() -> Mapping[str, Handler]:
+    """Return the handlers that were registered, by topic."""
+    return {topic: handler for topic, (handler, _) in _handlers.items()}
+
+
+def _check(handler: Handler) -> None:
+    """Raise ValueError for a value that is out of its range; a struct checks only what it decodes."""
+    plain = {name: getattr(handler, name) for name in ("topic", "concurrency", "most", "attempts", "lanes")}
+    for name, value in plain.items():
+        field = next(field for field in msgspec.structs.fields(Handler) if field.name == name)
+        try:
+            msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{name}: {str(value)[:80]!r}: {error}") from error
+    if not handler.lanes or len(set(handler.lanes)) < len(handler.lanes):
+        raise ValueError(f"priorities: {handler.lanes!r}: name each lane once, out of {', '.join(ALL_LANES)}")
+
+
+def _taker(function: Callable[..., Any], name: str, most: int) -> Taker:
+    """Return how the function takes a job, by its parameters."""
+    if _is_generator(function):
+        raise UsageError(f"job handler {name}: it yields; a handler is a function that returns when the job is done")
+    first, has_job = _parameters(function, name)
+    body_type = _body_type(_annotation(function, first, name), name, is_list=most != 1)
+    if body_type is None:
+        if has_job:
+            raise UsageError(f"job handler {name}: it takes the job twice; annotate its first parameter with a type")
+        return function
+    try:
+        make = async_taker if _is_async(function) else plain_taker
+        return make(function, body_type, has_job=has_job, most=most)
+    except TypeError as error:
+        raise UsageError(
+            f"job handler {name}: {first.name}: no body can be decoded to {body_type}: {error}; take a penstock.Job"
+        ) from error
+
+
+def _parameters(function: Callable[..., Any], name: str) -> tuple[inspect.Parameter, bool]:
+    """Return the first parameter, and whether there is a second one to give the job to."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [each for each in parameters if each.kind in kinds]
+    needed = [each for each in positional if each.default is each.empty]
+    keywords = [
+        each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY and each.default is each.empty
+    ]
+    if not positional or len(needed) > 2 or keywords:
+        raise UsageError(
+            f"job handler {name}: it is called with the job, or with its body and the job; let it take one or two"
+        )
+    return positional[0], len(needed) == 2
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> object:
+    """Return the parameter's annotation, None if it has none; a text is looked up where the function was written."""
+    if parameter.annotation is parameter.empty:
+        return None
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    holder = _innermost(function)
+    try:
+        stub = type("Stub", (), {"__annotations__": {"it": parameter.annotation}})
+        return typing.get_type_hints(stub, globalns=getattr(holder, "__globals__", {}))["it"]
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise UsageError(
+            f"job handler {name}: {parameter.name}: {parameter.annotation!r} cannot be looked up: {error}; import it"
+            " where it stands at run time, not under TYPE_CHECKING or within a function"
+        ) from error
+
+
+def _body_type(annotation: object, name: str, *, is_list: bool) -> object | None:
+    """Return the type to decode bodies to; None if the function takes jobs."""
+    if annotation is None or annotation is Any:
+        return None
+    item = annotation
+    if is_list:
+        if get_origin(annotation) not in (list, Sequence) and annotation not in (list, Sequence):
+            raise UsageError(f"job handler {name}: with `most` above 1 it is called with a list; annotate it as one")
+        item = (get_args(annotation) or (Job,))[0]
+    if item in (bytes, bytearray, memoryview):
+        raise UsageError(f"job handler {name}: JSON has no bytes; take a penstock.Job, and its `body`")
+    return None if item in (Job, Any) else item
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    inner = _innermost(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(type(inner), "__call__", None))  # noqa: B004  # the class's own, to see whether it is async
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    inner = _innermost(function)
+    return inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner)
+
+
+def _innermost(function: Callable[..., Any]) -> Any:
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    return inner
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(_innermost(function), "__qualname__", type(function).__qualname__))  # type: ignore[arg-type]

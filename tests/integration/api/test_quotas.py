@@ -1,0 +1,65 @@
+"""What one token may cost the others: topics, and counts of them."""
+
+import secrets
+
+import anyio
+import anyio.lowlevel
+import pytest
+from aiohttp import ClientSession
+
+from penstock.api.http import quotas
+from streams.connection import Connection
+from streams.publisher import Publisher
+from tests.integration.api.test_tokens import call
+from tests.support.gateway import SharedGateway, running_gateway
+
+
+async def test_a_token_makes_no_more_topics_than_it_may(guarded_gateway: SharedGateway) -> None:
+    tenant = f"t{secrets.token_hex(4)}"
+    token = guarded_gateway.token(tenant, namespace=tenant, most_topics=3)
+    for topic in ("a", "b", "c", "a"):
+        code, told = await call(guarded_gateway, token, "POST", f"/v1/topics/{topic}/jobs", {})
+        assert code == 201, told
+    code, problem = await call(guarded_gateway, token, "POST", "/v1/topics/d/jobs", {})
+    assert (code, problem["code"]) == (429, "quota")
+    assert "3 topics are there already; 3 may" in problem["detail"]
+    code, reply = await call(
+        guarded_gateway, token, "POST", "/queue", {"command": "add", "topic": "d", "id": f"{tenant}-1"}
+    )
+    assert (code, reply["success"]) == (429, False)
+    code, told = await call(guarded_gateway, token, "POST", "/v1/topics/b/jobs", [{}, {}])
+    assert (code, told["added"]) == (200, 2), "those that are there stay in use"
+
+
+async def test_no_add_waits_for_a_count_but_a_tenants_first(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "FRESH_S", 0.0)
+    monkeypatch.setattr(quotas, "PART", 0)
+    async with running_gateway(connection, publisher) as running:
+        token = await running.token("app", most_waiting=5)
+        waiting, begun, gate = running.desk.waiting, anyio.Event(), anyio.Event()
+
+        async def stalled(topic: str) -> int:
+            begun.set()
+            await gate.wait()
+            return await waiting(topic)
+
+        async with ClientSession(running.url, headers={"Authorization": f"Bearer {token}"}) as client:
+
+            async def add() -> int:
+                async with client.post("/v1/topics/mail/jobs", json={"delay_ms": 60_000}) as response:
+                    return response.status
+
+            assert await add() == 201
+            monkeypatch.setattr(running.desk, "waiting", stalled)
+            with anyio.fail_after(60):
+                assert [await add() for _ in range(4)] == [201] * 4, "by the last count, and what was let in since"
+                await begun.wait()
+                assert await add() == 429
+                gate.set()
+            with anyio.fail_after(60):
+                [job] = (await running.desk.list("mail", limit=1)).jobs
+                await running.desk.delete("mail", job.id)
+                while await add() != 201:  # the next count knows of it
+                    await anyio.lowlevel.checkpoint()

@@ -1,0 +1,62 @@
+"""The OpenAPI document against the gateway that serves it: generated requests, right and wrong ones, are answered as
+the document says, and none is answered by a fault."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from penstock.api.http.openapi import document
+from penstock.api.http.uploads import SHEETS
+from tests.support.gateway import SharedGateway
+
+pytestmark = pytest.mark.three_servers
+
+
+@schemathesis.serializer(*SHEETS)
+def _file(_context: object, value: object) -> bytes:
+    """Return what is sent as a file: generated text, mostly no sheet at all."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
+schema = schemathesis.openapi.from_dict(document()).exclude(path_regex="reservations$")  # a stream has no end
+
+
+@schema.parametrize()
+@settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_operation_answers_as_the_document_says(
+    open_gateway: SharedGateway, case: schemathesis.Case[Any]
+) -> None:
+    _hurry(case.body)
+    response = case.call(base_url=open_gateway.url)
+    case.validate_response(
+        response,
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ],
+    )
+
+
+def _hurry(body: Any) -> None:
+    """Long polls are waited for elsewhere."""
+    if isinstance(body, dict):
+        for name in ("wait_ms", "timeout"):
+            if isinstance(body.get(name), int | float) and 0 < body[name] <= 30_000:
+                body[name] = 1

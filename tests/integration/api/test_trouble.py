@@ -1,0 +1,136 @@
+"""The gateway while the server is away, before a slow reader, over TLS, and as a node runs it."""
+
+import asyncio
+import shutil
+import signal
+import ssl
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+from aiohttp import ClientSession, ClientTimeout
+
+from penstock.api.http import connections, door
+from penstock.node.config import Config
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from tests.integration.api.test_limits import CLOSE, GET, POST, connected_to, exchange
+from tests.integration.api.test_rest import add, call, reserve, settle
+from tests.support.command import node
+from tests.support.gateway import running_gateway
+from tests.support.server import connected
+
+
+async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwards(own_server: EmbeddedServer) -> None:
+    async with connected(own_server) as connection, Publisher(connection) as publisher:
+        async with running_gateway(connection, publisher) as gateway:
+            async with ClientSession(gateway.url, timeout=ClientTimeout(total=60)) as client:
+                await add(client, "t", {"id": "1"})
+                (job,) = await reserve(client, "t")
+                await own_server.stop()
+                with anyio.fail_after(30):
+                    while (await _status(client, "GET", "/ready")) == 200:
+                        pass
+                assert await call(client, "GET", "/health") == {"status": "ok"}
+                for method, path in (("GET", "/v1/topics/t/jobs/1"), ("POST", "/v1/topics/t/jobs")):
+                    async with client.request(method, path, json={"id": "2"}) as response:
+                        told = await response.json(content_type=None)
+                        assert (response.status, told["code"]) == (503, "unavailable")
+                        assert "Retry-After" in response.headers
+                        assert "jobs." not in told["detail"], "names of the broker are not for clients"
+                await own_server.restart()
+                with anyio.fail_after(30):
+                    while (await _status(client, "GET", "/ready")) != 200:
+                        pass
+                assert (await settle(client, "finish", job["receipt"]))[0]["code"] == "ok"
+                assert (await add(client, "t", {"id": "3"}))["is_new"]
+
+
+async def _status(client: ClientSession, method: str, path: str) -> int:
+    async with client.request(method, path) as response:
+        return response.status
+
+
+async def test_a_client_that_fetches_no_answers_is_cut_off(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "WRITE_S", 0.3)
+    async with running_gateway(connection, publisher) as gateway:
+        shared = gateway.gateway.shared
+        assert shared is not None
+        async with ClientSession(gateway.url) as client:
+            await add(client, "t", [{"delay_ms": 60_000, "body": "x" * 100_000} for _ in range(9)], 200)
+        many = b"GET /v1/topics/t/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        async with connected_to(gateway.port) as greedy:
+            for _ in range(12):
+                await greedy.send(many)
+            with anyio.fail_after(30):
+                while not greedy.is_broken:
+                    await greedy.send(many)
+                    await exchange(gateway.port, GET + CLOSE + b"\r\n")
+        assert shared.load.working == 0
+
+
+async def test_large_bodies_are_read_a_few_at_a_time(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "MOST_BODY_BYTES", 300_000)
+    begun = POST + b"Content-Length: 200000\r\n\r\n" + b" " * 100_000
+    async with running_gateway(connection, publisher) as gateway:
+        shared = gateway.gateway.shared
+        assert shared is not None
+        async with connected_to(gateway.port) as first, connected_to(gateway.port) as second:
+            await first.send(begun)
+            await second.send(begun)
+            with anyio.fail_after(30):
+                while shared.load.body_bytes < 200_000:
+                    await exchange(gateway.port, GET + CLOSE + b"\r\n")
+            refused = await exchange(gateway.port, begun + b" " * 50_000)
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            await first.send(b" " * 100_000)
+            assert (await first.answer()).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on PATH to make certificates with")
+    folder = tmp_path_factory.mktemp("tls")
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 1"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([openssl, *command.split(), *names], cwd=folder, check=True, capture_output=True, timeout=30)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+async def test_with_a_certificate_it_speaks_tls(
+    connection: Connection, publisher: Publisher, certificate: tuple[Path, Path]
+) -> None:
+    cert, key = certificate
+    config = Config(http="127.0.0.1:0", http_cert=str(cert), http_key=str(key))
+    trusting = ssl.create_default_context(cafile=str(cert))
+    async with running_gateway(connection, publisher, config) as gateway:
+        async with ClientSession() as client:
+            async with client.get(f"https://127.0.0.1:{gateway.port}/ready", ssl=trusting) as response:
+                assert response.status == 200
+        old = ssl.create_default_context(cafile=str(cert))
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.open_connection("127.0.0.1", gateway.port, ssl=old)
+
+
+async def test_a_node_serves_http_and_heeds_its_signals_itself(tmp_path: Path) -> None:
+    environment = {"PENSTOCK_HTTP": "off", "PENSTOCK_LOG_FORM": "json"}
+    arguments = ("--data", str(tmp_path), "--sink", "none", "--http", "127.0.0.1:0")  # a flag is stronger
+    async with node(*arguments, environment=environment) as running:
+        line = await running.logged("gateway.listens")
+        assert line["callers_need"] == "nothing: there are no tokens"
+        await running.logged("node.ready")
+        async with ClientSession(f"http://127.0.0.1:{line['port']}") as client:
+            await add(client, "t", {"id": "1"})
+            assert (await reserve(client, "t"))[0]["id"] == "1"
+            assert await running.end(signal.SIGTERM) == 0
+    assert not [one for one in running.lines if one["logger"].startswith("uvicorn")]

@@ -1,0 +1,84 @@
+"""Which instances may begin: within the limits, and at the rate."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.batch.rules.admission import AHEAD_S, SAVED_MS, admit, starts, window
+from actors.batch.rules.record import Instance
+
+RATES = st.floats(0.05, 500)
+
+
+def begun_at(rate: float, looks_ms: list[int]) -> list[int]:
+    """Return when instances begin, if always enough wait and somebody looks at these times."""
+    begun, last_ms = list[int](), -1_000_000
+    for now_ms in looks_ms:
+        most, next_ms = starts(rate, last_ms, now_ms)
+        assert next_ms > now_ms
+        if most:
+            last_ms = now_ms
+            begun += [now_ms] * most
+    return begun
+
+
+@given(RATES, st.lists(st.integers(1, 1500), min_size=1, max_size=200))
+def test_no_second_has_more_than_the_rate_and_a_tenth_of_a_seconds_worth(rate: float, pauses_ms: list[int]) -> None:
+    looks_ms = [sum(pauses_ms[: at + 1]) for at in range(len(pauses_ms))]
+    begun = begun_at(rate, looks_ms)
+    for first in begun:
+        assert sum(first <= each < first + 1000 for each in begun) <= rate * (1000 + SAVED_MS) / 1000 + 1
+
+
+@given(st.floats(0.1, 20))
+def test_who_looks_when_told_reaches_the_rate(rate: float) -> None:
+    last_ms, now_ms, count, end_ms = 0, 10_000, 0, 10_000 + 60_000
+    while now_ms < end_ms:
+        most, next_ms = starts(rate, last_ms, now_ms)
+        count += most
+        last_ms = now_ms if most else last_ms
+        now_ms = next_ms
+    assert 0.95 * rate * 60 - 1 <= count <= rate * 61 + 1
+
+
+@given(st.integers(0, 5), st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=12))
+def test_the_limit_holds_and_the_urgent_go_first(most: int, asked: list[tuple[str, int, bool]]) -> None:
+    instances = [
+        Instance(
+            instance_id=f"{at}",
+            task="t",
+            created_ms=at,
+            tenant=tenant,
+            priority=priority,
+            state="running" if is_at_work else "pending",
+        )
+        for at, (tenant, priority, is_at_work) in enumerate(asked)
+    ]
+    begun = admit(instances, most)
+    at_work = sum(each.state == "running" for each in instances)
+    waiting = [each for each in instances if each.state == "pending"]
+    assert len(begun) == (len(waiting) if not most else min(len(waiting), max(0, most - at_work)))
+    left = [each.priority for each in waiting if each.instance_id not in begun]
+    assert min((instances[int(each)].priority for each in begun), default=9) >= max(left, default=0)
+
+
+@given(st.floats(0.1, 10_000), st.integers(1, 1_000), st.integers(0, 30), st.integers(1, 12))
+def test_at_a_rate_all_that_is_let_out_runs_soon_and_no_worker_is_idle(
+    rate: float, chunk_items: int, workers: int, sharing: int
+) -> None:
+    each = window(rate, chunk_items, workers=workers, sharing=sharing, most=64)
+    ahead = (each - 1) * sharing  # but for one of each that shares it
+    assert ahead <= 2 * workers or ahead * chunk_items <= rate * AHEAD_S + chunk_items
+    assert each * sharing >= min(2 * workers, 64)
+    assert window(0, chunk_items, workers=workers, sharing=sharing, most=64) == 64
+
+
+def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
+    def waiting(name: str, at: int, **facts: Any) -> Instance:
+        return Instance(instance_id=name, task="t", created_ms=at, **facts)
+
+    of_a = [waiting(f"a{at}", at, tenant="a") for at in range(4)]
+    of_b = [waiting(f"b{at}", 9 + at, tenant="b", weight=2) for at in range(4)]
+    paused = waiting("p", 0, tenant="p", state="running", is_paused=True)
+    assert admit([*of_b, paused, *of_a], 7) == ["a0", "b0", "b1", "a1", "b2", "b3", "a2"]

@@ -1,0 +1,124 @@
+"""Attempts never exceed what a job may have, and what a node holds follows what it ends."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.jobs.rules.job_handling import (
+    MOST_AHEAD,
+    Again,
+    GiveUp,
+    Suspicion,
+    Unfit,
+    after_failure,
+    ahead_of,
+    attempt_of,
+    capacity_of,
+    excess_of,
+    lane_capacities,
+    suspicion_of,
+    unfit,
+)
+from actors.runtime.rules.backoff import Backoff
+
+COUNTS = st.integers(1, 1_000)
+SUSPICIONS: st.SearchStrategy[Suspicion] = st.sampled_from(("none", "some", "grave"))
+POLICY = Backoff(growth="exponential", base_ms=1_000, cap_ms=60_000)
+
+
+def test_first_delivery_of_a_new_job_is_its_first_attempt() -> None:
+    assert attempt_of(attempts=0, delivered=1) == 1
+    assert attempt_of(attempts=3, delivered=2) == 5  # three by the payload, one by a holder that vanished
+
+
+@given(COUNTS, COUNTS)
+def test_a_job_runs_exactly_as_often_as_it_may(attempt: int, most: int) -> None:
+    is_run = unfit(attempt, most, expires_ms=0, now_ms=10**12) is None
+    assert is_run == (attempt <= most)
+
+
+def test_expired_job_is_not_run_even_with_attempts_left() -> None:
+    assert unfit(1, 10, expires_ms=1_000, now_ms=999) is None
+    found = unfit(1, 10, expires_ms=1_000, now_ms=1_000)
+    assert isinstance(found, Unfit)
+    assert found.outcome == "expired"
+    used_up = unfit(11, 10, expires_ms=0, now_ms=1_000)
+    assert used_up is not None
+    assert (used_up.outcome, "10 attempts" in used_up.reason) == ("used_up", True)
+
+
+@given(COUNTS, COUNTS, st.none() | st.integers(0, 10**9), st.floats(0, 0.999))
+def test_a_failed_attempt_is_followed_by_another_until_the_last(
+    attempt: int, most: int, delay_ms: int | None, chance: float
+) -> None:
+    step = after_failure(attempt, most, POLICY, "it broke", delay_ms=delay_ms, chance=chance)
+    if attempt >= most:
+        assert isinstance(step, GiveUp)
+        assert "it broke" in step.reason
+        return
+    assert isinstance(step, Again)
+    if delay_ms is not None:
+        assert step.delay_ms == delay_ms
+    else:
+        assert 0 < step.delay_ms <= POLICY.cap_ms
+
+
+@given(st.integers(1, 50), COUNTS, COUNTS)
+def test_poison_that_kills_its_holder_is_used_up_in_the_end(delivered: int, attempts: int, most: int) -> None:
+    """However it comes again, each delivery raises the attempt, so that at last it is not run."""
+    attempt = attempt_of(attempts, delivered)
+    assert attempt_of(attempts, delivered + 1) == attempt + 1
+    assert suspicion_of(1, attempt, most) == "none"
+    assert suspicion_of(delivered + 1, attempt + 1, most) != "none"
+
+
+def test_suspicion_is_grave_from_half_of_the_attempts_on() -> None:
+    assert [suspicion_of(attempt, attempt, 10) for attempt in range(1, 8)] == ["none", *["some"] * 4, *["grave"] * 2]
+    assert suspicion_of(2, 2, 2) == "grave"
+
+
+@given(st.floats(0, 10**6))
+def test_fetched_ahead_is_what_a_moment_needs(ended_per_s: float) -> None:
+    ahead = ahead_of(ended_per_s)
+    assert 0 <= ahead <= MOST_AHEAD
+    assert ahead >= min(MOST_AHEAD, int(ended_per_s / 20))
+    assert ahead <= max(1, ended_per_s / 10)
+
+
+def test_slow_handlers_keep_nothing_from_others() -> None:
+    assert capacity_of(16, running=16, ahead=ahead_of(0.5), suspicion="none") == 16
+
+
+@given(st.integers(0, 5_000), st.integers(0, 5_000), st.integers(0, MOST_AHEAD), SUSPICIONS)
+def test_capacity_lets_each_place_have_a_job_unless_one_may_be_poison(
+    places: int, running: int, ahead: int, suspicion: Suspicion
+) -> None:
+    running = min(running, places)
+    capacity = capacity_of(places, running, ahead, suspicion)
+    assert capacity <= places + ahead
+    assert (capacity > running) == (places > running or (suspicion == "none" and ahead > 0 and places > 0))
+    if suspicion != "none":
+        assert capacity <= places
+    if suspicion == "grave":
+        assert capacity <= running + 1
+
+
+@given(st.integers(0, 5_000), st.integers(0, 5_000), st.integers(0, 5_000), st.floats(0, 10**6), SUSPICIONS)
+def test_only_what_waits_and_is_too_much_is_given_back(
+    waiting: int, running: int, capacity: int, ended_per_s: float, suspicion: Suspicion
+) -> None:
+    held = waiting + running
+    excess = excess_of(waiting, held, capacity, ended_per_s, suspicion)
+    assert 0 <= excess <= waiting
+    assert not excess or held - excess >= capacity
+    if suspicion == "none" and waiting <= ended_per_s:
+        assert excess == 0
+
+
+@given(st.integers(0, 5_000), st.lists(st.integers(0, 2_000), min_size=1, max_size=3))
+def test_lanes_together_hold_no_more_than_the_topic_may(capacity: int, held: list[int]) -> None:
+    lanes = lane_capacities(capacity, tuple(held))
+    assert all(own >= 0 for own in lanes)
+    room = [max(0, own - has) for own, has in zip(lanes, held, strict=True)]
+    assert all(one <= max(0, capacity - sum(held)) for one in room)  # each lane may ask for all the room there is
+    if len(held) == 1:
+        assert lanes == (capacity,)

@@ -1,0 +1,82 @@
+"""Records of recurring jobs: the released form decodes for good, and whatever stands there stops nobody."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from actors.jobs.recurring import decode_recurring, names_of
+from actors.jobs.rules.recurrence import BadRecurrence, Recurring, check_recurring, decide
+from streams.errors import MalformedMessage
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "recurring_v1.json"
+WHOLE = Recurring(
+    cron="30 9 * * MON-FRI",
+    tz="Europe/Berlin",
+    start_ms=1_795_253_400_000,
+    body=Raw(b'{"report":"daily"}'),
+    ttr_ms=60_000,
+    attempts=3,
+    priority="low",
+    expires_in_ms=3_600_000,
+    misfire="skip",
+    overlap="allow",
+    is_paused=True,
+    last_ms=1_795_339_800_000,
+    added_ms=1_795_339_800_000,
+    adding=(1_795_339_800_000,),
+    stale=(1_795_253_400_000,),
+    left_out=2,
+)
+
+some_ms = st.one_of(st.integers(), st.integers(0, 2_000_000_000_000))
+odd: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=5), st.integers(), st.lists(some_ms, max_size=2)
+)
+documents = st.fixed_dictionaries(
+    {},
+    optional={
+        "cron": st.sampled_from(["* * * * *", "0 0 L 2 *", "@daily", "", "*/7 */5 * * * *"]) | odd,
+        "every_ms": st.integers(1000, 10**9) | odd,
+        "tz": st.sampled_from(["UTC", "Europe/Berlin", "../UTC", "\u0000"]) | odd,
+        "start_ms": some_ms | odd,
+        "last_ms": some_ms | odd,
+        "added_ms": some_ms,
+        "adding": st.lists(some_ms, max_size=2) | odd,
+        "stale": st.lists(some_ms, max_size=2) | odd,
+        "ttr_ms": odd,
+        "expires_in_ms": some_ms | odd,
+        "misfire": st.sampled_from(["skip", "once", "all"]) | odd,
+        "overlap": st.sampled_from(["skip", "allow"]) | odd,
+        "unknown": odd,
+    },
+)
+
+
+def test_the_released_form_decodes_for_good() -> None:
+    record = decode_recurring(GOLDEN.read_bytes())
+    assert record == WHOLE
+    assert check_recurring(record) is record
+    assert msgspec.json.encode(record) == GOLDEN.read_bytes().strip()
+
+
+@settings(deadline=None)
+@given(documents, st.integers(1_700_000_000_000, 1_900_000_000_000), st.booleans())
+def test_what_a_person_put_there_is_followed_or_refused(document: object, now_ms: int, is_open: bool) -> None:
+    try:
+        record = check_recurring(decode_recurring(msgspec.json.encode(document)))
+    except (MalformedMessage, BadRecurrence):
+        return
+    step = decide(record, now_ms, is_open=is_open)
+    assert step.record is record or step.record.last_ms > record.last_ms
+    assert check_recurring(step.record) is step.record
+
+
+@pytest.mark.parametrize("key", ["mail", "a.b.c", "", ".", "a.", "a b.c", "a.*"])
+def test_a_key_that_names_no_recurring_job_is_refused(key: str) -> None:
+    with pytest.raises(MalformedMessage, match="TOPIC"):
+        names_of(key)

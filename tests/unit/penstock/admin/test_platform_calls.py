@@ -1,0 +1,25 @@
+"""A person's patience with a platform."""
+
+import pytest
+
+from actors.fetch.fetcher.decisions import Failed, Hopeless, NotNow, Outcome, Refused, Throttled
+from penstock.admin.platform_calls import wait_of
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tried", "wait_ms"),
+    [
+        (Throttled("slow down", 7_000), 9, 7_000),
+        (Throttled("slow down", 61_000), 0, None),
+        (NotNow("our own rate", 60_000), 0, 60_000),
+        (Failed("reset"), 0, 500),
+        (Failed("reset"), 2, 2_000),
+        (Failed("reset"), 3, None),
+        (Failed("busy", 9_000), 0, 9_000),
+        (Failed("busy", 61_000), 0, None),
+        (Refused("401"), 0, None),
+        (Hopeless("400"), 0, None),
+    ],
+)
+def test_what_passes_is_waited_for_and_the_rest_is_told(outcome: Outcome, tried: int, wait_ms: int | None) -> None:
+    assert wait_of(outcome, tried) == wait_ms

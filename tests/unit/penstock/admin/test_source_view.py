@@ -1,0 +1,60 @@
+"""A source at one look."""
+
+import pytest
+
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
+from actors.fetch.sources import SourceKey, SourceRecord
+from penstock.admin.records import Broken
+from penstock.admin.source_view import account_shown, ledger_document, overview
+
+SHOP = SourceKey("mall", "s1")
+RECORD = SourceRecord(adapter="mall", account={"shop": "s1"})
+LEDGER = Ledger(
+    0,
+    90_000,
+    60_000,
+    open=(OpenSlice("t", 1, 60_000, 90_000, fence=3, holder="n1"), OpenSlice("b", 1, 0, 1000, pass_name="old")),
+    holes=(Hole("t", 1, 0, 1000, accepted_by="kim"), Hole("b", 1, 0, 2000)),
+    passes=(Pass("old", "b", 0, 0, 9_000), Pass("again-600000", "a", 0, 0, None, 600_000)),
+)
+
+
+def test_a_running_source_tells_its_marks_and_counts() -> None:
+    seen = overview(SHOP, RECORD, LEDGER, settle_ms=5_000, nodes=["n1"], now_ms=100_000)
+    assert (seen.source, seen.adapter, seen.state, seen.node) == ("mall/s1", "mall", "running", "n1")
+    assert (seen.watermark_ms, seen.frontier_ms, seen.lag_ms) == (60_000, 90_000, 35_000)
+    assert (seen.open, seen.taken, seen.holes, seen.accepted, seen.backfills) == (2, 1, 1, 1, ("old",))
+
+
+@pytest.mark.parametrize(
+    ("record", "ledger", "state", "reason"),
+    [
+        (RECORD, None, "no ledger", "rewind"),
+        (None, first_ledger(0), "removed", "kept"),
+        (Broken("source.mall.s1", "truncated"), first_ledger(0), "broken", "truncated"),
+        (RECORD, Broken("mall.s1", "no object"), "broken", "no object"),
+        (RECORD, Ledger(0, 0, 0, hold_until_ms=100_001), "throttled", "1970-01-01T00:01:40"),
+        (RECORD, Ledger(0, 0, 0, state="parked", reason="401"), "parked", "401"),
+        (RECORD, Ledger(0, 0, 0, outage=Outage(5_000, reason="503")), "down", "since 1970-01-01T00:00:05Z: 503"),
+        (RECORD, Ledger(0, 0, 0, outage=Outage(5_000, is_told=True, over_ms=9_000)), "running", ""),
+        (RECORD, Ledger(0, 0, 0, state="paused", outage=Outage(5_000)), "paused", ""),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_its_state(
+    record: SourceRecord | Broken | None, ledger: Ledger | Broken | None, state: str, reason: str
+) -> None:
+    seen = overview(SHOP, record, ledger, settle_ms=0, nodes=[], now_ms=100_000)
+    assert seen.state == state
+    assert reason in seen.reason
+
+
+def test_a_secret_written_down_by_hand_is_not_shown() -> None:
+    account = {"shop": "s1", "token": "env:TOKEN", "app_secret": "swordfish"}
+    assert account_shown(account) == {"shop": "s1", "token": "env:TOKEN", "app_secret": "***"}
+
+
+def test_a_ledger_is_printed_with_nothing_left_out() -> None:
+    document = ledger_document(LEDGER)
+    assert (document["state"], document["epoch"], document["frontier"]) == ("running", 1, "1970-01-01T00:01:30Z")
+    assert isinstance(document["open"], list)
+    assert document["open"][0]["slice_id"] == "t1-60000-90000"

@@ -1,0 +1,138 @@
+"""What the job service is asked, read strictly; what the client asks, written so that it can be repeated."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+import penstock
+from actors.jobs.rules.job_answers import NotAdded
+from actors.jobs.rules.topic_settings import as_written
+from actors.jobs.worker.job import duration_ms
+from penstock.api.job_forms import CountAsk, FinishAsk, Malformed, read_ask, read_jobs
+from penstock.errors import PenstockError, UsageError
+from penstock.sdk.client_forms import AddAnswers, decode, encode, millis, moment_ms, parts_of, too_large
+from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
+
+
+def test_one_job_or_a_list_of_them() -> None:
+    assert read_jobs(b' \n{"topic": "a"}') == ([NewJob(topic="a")], True)
+    jobs, is_single = read_jobs(b' \n[{"topic": "a"}, {"topic": "b", "delay_ms": 5}]')
+    assert (jobs, is_single) == ([NewJob(topic="a"), NewJob(topic="b", delay_ms=5)], False)
+    assert read_jobs(b"[]") == ([], False)
+
+
+def test_one_bad_of_a_list_is_answered_in_its_place() -> None:
+    jobs, _ = read_jobs(b'[{"topic": "a"}, 7, {"topic": 7}, {"topic": "b", "x": 1}, {"topic": "c"}]')
+    assert [isinstance(job, NewJob) for job in jobs] == [True, False, False, False, True]
+    assert [job.code for job in jobs if isinstance(job, NotAdded)] == ["bad"] * 3
+    assert "job 3 of the list: Object contains unknown field `x`" in str(jobs[3])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+    with suppress(Malformed):
+        jobs, _ = read_jobs(payload)
+        assert all(isinstance(job, NewJob | NotAdded) for job in jobs)
+    with suppress(Malformed):
+        assert isinstance(read_ask(payload, FinishAsk), FinishAsk)
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(-(2**70), 2**70), lambda inner: st.lists(inner), max_leaves=9))
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    text = json.dumps({"topic": "a", "body": value, "id": value}).encode()
+    if isinstance(value, str):
+        [job], _ = read_jobs(text)
+        assert isinstance(job, NewJob)
+        assert (job.id, json.loads(bytes(job.body))) == (value, value)
+    else:
+        with pytest.raises(Malformed):
+            read_jobs(text)
+
+
+def test_nothing_stands_for_no_fields() -> None:
+    with pytest.raises(Malformed, match="topic"):
+        read_ask(b"", CountAsk)
+    assert read_ask(b"", FinishAsk) == FinishAsk()
+
+
+# ---- the client's side
+
+
+@given(st.lists(st.integers(0, 1200), max_size=40), st.integers(1, 2000))
+def test_parts_hold_everything_once_in_order_and_fit(sizes: list[int], most: int) -> None:
+    jobs = [(at, b"x" * size) for at, size in enumerate(sizes)]
+    parts = list(parts_of(jobs, most))
+    assert [one for part in parts for one in part] == jobs
+    for part in parts:
+        assert part
+        assert len(part) == 1 or sum(len(job) + 1 for _, job in part) <= most + 1
+
+
+def test_a_new_job_has_its_id_before_it_is_sent() -> None:
+    one, two = penstock.new_job("mail", {"to": 7}), penstock.new_job("mail", {"to": 7})
+    assert one.id
+    assert one.id != two.id
+    assert bytes(one.body) == b'{"to":7}'
+    assert read_jobs(encode_new_job(one)) == ([one], True)
+
+
+@given(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9))
+def test_seconds_become_whole_milliseconds(seconds: float) -> None:
+    assert abs(millis("delay", seconds) - seconds * 1000) <= 0.5
+    assert abs(millis("delay", timedelta(seconds=seconds)) - seconds * 1000) <= 0.501
+
+
+@pytest.mark.parametrize(
+    "value", ["90s", "1m30s", "90000ms", 90, 90.0, timedelta(minutes=1.5), "1.5m"], ids=lambda value: repr(value)
+)
+def test_a_length_of_time_is_a_text_a_number_of_seconds_or_a_timedelta(value: Any) -> None:
+    assert millis("delay", value) == duration_ms("delay", value, most=90_000) == 90_000
+    assert as_written({"backoff": value, "attempts": 3, "remember": None}) == {
+        "backoff": "90s",
+        "attempts": 3,
+        "remember": None,
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "30", "-5s", "soon", "", None])
+def test_what_is_no_length_of_time_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="delay"):
+        millis("delay", value)
+
+
+def test_a_moment_has_a_zone() -> None:
+    assert moment_ms("due", datetime(2030, 1, 1, tzinfo=UTC)) == 1_893_456_000_000
+    assert moment_ms("due", datetime(2030, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))) == 1_893_456_000_000
+    with pytest.raises(UsageError, match="zone"):
+        moment_ms("due", datetime(2030, 1, 1))  # noqa: DTZ001 # that it has none is the point
+
+
+def test_a_body_that_no_message_could_carry_is_answered_here() -> None:
+    assert too_large(NewJob(topic="a", body=Raw(b"x" * LARGEST_BODY))) is None
+    answer = too_large(NewJob(topic="a", id="b", body=Raw(b"x" * (LARGEST_BODY + 1))))
+    assert answer is not None
+    assert (answer.code, answer.field, answer.id) == ("bad", "body", "b")
+
+
+def added(**fields: object) -> dict[str, object]:
+    return {"code": "ok", "topic": "a", "id": "b", "state": "ready", "due_ms": 5, "is_same_body": True, **fields}
+
+
+@pytest.mark.parametrize("told", [added(code="exists"), added(code="over"), added(code="quota")])
+def test_what_is_refused_is_refused(told: dict[str, object]) -> None:
+    [answer] = decode(encode({"answers": [told]}), AddAnswers).answers
+    said = answer.said()
+    assert isinstance(said, NotAdded)
+    assert said.code == told["code"]
+
+
+def test_an_answer_that_cannot_be_read_is_one_clear_error() -> None:
+    for payload in (b"", b"\xff", b'{"answers": 7}'):
+        with pytest.raises(PenstockError, match="cannot be read"):
+            decode(payload, AddAnswers)

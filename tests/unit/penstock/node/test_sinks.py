@@ -1,0 +1,72 @@
+"""Where a node's orders go, as far as its configuration says it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.node import sinks
+from penstock.node.config import Config
+from penstock.node.sinks import is_local, load_app, sink, stores_of
+from streams.messages import Order
+
+
+@pytest.fixture(autouse=True)
+def _no_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "_functions", {})
+
+
+def test_embedded_node_stores_into_a_file_of_its_data_folder(tmp_path: Path) -> None:
+    assert stores_of(Config(data=str(tmp_path)))["database"].name == f"sqlite:{tmp_path / 'orders.db'}"
+
+
+def test_node_on_a_shared_server_has_to_say_where_its_orders_go() -> None:
+    with pytest.raises(UsageError, match="a part of the orders"):
+        stores_of(Config(nats="nats://nats.example.com:4222"))
+    assert stores_of(Config(nats="nats://nats.example.com:4222", sink="none")) == {}
+
+
+@pytest.mark.parametrize(
+    ("nats", "expected"),
+    [
+        ("", True),
+        ("nats://127.0.0.1:4222", True),
+        ("localhost", True),
+        ("nats://127.0.0.1:4222,nats://10.0.0.2:4222", False),
+        ("tls://nats.example.com", False),
+    ],
+)
+def test_a_server_is_local_only_if_each_address_is(nats: str, expected: bool) -> None:
+    assert is_local(Config(nats=nats)) is expected
+
+
+def test_function_takes_the_place_of_the_default_file() -> None:
+    @sink
+    async def into_erp(_orders: Sequence[Order]) -> None: ...
+
+    assert set(stores_of(Config(nats="nats://nats.example.com"))) == {"into_erp"}
+
+
+def test_two_sinks_of_one_name_are_refused() -> None:
+    async def store(_orders: Sequence[Order]) -> None: ...
+
+    sink(store)
+    assert sink(store) is store
+
+    async def other(_orders: Sequence[Order]) -> None: ...
+
+    other.__name__ = "store"
+    with pytest.raises(UsageError, match="two sinks called 'store'"):
+        sink(other)
+
+
+def test_database_url_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(UsageError, match="never written down") as refused:
+        stores_of(Config(sink="postgresql://penstock:hunter2@db/orders"))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_app_that_cannot_be_imported_is_told_by_name() -> None:
+    with pytest.raises(UsageError, match="'no_such_module_of_anyone'"):
+        load_app("no_such_module_of_anyone")

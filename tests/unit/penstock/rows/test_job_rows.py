@@ -1,0 +1,260 @@
+"""Jobs as people write them: what is taken, and what each mistake is told as. Files: a bad line loses no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.jobs.rules.job_answers import Added, NotAdded
+from penstock.errors import PenstockError, UsageError
+from penstock.rows.job_files import Told, add_rows, open_rows
+from penstock.rows.job_rows import LONGEST_LINE, BadRow, Defaults, Read, read_body, read_due, read_rows, read_span
+from streams.job_messages import LARGEST_BODY, NewJob
+
+NOW_MS = 1_795_253_400_000
+MAIL = Defaults("mail")
+
+
+# ---- spans, moments, bodies
+
+
+def test_spans_have_units() -> None:
+    assert read_span("--delay", "1h30m") == 5_400_000
+    assert read_span("--delay", "0s") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5", "has no unit"),
+        ("-5m", "is negative"),
+        ("", "is not a duration"),
+        ("5 m", "is not a duration"),
+        ("five", "is not a duration"),
+        ("1e9s", "is not a duration"),
+        ("0.5ms", "is not a whole number of milliseconds"),
+    ],
+)
+def test_a_wrong_span_is_told_with_what_to_write(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"--ttr '.*': {said}; write") as refused:
+        read_span("--ttr", text)
+    assert refused.value.exit_code == 2
+
+
+def test_a_job_is_due_after_a_delay_or_at_a_moment() -> None:
+    assert read_due("30m", "", now_ms=NOW_MS) == (1_800_000, None)
+    assert read_due("", "", now_ms=NOW_MS) == (0, None)
+    assert read_due("", "2026-11-21T09:30:00Z", now_ms=0) == (0, NOW_MS)
+    assert read_due("", "2026-11-21T10:30", tz="Europe/Berlin", now_ms=0) == (0, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("delay", "at", "tz", "said"),
+    [
+        ("1m", "now", "", "give one of them"),
+        ("", "2026-11-21T10:30", "", "says no zone"),
+        ("", "tomorrow", "", "is no moment"),
+        ("", "2026-11-21T10:30", "Mars/Olympus", "no such time zone"),
+    ],
+)
+def test_a_wrong_due_time_is_refused(delay: str, at: str, tz: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_due(delay, at, tz=tz, now_ms=NOW_MS)
+
+
+def test_a_body_stands_in_the_argument_in_a_file_or_on_stdin(tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    file.write_bytes(b'{"a": 1}\n')
+    assert bytes(read_body('{"a":"ü"}', BytesIO())) == '{"a":"ü"}'.encode()
+    assert bytes(read_body(f"@{file}", BytesIO())) == b'{"a": 1}'
+    assert bytes(read_body("-", BytesIO(b" [1] "))) == b"[1]"
+
+
+@pytest.mark.parametrize(
+    ("text", "stdin", "said"),
+    [
+        ("hello", b"", "is no JSON; write"),
+        ('{"a":1', b"", "is no JSON"),
+        ("[1] [2]", b"", "is no JSON"),
+        ("-", b"", "standard input: is no JSON"),
+        ("-", b'"\xff"', "standard input: is no JSON"),
+        ("@/nowhere/b.json", b"", "/nowhere/b.json: No such file"),
+        ("@/", b"", "/: Is a directory"),
+        ("-", b"1" * (LARGEST_BODY + 1), "more than 262144 bytes"),
+        ("[" * 5000, b"", "is no JSON"),
+    ],
+)
+def test_what_is_no_body_is_refused(text: str, stdin: bytes, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_body(text, BytesIO(stdin))
+
+
+# ---- lines
+
+
+def rows(*lines: bytes | object, defaults: Defaults = MAIL, from_line: int = 1) -> list[Read | BadRow]:
+    data = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return list(read_rows(BytesIO(data), defaults, from_line=from_line, now_ms=NOW_MS))
+
+
+def job(row: Read | BadRow) -> NewJob:
+    assert isinstance(row, Read), row
+    return row.job
+
+
+def test_a_line_is_a_job_and_the_options_hold_where_it_says_nothing() -> None:
+    defaults = Defaults("mail", due=(5000, None), ttr_ms=9000, priority="low", attempts=3, on_same="error")
+    plain, own = rows(
+        {}, {"topic": "t", "id": "7", "body": [1], "at": "2026-11-21T09:30:00Z", "ttr": "2m"}, defaults=defaults
+    )
+    assert job(plain) == NewJob(
+        topic="mail", delay_ms=5000, ttr_ms=9000, priority="low", attempts=3, on_same="error", body=job(plain).body
+    )
+    assert bytes(job(plain).body) == b"null"
+    assert (job(own).topic, job(own).id, bytes(job(own).body)) == ("t", "7", b"[1]")
+    assert (job(own).delay_ms, job(own).due_ms, job(own).ttr_ms) == (0, NOW_MS, 120_000)
+
+
+@pytest.mark.parametrize(
+    ("line", "due"),
+    [
+        ({"delay": "1m"}, (60_000, None)),
+        ({"delay_ms": 1}, (1, None)),
+        ({"due_ms": 7}, (0, 7)),
+        ({"at": "now"}, (0, NOW_MS)),
+        ({"delay_ms": 0}, (0, None)),
+    ],
+)
+def test_a_line_says_when_in_any_of_four_ways(line: object, due: tuple[int, int | None]) -> None:
+    [row] = rows(line, defaults=Defaults("mail", due=(5000, None)))
+    assert (job(row).delay_ms, job(row).due_ms) == due
+
+
+def test_expiry_of_a_line_goes_before_that_of_the_options() -> None:
+    defaults = Defaults("mail", expires_in_ms=5)
+    found = [
+        job(row) for row in rows({}, {"expires": "1s"}, {"expires_in_ms": 3}, {"expires_ms": 9}, defaults=defaults)
+    ]
+    assert [(each.expires_in_ms, each.expires_ms) for each in found] == [(5, None), (1000, None), (3, None), (None, 9)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "is no job"),
+        (b"[]", "Expected `object`"),
+        (b'"x"', "Expected `object`"),
+        ({"dealy": "1m"}, "unknown field `dealy`"),
+        ({"id": 7}, "Expected `str`"),
+        ({"delay": "5"}, "delay '5': has no unit"),
+        ({"delay": "1m", "delay_ms": 1}, "delay and delay_ms: give one of them"),
+        ({"ttr": "1m", "ttr_ms": 1}, "ttr and ttr_ms"),
+        ({"at": "2026-11-21T09:30"}, "says no zone"),
+        ({"priority": "urgent"}, "Invalid enum value 'urgent'"),
+        ({"on_same": "x"}, "Invalid enum value"),
+        (b'{"id": "\xff"}', "is no UTF-8"),
+        (b"\xef\xbb\xbf{}", "is no job"),
+        (b'{"body": ' + b"[" * 3000 + b"]" * 3000 + b"}", "is no job"),
+        (b'{"body": "' + b"x" * LONGEST_LINE + b'"}', "a line has at most"),
+    ],
+)
+def test_a_line_that_is_no_job_is_told_by_its_number(line: object, said: str) -> None:
+    first, bad, last = rows({"id": "a"}, line, {"id": "b"})
+    assert (job(first).id, job(last).id) == ("a", "b")
+    assert isinstance(bad, BadRow)
+    assert (bad.line, said in bad.reason) == (2, True), bad.reason
+    assert len(bad.reason) < 300
+
+
+def test_blank_lines_count_but_are_none() -> None:
+    found = rows({"id": "a"}, b"", b"  \r", {"id": "b"}, b"")
+    assert [(row.line, job(row).id) for row in found] == [(1, "a"), (4, "b")]
+    assert [row.line for row in rows({}, {}, {}, from_line=2)] == [2, 3]
+
+
+@given(st.lists(st.one_of(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), st.just(b"{}")), max_size=20))
+def test_every_line_is_either_a_job_or_told(lines: list[bytes]) -> None:
+    found = rows(*lines)
+    text = [at for at, line in enumerate(lines, 1) if line and not line.isspace()]
+    assert [row.line for row in found] == text
+    assert all(isinstance(row, Read) == (lines[row.line - 1].strip() == b"{}") for row in found)
+
+
+# ---- files
+
+
+class Taker:
+    """What stands for the nodes' service here: it takes what it is given but for some ids."""
+
+    def __init__(self, *refused: str, fails_at: int = 0) -> None:
+        self.taken: list[str] = []
+        self._refused = refused
+        self._fails_at = fails_at
+        self.calls = 0
+
+    async def __call__(self, jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
+        self.calls += 1
+        if self.calls == self._fails_at:
+            raise PenstockError("no node answers")
+        answers: list[Added | NotAdded] = []
+        for each in jobs:
+            if each.id in self._refused:
+                answers.append(NotAdded(code="quota", reason="full"))
+            else:
+                is_new = each.id not in self.taken
+                self.taken.append(each.id)
+                answers.append(Added(topic=each.topic, id=each.id, state="ready", due_ms=0, is_new=is_new))
+        return answers
+
+
+def numbered(count: int, *, broken: Sequence[int] = ()) -> BytesIO:
+    return BytesIO(b"".join(b"{\n" if n in broken else b'{"id": "%d"}\n' % n for n in range(1, count + 1)))
+
+
+async def told(taker: Taker, file: BytesIO, *, skips_bad: bool = False, from_line: int = 1) -> Told:
+    return await add_rows(taker, file, MAIL, skips_bad=skips_bad, from_line=from_line)
+
+
+async def test_a_file_goes_out_in_batches() -> None:
+    taker = Taker()
+    found = await told(taker, numbered(2500))
+    assert (found.added, found.kept, found.bad, found.next_line, taker.calls) == (2500, 0, [], 0, 3)
+    assert (await told(taker, numbered(10))).kept == 10
+
+
+async def test_a_broken_line_stops_before_it_and_one_can_go_on_from_there() -> None:
+    taker = Taker()
+    found = await told(taker, numbered(1500, broken=[1200]))
+    assert (found.added, [bad.line for bad in found.bad], found.next_line) == (1199, [1200], 1200)
+    rest = await told(taker, numbered(1500), from_line=found.next_line)
+    assert (rest.added, rest.next_line) == (301, 0)
+    assert taker.taken == [str(n) for n in range(1, 1501)], "none is lost, none comes twice"
+
+
+async def test_broken_lines_are_left_out_if_so_asked() -> None:
+    taker = Taker("30", "1400")
+    found = await told(taker, numbered(1500, broken=[7, 1200]), skips_bad=True)
+    assert (found.added, [bad.line for bad in found.bad], found.next_line) == (1496, [7, 30, 1200, 1400], 0)
+
+
+async def test_what_a_node_refuses_stops_after_its_batch() -> None:
+    taker = Taker("30")
+    found = await told(taker, numbered(2500))
+    assert (found.added, found.bad, found.next_line) == (999, [BadRow(30, "full")], 1001)
+    assert (await told(taker, numbered(2500), from_line=1001)).added == 1500
+
+
+async def test_when_no_node_answers_it_is_said_from_where_to_go_on() -> None:
+    with pytest.raises(PenstockError, match=r"lines 1001 to 2000: no node answers; --from-line 1001"):
+        await told(Taker(fails_at=2), numbered(2500))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(UsageError, match=r"--file /nowhere\.jsonl: No such file"), open_rows("/nowhere.jsonl"):
+        pass

@@ -1,0 +1,39 @@
+"""What is in hand is extended well before anybody else would get it."""
+
+import pytest
+
+from actors.batch import submissions as batch_submissions
+from actors.batch.executor import executor
+from actors.fetch import sink
+from actors.fetch.fetcher import lanes
+from actors.jobs import submissions
+from actors.jobs.worker import hold
+from streams.specs import (
+    ConsumerSpec,
+    batch_consumers,
+    fetch_consumer,
+    job_consumer,
+    sink_consumer,
+    submit_batch_consumer,
+    submit_consumer,
+)
+from streams.subjects import Namespace
+
+OURS = Namespace("penstock")
+
+
+@pytest.mark.parametrize(
+    ("every_s", "spec"),
+    [
+        (sink.KEEP_ALIVE_S, sink_consumer(OURS, "main")),
+        (lanes.KEEP_ALIVE_S, fetch_consumer(OURS, "mall", "tail")),
+        (hold.EVERY_S, job_consumer(OURS, "mail")),
+        (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[0]),
+        (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[1]),
+        (submissions.KEEP_ALIVE_S, submit_consumer(OURS)),
+        (batch_submissions.KEEP_ALIVE_S, submit_batch_consumer(OURS)),
+    ],
+    ids=lambda value: value.name if isinstance(value, ConsumerSpec) else "",
+)
+def test_a_word_may_get_lost_before_the_ack_wait_is_over(every_s: float, spec: ConsumerSpec) -> None:
+    assert 2 * every_s < spec.ack_wait_s
