@@ -24,6 +24,7 @@ SHORT = {
     "test_rates.py",
     "test_batches.py",
     "test_failpoints.py",
+    "test_history.py",
     "test_jobs.py",
     "test_server.py",
     "test_pauses.py",
@@ -32,8 +33,8 @@ SHORT = {
     "test_stops.py",
     "test_clocks.py",
 }
-"""The attacks of every test run, a minute and a half in all; the others come with `--long` (`just chaos`), or when they
-are named."""
+"""The attacks of every test run, two and a half minutes in all; the others come with `--long` (`just chaos`), or when
+they are named."""
 
 Tell = Callable[[Judged], None]
 
