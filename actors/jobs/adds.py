@@ -16,12 +16,12 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
-from actors.jobs.rules.job_rules import is_in_past, on_same_id, past_of
+from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, on_same_id, past_of
 from actors.jobs.stream import PAUSES_S, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
-from streams.log import delete_entry
+from streams.log import delete_entry, last_entry
 from streams.moves import Move
 from streams.subjects import token_of
 
@@ -126,15 +126,17 @@ class JobAdds:
                 if found and found.job and found.job.nonce == job.nonce != "":
                     is_same = _is_same(job, found) is not False
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
+                if is_repeat and job.trace_s and await self._is_closed(job):
+                    return OutcomeUnknown("another try of this add was refused meanwhile", subject=job.id)
                 if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
                     return Stored(job.id, token_of(job.id), "done", 0, job.due_ms)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
-                match on_same_id(policy, found.state, _outcome(found)) if found and not found.is_free else "replace":
-                    case "keep" if found:
-                        return _kept(job, found)
-                    case "refuse" | "over" if found:
-                        return _clash(job, found)
+                if (refusal := _refusal(job, policy, found)) is not None:
+                    if not job.trace_s or await self._close(job, until_s):
+                        return refusal
+                    is_repeat, found = True, None
+                    continue
                 if found is None or not await self._reads.until_fired(found):
                     answer = await self._take_place(job, found, until_s)
                     if not isinstance(answer, RevisionConflict):
@@ -146,6 +148,19 @@ class JobAdds:
         if isinstance(answer, RevisionConflict) and not answer.is_after_retry:
             return answer
         return OutcomeUnknown("its id keeps changing hands", subject=job.id)
+
+    async def _close(self, job: Job, until_s: float) -> bool:
+        """Have the server know the nonce of an add that is refused, so that no other try of it, still on its way, makes
+        the job when its id is free. Return False if one has made it."""
+        subject = self._jobs.refused(job)
+        move = Move(subject, b"", subject, 0, ttl_s=TRACE_MS // 1000, message_id=job.nonce)
+        outcome = await self._jobs.move(move, until_s=until_s)
+        if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
+            raise outcome
+        return not isinstance(outcome, Repeated) or await self._is_closed(job)
+
+    async def _is_closed(self, job: Job) -> bool:
+        return await last_entry(self._jobs.connection, self._jobs.name, self._jobs.refused(job)) is not None
 
     async def _take_place(self, job: Job, found: Found | None, until_s: float) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found."""
@@ -185,6 +200,19 @@ class JobAdds:
         again = self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject, fires_ms=move.due_ms)
         outcome = await self._jobs.move(again)
         return outcome if isinstance(outcome, int) else seq
+
+
+def _refusal(job: Job, policy: OnSame, found: Found | None) -> Stored | Clash | None:
+    """Return what is answered where the job of this id stands, None where it may be replaced or there is none."""
+    if found is None or found.is_free:
+        return None
+    match on_same_id(policy, found.state, _outcome(found)):
+        case "keep":
+            return _kept(job, found)
+        case "refuse" | "over":
+            return _clash(job, found)
+        case _:
+            return None
 
 
 def _outcome(found: Found) -> Outcome:

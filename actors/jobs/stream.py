@@ -84,6 +84,10 @@ class JobStream:
         prefix, jobs, token, topic, key = subject.split(".")
         return ".".join((prefix, jobs, _OTHER[token], topic, key))
 
+    def refused(self, job: Job) -> str:
+        """Return the subject of the mark that an add was refused; not among those of its job."""
+        return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), job.nonce)
+
     def ready(self, job: Job, key: str) -> str:
         """Return the subject on which the job is handed out."""
         return self.subject(READY_TOKENS[job.priority], job.topic, key)

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import fail_after
+from msgspec.structs import replace
 
 from actors.jobs.store import Stored
 from streams.connection import connect
@@ -98,6 +99,33 @@ async def test_an_add_that_was_repeated_elsewhere_makes_no_job_when_its_first_de
                 assert await jobs.store.delete(TOPIC, "1") == "ready"
                 wire.heal()
             assert isinstance(first[0], Stored), "it was added, by the repeat"
+            assert await jobs.store.find(TOPIC, "1") is None
+            assert await ready_ids(jobs) == []
+
+
+async def test_an_add_that_was_refused_elsewhere_makes_no_job_when_its_first_desk_goes_on(jobs: Jobs) -> None:
+    """The caller repeats at another desk, and is told that there is another of this id. When that one is over, the
+    first desk's publish arrives."""
+    with fail_after(60):
+        async with proxy(port_of(jobs)) as wire, behind(wire, jobs) as stalled:
+            await jobs.add("1", body="another")
+            job = replace(jobs.make("1"), nonce="a-key-of-ours", trace_s=60)
+            first: list[Any] = []
+
+            async def add() -> None:
+                first.extend(await stalled.store.add_many([(job, "keep")]))
+
+            wire.hold("server")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(add)
+                await wire.holds("server")
+                for _ in range(2):
+                    (second,) = await jobs.store.add_many([(job, "keep")])
+                    assert isinstance(second, Stored)
+                    assert not second.is_new
+                assert await jobs.store.delete(TOPIC, "1") == "ready"
+                wire.heal()
+            assert isinstance(first[0], OutcomeUnknown), "it was refused, by the repeat"
             assert await jobs.store.find(TOPIC, "1") is None
             assert await ready_ids(jobs) == []
 
