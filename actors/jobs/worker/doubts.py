@@ -1,9 +1,10 @@
 """Ready jobs that are held back until it is known whether they may be run.
 
-Of two kinds. Of some the server may have made a second copy (ADR 14): a timer's copy that the server stored after the
+Of three kinds. Of some the server may have made a second copy (ADR 14): a timer's copy that the server stored after the
 schedule's own time may be followed by the server's firing, which takes its place on the job's subject. So such a copy
 waits until the server must have done that. It is run if it is still the job's last message then, and dropped if not:
-the other copy is delivered by itself. Others the server may have handed out before it was killed (restarts.py).
+the other copy is delivered by itself. Others the server may have handed out before it was killed (restarts.py). And
+what comes again may be over: its end was written down, and not acknowledged any more.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ Whose = Literal["ours", "another's", "nobody's"]
 """To be run here; begun by somebody before; over, or told once more by another message."""
 
 
+LOOKS = 64
+"""So many at a time."""
+
+
 class _Doubt(NamedTuple):
     queue: deque[Delivery]
-    delivery: Delivery
     look_s: float
 
 
@@ -41,12 +45,13 @@ class Doubts:
     def __init__(self, whose: Callable[[Delivery], Awaitable[Whose]], clear: Callable[[], None]) -> None:
         self._whose = whose
         self._clear = clear
-        self._waiting: deque[_Doubt] = deque()
+        self._waiting: dict[Delivery, _Doubt] = {}
+        self._few = anyio.CapacityLimiter(LOOKS)
         self._has_some = anyio.Event()
 
     def add(self, queue: deque[Delivery], delivery: Delivery, wait_s: float) -> None:
         """Hold back a delivery that belongs into a queue, for so long."""
-        self._waiting.append(_Doubt(queue, delivery, monotonic_s() + wait_s))
+        self._waiting[delivery] = _Doubt(queue, monotonic_s() + wait_s)
         self._has_some.set()
 
     def remove_all(self) -> Sequence[Delivery]:
@@ -55,29 +60,33 @@ class Doubts:
 
     def remove(self, is_meant: Callable[[Delivery], bool]) -> Sequence[Delivery]:
         """Return what is meant of it, and hold that no more."""
-        found = [doubt.delivery for doubt in self._waiting if is_meant(doubt.delivery)]
-        self._waiting = deque(doubt for doubt in self._waiting if not is_meant(doubt.delivery))
+        found = [delivery for delivery in self._waiting if is_meant(delivery)]
+        for delivery in found:
+            del self._waiting[delivery]
         return found
 
     async def run(self) -> None:
-        """Clear up, in the order in which they came, until cancelled."""
+        """Clear up until cancelled."""
         while True:
             await self._has_some.wait()
             self._has_some = anyio.Event()
             while self._waiting:
-                doubt = self._waiting[0]
-                await anyio.sleep(max(0.0, doubt.look_s - monotonic_s()))
-                await self._clear_up(doubt)
+                await anyio.sleep(max(0.0, min(doubt.look_s for doubt in self._waiting.values()) - monotonic_s()))
+                now_s = monotonic_s()
+                due = [delivery for delivery, doubt in self._waiting.items() if doubt.look_s <= now_s]
+                async with anyio.create_task_group() as looks:
+                    for delivery in due:
+                        looks.start_soon(self._clear_up, delivery)
 
-    async def _clear_up(self, doubt: _Doubt) -> None:
-        delivery = doubt.delivery
-        try:
-            whose = await self._whose(delivery)
-        except StreamError:
-            whose = "another's"  # it comes again
-        if not self._waiting or self._waiting[0] is not doubt:
+    async def _clear_up(self, delivery: Delivery) -> None:
+        async with self._few:
+            try:
+                whose = await self._whose(delivery)
+            except StreamError:
+                whose = "another's"  # it comes again
+        doubt = self._waiting.pop(delivery, None)
+        if doubt is None:
             return  # let go of meanwhile
-        self._waiting.popleft()
         if whose == "ours":
             doubt.queue.append(delivery)
             self._clear()

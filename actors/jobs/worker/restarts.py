@@ -20,7 +20,7 @@ import msgspec
 from actors.runtime.logs import fields
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
-from streams.delivery import Delivery, ack_of, read_reply
+from streams.delivery import Delivery, Facts, ack_of, read_reply
 from streams.errors import ConnectionLost, Disconnected
 from streams.frames import Message, publish_frame
 
@@ -33,8 +33,10 @@ LASTS_S = 60.0
 
 _OVER = 1 << 31
 """In place of a delivery's number: it was finished, whatever the server says."""
-_Told = tuple[int, int]
-"""A message's sequence, and its latest delivery that somebody has, or _OVER."""
+_Message = tuple[int, int]
+"""Its sequence, and when it was stored: a store that went back gives a sequence a second time."""
+_Told = tuple[int, int, int]
+"""A message, and its latest delivery that somebody has, or _OVER."""
 _decode = msgspec.json.Decoder(list[_Told]).decode
 
 
@@ -54,8 +56,8 @@ class Restarts:
         self._lost: list[_Told] = []
         self._began_ms = 0
         self._until_s = 0.0
-        self._own: dict[int, int] = {}
-        self._known: dict[int, int] = {}
+        self._own: dict[_Message, int] = {}
+        self._known: dict[_Message, int] = {}
         self.is_lately = False
         """Whether deliveries have to be looked at: the server was started anew lately."""
 
@@ -74,16 +76,15 @@ class Restarts:
         """Remember what is acknowledged until the server has certainly heard, and written it down."""
         self._acked += [delivery.reply for delivery in deliveries]
         if self.is_lately:
-            self._take_own((delivery.seq, _OVER) for delivery in deliveries if delivery.seq in self._own)
+            self._take_own((*one, _OVER) for one in map(_message_of, deliveries) if one in self._own)
 
     def lost(self, deliveries: Iterable[Delivery]) -> None:
         """Remember what was begun and is not ours any more; if the server forgot it, its next run is not its first."""
-        self._lost += [(delivery.seq, delivery.delivered) for delivery in deliveries]
+        self._lost += [_told_of(delivery.facts) for delivery in deliveries]
 
     def hold_lost(self) -> None:
         """What was acknowledged and not confirmed may be somebody else's: it is not acknowledged once more."""
-        facts = map(read_reply, (*self._acked_before, *self._acked))
-        self._lost += [(one.seq, one.delivered) for one in facts]
+        self._lost += [_told_of(read_reply(reply)) for reply in (*self._acked_before, *self._acked)]
         self._acked, self._acked_before = [], []
 
     def confirmed(self) -> None:
@@ -98,19 +99,19 @@ class Restarts:
                 self._known.clear()
 
     def reconnected(self) -> None:
-        """Say again what may have been lost with the link, and look whether the server is another."""
+        """Say again what may have been lost with the link; to a server that was started anew it is not said, for the
+        sequences may be those of others there. What it hands out again is known instead."""
         again = [*self._acked_before, *self._acked]
-        with suppress(Disconnected, ConnectionLost):
-            if again:
-                self._connection.client.send(b"".join([ack_of(reply) for reply in again]))
         if self._connection.memory == self._memory:
+            with suppress(Disconnected, ConnectionLost):
+                self._connection.client.send(b"".join([ack_of(reply) for reply in again]))
             return
         self._memory = self._connection.memory
         self._own.clear()
         self._known.clear()
-        self._take_own((delivery.seq, delivery.delivered) for delivery in self._held())
+        self._take_own(_told_of(delivery.facts) for delivery in self._held())
         self._take_own(self._lost)
-        self._take_own((read_reply(reply).seq, _OVER) for reply in again)
+        self._take_own((*_told_of(read_reply(reply))[:2], _OVER) for reply in again)
         self._began_ms, self._until_s, self.is_lately = self._clock.now_ms(), monotonic_s() + self._wait_s, True
         self._tell()
 
@@ -124,27 +125,27 @@ class Restarts:
 
     def is_held(self, delivery: Delivery) -> bool:
         """Return whether the server forgot that somebody, here or elsewhere, has just this already, or had."""
-        return delivery.delivered <= self._known.get(delivery.seq, 0)
+        return delivery.delivered <= self._known.get(_message_of(delivery), 0)
 
     def is_over(self, delivery: Delivery) -> bool:
         """Return whether the server forgot that it was finished."""
-        return self._known.get(delivery.seq) == _OVER
+        return self._known.get(_message_of(delivery)) == _OVER
 
     # ---- between nodes
 
     def _take_own(self, told: Iterable[_Told]) -> None:
         some = list(told)
-        self._own.update(some)
+        self._own.update({(seq, stored_ms): delivered for seq, stored_ms, delivered in some})
         self._take(some)
 
     def _take(self, told: Iterable[_Told]) -> None:
-        for seq, delivered in told:
-            self._known[seq] = max(delivered, self._known.get(seq, 0))
+        for seq, stored_ms, delivered in told:
+            self._known[seq, stored_ms] = max(delivered, self._known.get((seq, stored_ms), 0))
 
     def _tell(self) -> None:
         if not self._own:
             return
-        payload = msgspec.json.encode(tuple(self._own.items()))
+        payload = msgspec.json.encode([(*message, delivered) for message, delivered in self._own.items()])
         with suppress(Disconnected, ConnectionLost):  # the next link brings it
             self._connection.client.send(publish_frame(self._connection.namespace.begun_jobs(), "", b"", payload))
 
@@ -156,3 +157,11 @@ class Restarts:
             return
         if not self.is_lately:
             self._until_s, self.is_lately = monotonic_s(), True
+
+
+def _message_of(delivery: Delivery) -> _Message:
+    return delivery.seq, delivery.stored_ms
+
+
+def _told_of(facts: Facts) -> _Told:
+    return facts.seq, facts.stored_ms, facts.delivered

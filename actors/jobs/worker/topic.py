@@ -349,6 +349,8 @@ class TopicWorker:
             self._doubts.add(queue, delivery, self._restarts.wait_s(delivery))
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
+        elif delivery.delivered > 1:
+            self._doubts.add(queue, delivery, 0.0)
         else:
             queue.append(delivery)
             self.ready.wake()
@@ -362,9 +364,7 @@ class TopicWorker:
             return "nobody's"
         if self._restarts.is_held(delivery):
             return "another's"
-        if self._may_come_twice(delivery) and not await self._shared.settling.stands(delivery):
-            return "nobody's"
-        return "ours"
+        return "ours" if await self._shared.settling.stands(delivery) else "nobody's"
 
     def _suspect(self, delivery: Delivery) -> None:
         """It comes from a holder that vanished; perhaps of it."""

@@ -1,15 +1,21 @@
 """A single server that was killed has forgotten its last tenth of a second; no job is run twice for that."""
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from actors.jobs.store import Stored
 from actors.jobs.worker.job import Job
 from streams.connection import connect
+from streams.job_messages import JobDone, encode_job
+from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.job_workers import Log, handler, until_gone, working
@@ -102,6 +108,26 @@ async def test_what_was_lost_runs_again_and_that_is_its_second_run(
     assert sorted(log.lines[len(JOBS) : 2 * len(JOBS)]) == sorted(f"begun {job_id} 2" for job_id in JOBS)
 
 
+async def test_a_job_that_has_the_sequence_of_another_after_the_store_went_back_is_run(
+    own_server: EmbeddedServer, jobs: Jobs, log: Log, tmp_path: Path
+) -> None:
+    """An older copy is put back, or the power failed: the sequences of what nodes hold are given once more."""
+    ends, store, copy = anyio.Event(), own_server.store / "jetstream", tmp_path / "copy"
+    async with two_nodes(own_server, jobs, log, ends):
+        await own_server.stop()
+        shutil.copytree(store, copy)
+        await own_server.start()
+        await begin_and_kill(own_server, jobs, log)
+        shutil.rmtree(store)
+        shutil.copytree(copy, store)
+        await own_server.start()
+        ends.set()
+        ids = [f"new-{job_id}" for job_id in JOBS]
+        for job_id in ids:
+            await jobs.add(job_id)
+        await log.until(lambda log: all(f"begun {job_id} 1" in log.lines for job_id in ids))
+
+
 async def test_what_is_deleted_while_it_is_held_back_is_not_begun(
     own_server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
@@ -120,5 +146,28 @@ async def test_what_is_deleted_while_it_is_held_back_is_not_begun(
         assert not log.lines
         assert await jobs.store.delete(TOPIC, "1") == "ready"
         await jobs.connection.request(jobs.namespace.gone(), msgspec.json.encode({"topic": TOPIC, "key": "1"}))
+        await until_gone(jobs, "2")
+    assert log.lines == ["begun 2"]
+
+
+async def test_what_comes_again_though_its_end_was_written_down_is_not_begun(jobs: Jobs, log: Log) -> None:
+    """Whoever ended it died before he acknowledged it."""
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+
+    (traced,) = await jobs.store.add_many([(replace(jobs.make("1"), trace_s=60), "keep")])
+    assert isinstance(traced, Stored)
+    await jobs.add("2")
+    deliveries = await jobs.pull(2)
+    record = JobDone(topic=TOPIC, id="1", finished_ms=jobs.clock.now_ms(), outcome="finished")
+    subject, thing = jobs.namespace.job("gone", TOPIC, "1"), jobs.namespace.job_in_any_state(TOPIC, "1")
+    await Mover(jobs.connection, jobs.publisher, jobs.namespace.stream("JOBS")).move(
+        Move(subject, encode_job(record), thing, traced.seq)
+    )
+    for delivery in deliveries:
+        delivery.forget()
+    async with working(jobs, handler(handle)):
+        await log.has("begun 2")
         await until_gone(jobs, "2")
     assert log.lines == ["begun 2"]
