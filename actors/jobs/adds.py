@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, on_same_id, past_of
-from actors.jobs.stream import PAUSES_S, SOON_MS, JobStream
+from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
@@ -119,11 +119,18 @@ class JobAdds:
         """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
         no earlier try of it can have been stored and forgotten. `is_repeat`: an earlier try was stored."""
         answer: Stored | StreamError | None = None
+        has_waited = False
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find_key(job.topic, token_of(job.id))
                 if found and found.job and found.job.nonce == job.nonce != "":
+                    if found.job.past and not has_waited:  # it took a place, and that try may look whether it keeps it
+                        has_waited = True
+                        if found.stored_ms > self._jobs.clock.now_ms() - LOOKED_MS:
+                            await anyio.sleep(2 * NEAR_MS / 1000)
+                            found = None
+                            continue
                     is_same = _is_same(job, found) is not False
                     return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
                 if is_repeat and job.trace_s and await self._is_closed(job):

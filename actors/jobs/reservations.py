@@ -315,6 +315,13 @@ class Reservations:
             job = _held_by(found, receipt, now_ms)
             if found is None or job is None:
                 answer = _answer_without_hold(found, receipt, end)
+                if isinstance(answer, Settled) and found is not None and found.done is not None:
+                    stayed = await self._jobs.has_stayed(
+                        _ended_as(found, found.done, receipt), found.seq, found.stored_ms
+                    )
+                    if isinstance(stayed, RevisionConflict):
+                        return Stale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
+                    return stayed if isinstance(stayed, StreamError) else answer
                 if is_doubtful and isinstance(answer, Stale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
                 return answer
@@ -418,6 +425,13 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
     if found.job is not None and found.job.receipt == receipt.mark:
         return Stale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
     return Stale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
+
+
+def _ended_as(found: Found, done: JobDone, receipt: JobReceipt) -> Move:
+    """Return the move by which an earlier try ended the job."""
+    thing = f"{found.subject.rsplit('.', 3)[0]}.*.{found.topic}.{found.key}"
+    fires_ms = receipt.until_ms + RESERVED_SLACK_MS
+    return Move(found.subject, encode_job(done), thing, receipt.seq, fires_ms=fires_ms)
 
 
 def _settled(receipt: JobReceipt, move: Move) -> Settled:

@@ -43,6 +43,8 @@ NEAR_MS = 400
 """How close to the server's own firing a write by us may be followed by it all the same: it loads what is due, and does
 not look again before it stores it. Wide, for the write takes its way, and the clock is known to some milliseconds."""
 LOOK_S = 0.02
+LOOKED_MS = 10_000
+"""So long after a move was stored nobody looks any more whether to take it back."""
 CLEAR_MS = 100
 """A move that is confirmed so long before the schedule fires was made before the server loaded it."""
 MOST_TOLD = 10_000
@@ -164,6 +166,14 @@ class JobStream:
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
+
+    async def has_stayed(self, move: Move, seq: int, stored_ms: int) -> int | StreamError:
+        """Return the sequence of a move that an earlier try left, if it stands for good; that try may be looking
+        whether to take it back."""
+        now_ms = self.clock.now_ms()
+        if not move.fires_ms or move.fires_ms > now_ms + CLEAR_MS or stored_ms < now_ms - LOOKED_MS:
+            return seq
+        return await self._unless_fired(move, seq)
 
     async def _was_overtaken(self, move: Move, seq: int) -> bool:
         """Return whether something of the same job came between what was expected and the move. The leader of a cluster

@@ -4,7 +4,6 @@ it is among priorities, and what is written down of an attempt. No I/O, no clock
 
 import base64
 import hashlib
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -93,7 +92,6 @@ FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
 
 MOST_ATTEMPTS = 1_000
-_MACHINE_NONCE = re.compile(r"~[A-Za-z0-9_-]{12,32}", re.ASCII)
 
 
 class BadJob(ValueError):
@@ -144,15 +142,13 @@ def make_job(
 
 
 def nonce_of(new: NewJob, fresh_nonce: str) -> str:
-    """Return the nonce under which the add is known. One that a machine made for this add alone stands as it is. One of
-    a person's own is known within the job's topic and id, so that the same key may stand for several jobs."""
+    """Return the nonce under which the add is known. What comes from outside is known within the job's topic and id, so
+    that the same key may stand for several jobs, and nobody's key meets an add of another's."""
     given: object = new.nonce
     if not isinstance(given, str) or len(given) > LONGEST_NONCE or not given.isprintable() or " " in given:
         raise BadJob("nonce", given, "is no nonce", f"use 1 to {LONGEST_NONCE} printable characters without blanks")
     if not given:
         return fresh_nonce
-    if _MACHINE_NONCE.fullmatch(given):
-        return given
     return named_nonce(new.topic, new.id, given)
 
 
