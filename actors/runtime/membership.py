@@ -43,6 +43,8 @@ __all__ = ["TTL_S", "Members", "NameTaken", "NodeRecord", "Status", "View", "dec
 TTL_S = 5
 BEATS = 0.3
 """Share of the TTL from beat to beat: three fit into it, so that two may be lost."""
+SILENT_BEATS = 2
+"""So many of our own that we did not hear say that we hear nobody's."""
 LOOK_S = 0.5
 LATE_S = 1.0
 """A look this much too late: the event loop was blocked, or the process stopped, and beats wait unread."""
@@ -104,6 +106,7 @@ class _Seen(msgspec.Struct):
     record: NodeRecord
     revision: int
     at_s: float
+    forgiven_s: float = -math.inf
 
 
 class View:
@@ -130,13 +133,18 @@ class View:
 
     def expire(self, at_s: float) -> list[NodeRecord]:
         """Drop the nodes that were silent for the whole TTL; return their last records."""
-        silent = [name for name, seen in self._seen.items() if at_s - seen.at_s >= self._ttl_s]
+        silent = [name for name, seen in self._seen.items() if at_s - max(seen.at_s, seen.forgiven_s) >= self._ttl_s]
         return [self._seen.pop(name).record for name in silent]
+
+    def silent_s(self, name: str, at_s: float) -> float:
+        """Return for how long a node was not heard; infinitely long if it is not live."""
+        seen = self._seen.get(name)
+        return math.inf if seen is None else at_s - seen.at_s
 
     def forgive(self, at_s: float) -> None:
         """Start everybody's TTL anew: we could not listen."""
         for seen in self._seen.values():
-            seen.at_s = at_s
+            seen.forgiven_s = at_s
 
 
 class Members:
@@ -290,14 +298,16 @@ class Members:
             listener()
 
     async def _keep_looking(self) -> None:
-        """Drop who is silent, unless it was we who could not listen: cut off, or kept from running."""
+        """Drop who is silent, unless it was we who could not listen: cut off, kept from running, or without even our
+        own beats, which a silent link or a store that takes none keeps from us."""
         looked_s = monotonic_s()
         async for _ in ticks(lambda: LOOK_S, anyio.Event()):
             last_s, looked_s = looked_s, monotonic_s()
             late_s = looked_s - last_s - LOOK_S
             if late_s > LATE_S:
                 log.warning("node.was_blocked", extra=fields(blocked_s=round(late_s, 1), do=_BLOCKED))
-            if late_s > LATE_S or not self._is_connected():
+            is_deaf = self._view.silent_s(self.name, looked_s) > SILENT_BEATS * self._beat_s
+            if late_s > LATE_S or is_deaf or not self._is_connected():
                 self._view.forgive(looked_s)
             else:
                 self._gone(self._view.expire(looked_s))

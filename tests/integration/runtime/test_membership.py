@@ -21,6 +21,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
+from tests.support.proxy import proxy
 
 TTL_S = 2
 
@@ -237,6 +238,28 @@ async def test_a_node_that_was_blocked_itself_blames_nobody_else_for_it(
             await a.until(lambda: a.members.names() != ("a", "b"))
         assert a.members.names() == ("a", "b")
         assert "node.was_blocked" in caplog.messages
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_hears_nothing_drops_nobody(server: EmbeddedServer, ready: Namespace) -> None:
+    """A link that is silent in one direction: our own beats do not come back either. A delete that asks the nodes with
+    handlers would ask nobody then, and say that none holds the job."""
+    async with (
+        proxy(server.port) as link,
+        node(server, ready, "b") as b,
+        connect(link.url, name="a", namespace=ready) as connection,
+        Publisher(connection) as publisher,
+        anyio.create_task_group() as tasks,
+    ):
+        a = Node(connection, publisher, "a", run="a", started_ms=1)
+        await tasks.start(b.members.run)
+        await tasks.start(a.members.run)
+        await a.sees("a", "b")
+        link.hold("client")
+        with anyio.move_on_after(2.5 * TTL_S):
+            await a.changed.wait()
+        assert a.members.names() == ("a", "b")
+        link.heal()
         tasks.cancel_scope.cancel()
 
 
