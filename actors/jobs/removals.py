@@ -48,6 +48,8 @@ class JobRemovals:
                     if found is not None:
                         await self._purge(found, found.seq)  # for one who died over it
                     return was
+                if await self._reads.until_followed(found):
+                    continue
                 seq = await self._jobs.move(self._deletion(found, nonce))
                 if isinstance(seq, int):
                     was = found.state

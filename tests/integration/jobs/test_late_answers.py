@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import fail_after
+from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from actors.jobs.store import Settled
@@ -128,3 +129,28 @@ async def test_a_reservation_that_is_confirmed_after_its_ttr_is_not_handed_out(o
                 thaw(own_server)
             assert handed == []
             assert (await jobs.reserve()).job.id == "1"
+
+
+@pytest.mark.parametrize("how", ["delete", "replace"])
+async def test_who_ends_a_timers_late_copy_waits_whether_the_servers_own_follows(
+    own_server: EmbeddedServer, how: str
+) -> None:
+    """A timer's copy was stored after the schedule's time: the server may have loaded the schedule, and store its own
+    copy after whatever is done to the first."""
+    with fail_after(60):
+        async with jobs_on(own_server) as jobs:
+            now = now_ms()
+            late = replace(jobs.make("1"), due_ms=now - BACKSTOP_MS - 50)
+            (stored,) = await jobs.store.add_many([(late, "keep")])
+            began_ms = now_ms()
+            async with anyio.create_task_group() as tasks:
+                if how == "delete":
+                    tasks.start_soon(jobs.store.delete, TOPIC, "1")
+                else:
+                    tasks.start_soon(jobs.store.add_many, [(jobs.make("1", delay_ms=600_000), "replace")])  # type: ignore[arg-type] # a literal in a list
+                found = await jobs.store.find(TOPIC, "1")
+                assert found is not None
+                assert found.seq == stored.seq  # type: ignore[union-attr]
+            assert now_ms() - began_ms >= 400, "nobody waited"
+            found = await jobs.store.find(TOPIC, "1")
+            assert (found and found.state) == (None if how == "delete" else "delayed")
