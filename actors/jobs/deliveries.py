@@ -67,7 +67,7 @@ class JobDeliveries:
         """Return whether what was delivered is still the job's last message. Raises as `Connection.api`."""
         thing = self._jobs.subject("*", *_names(delivery))
         last = await last_entry(self._jobs.connection, self._jobs.name, thing)
-        return last is not None and last.seq == delivery.seq
+        return last is not None and (last.seq, last.stored_ms) == (delivery.seq, delivery.stored_ms)
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery

@@ -20,6 +20,7 @@ from actors.jobs.worker.settling import Tried
 from actors.jobs.worker.shared import Shared
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
+from streams.delivery import Delivery
 from streams.errors import ConnectionLost, Disconnected
 from streams.puller import Puller
 
@@ -78,6 +79,8 @@ class Ends:
                 return
         deliveries = [job.delivery for job in jobs if not job.delivery.is_settled]
         self._restarts.finished(deliveries)
+        if self._restarts.is_lately:
+            deliveries = await self._standing(deliveries)
         try:
             if len(deliveries) == 1:
                 await deliveries[0].ack()
@@ -87,6 +90,16 @@ class Ends:
         except (Disconnected, ConnectionLost):
             for delivery in deliveries:
                 delivery.forget()  # it is said on the next link
+
+    async def _standing(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Let go of what was delivered before the server was started anew and is not there as it was."""
+        standing = []
+        for delivery in deliveries:
+            if self._restarts.is_from_before(delivery) and not await self._settling.is_there(delivery):
+                delivery.forget()
+            else:
+                standing.append(delivery)
+        return standing
 
     async def _settle_each(self, jobs: list[Job], error: BaseException | None, cut: Cut | None) -> None:
         if cut == "overran":

@@ -123,6 +123,10 @@ class Restarts:
             return 0.0
         return max(0.0, self._until_s - monotonic_s())
 
+    def is_from_before(self, delivery: Delivery) -> bool:
+        """Return whether we hold this since before the restart: by its sequence the server may know another by now."""
+        return self.is_lately and _message_of(delivery) in self._own
+
     def is_held(self, delivery: Delivery) -> bool:
         """Return whether the server forgot that somebody, here or elsewhere, has just this already, or had."""
         return delivery.delivered <= self._known.get(_message_of(delivery), 0)

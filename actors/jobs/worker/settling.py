@@ -64,6 +64,15 @@ class Settling:
         self.stands = store.stands
         self._node = node
 
+    async def is_there(self, delivery: Delivery) -> bool:
+        """Return whether what was delivered is still the job's last message; what cannot be known is not."""
+        try:
+            return await self.stands(delivery)
+        except FATAL:
+            raise
+        except StreamError:
+            return False
+
     async def finish(self, ended: Sequence[tuple[Delivery, JobRecord]], remember_ms: int | None) -> None:
         """Leave a record of the end, then acknowledge. `remember_ms`: how long the ids stay taken."""
         remember_s = 0 if remember_ms is None else max(1, remember_ms // 1000)
