@@ -170,19 +170,23 @@ class JobDesk:
                 answers[at] = await self._beyond_quota(asked[at], job, most)
         return answers
 
-    async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded:
-        """Return the answer to one too many: a repeat of what was added before is no new one."""
-        first = await self._store.find(job.topic, job.id) if asked.on_same == "keep" else None
-        if first is not None and first.job is not None:
-            is_over = is_in_past(first.job, job.nonce)
+    async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded | None:
+        """Return the answer to one too many, None for one that takes another's place. A repeat of what was added before
+        is no new one."""
+        first = await self._store.find_key(job.topic, token_of(job.id))
+        is_over = first is not None and first.known is not None and is_in_past(first.known, job.nonce)
+        there = first.job if first is not None else None
+        if first is not None and (is_over or (there and (is_same_add(job, there) or asked.on_same == "keep"))):
             return Added(
                 topic=job.topic,
                 id=job.id,
                 state="done" if is_over else first.state,
-                due_ms=first.job.due_ms,
-                is_new=is_same_add(job, first.job),
-                is_same_body=is_over or bytes(first.job.body) == bytes(job.body),
+                due_ms=there.due_ms if there else job.due_ms,
+                is_new=is_over or (there is not None and is_same_add(job, there)),
+                is_same_body=is_over or (there is not None and bytes(there.body) == bytes(job.body)),
             )
+        if first is not None and asked.on_same == "replace" and first.state in ("delayed", "ready"):
+            return None
         reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
         return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
 

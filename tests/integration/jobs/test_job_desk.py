@@ -6,6 +6,7 @@ from contextlib import suppress
 import anyio
 import pytest
 from msgspec import Raw, json
+from msgspec.structs import replace
 
 from actors.jobs.copies import GoneAnswer, GoneAsk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
@@ -140,6 +141,22 @@ async def test_a_topic_takes_as_many_as_it_may_and_a_repeat_all_the_same(office:
     await office.desk.finish([(await office.reserve()).receipt])
     while codes(await office.try_add("e")) != ["ok"]:  # as soon as the count is taken anew
         await anyio.lowlevel.checkpoint()
+
+
+async def test_a_full_topic_knows_repeats_and_takes_what_replaces(office: Office) -> None:
+    await office.set(most_waiting=1)
+    over = NewJob(topic=TOPIC, id="over", nonce="n", body=Raw(b"1"))
+    await office.desk.add([over])
+    await office.desk.finish([(await office.reserve()).receipt])
+    other = NewJob(topic=TOPIC, id="other", body=Raw(b"1"), delay_ms=600_000)
+    while codes(await office.desk.add([other])) != ["ok"]:  # as soon as the count is taken anew
+        await anyio.lowlevel.checkpoint()
+    for on_same in ("keep", "replace", "error"):
+        (again,) = await office.desk.add([replace(over, on_same=on_same)])
+        assert isinstance(again, Added)
+        assert (again.is_new, again.state) == (True, "done")
+    assert codes(await office.desk.add([replace(other, on_same="replace", body=Raw(b"2"))])) == ["ok"]
+    assert codes(await office.try_add("new")) == ["quota"]
 
 
 async def test_bodies_that_no_reader_could_follow_are_refused(office: Office) -> None:
