@@ -436,7 +436,7 @@ class JobDesk:
         over."""
         check_id(job_id)
         if topic is None:
-            return tuple((await self._store.find_many([("*", token_of(job_id))])).values())
+            return await self._store.find_everywhere(token_of(job_id))
         found = await self._store.find_key(check_topic(topic), token_of(job_id))
         return () if found is None else (found,)
 

@@ -122,6 +122,16 @@ class JobReads:
                 found[one.topic, one.key] = one
         return found
 
+    async def find_everywhere(self, key: str) -> list[Found]:
+        """Return the jobs of every topic by their key, also what is known of those that are over, as the leader has
+        them: another server may be a moment behind."""
+        found = await self.find_many([("*", key)])
+        if not self._jobs.connection.is_clustered:
+            return list(found.values())
+        latest = await self.find_key("*", key)
+        topics = {topic for topic, _ in found} | ({latest.topic} if latest else set())
+        return [one for topic in sorted(topics) if (one := await self.find_key(topic, key)) is not None]
+
     def is_firing(self, found: Found) -> bool:
         """Return whether the server is about to fire this job's schedule, or may just have."""
         return abs(found.fires_ms - self._jobs.clock.now_ms()) <= NEAR_MS
