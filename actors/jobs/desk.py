@@ -174,16 +174,19 @@ class JobDesk:
         """Return the answer to one too many, None for one that takes another's place. A repeat of what was added before
         is no new one."""
         first = await self._store.find_key(job.topic, token_of(job.id))
-        is_over = first is not None and first.known is not None and is_in_past(first.known, job.nonce)
         there = first.job if first is not None else None
-        if first is not None and (is_over or (there and (is_same_add(job, there) or asked.on_same == "keep"))):
+        if first is not None and first.known is not None and is_in_past(first.known, job.nonce):
+            due_ms = there.due_ms if there else job.due_ms
+            return Added(topic=job.topic, id=job.id, state="done", due_ms=due_ms, is_new=True, is_same_body=True)
+        is_repeat = there is not None and is_same_add(job, there)
+        if first is not None and there is not None and (is_repeat or asked.on_same == "keep"):
             return Added(
                 topic=job.topic,
                 id=job.id,
-                state="done" if is_over else first.state,
-                due_ms=there.due_ms if there else job.due_ms,
-                is_new=is_over or (there is not None and is_same_add(job, there)),
-                is_same_body=is_over or (there is not None and bytes(there.body) == bytes(job.body)),
+                state=first.state,
+                due_ms=there.due_ms,
+                is_new=is_repeat,
+                is_same_body=bytes(there.body) == bytes(job.body),
             )
         if first is not None and asked.on_same == "replace" and first.state in ("delayed", "ready"):
             return None

@@ -316,9 +316,10 @@ class Reservations:
             if found is None or job is None:
                 answer = _answer_without_hold(found, receipt, end)
                 if isinstance(answer, Settled) and found is not None and found.done is not None:
-                    stayed = await self._jobs.has_stayed(
-                        _ended_as(found, found.done, receipt), found.seq, found.stored_ms
-                    )
+                    thing = self._jobs.subject("*", receipt.topic, receipt.key)
+                    fires_ms = receipt.until_ms + RESERVED_SLACK_MS
+                    ended = Move(found.subject, encode_job(found.done), thing, receipt.seq, fires_ms=fires_ms)
+                    stayed = await self._jobs.has_stayed(ended, found.seq, found.stored_ms)
                     if isinstance(stayed, RevisionConflict):
                         return Stale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
@@ -425,13 +426,6 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
     if found.job is not None and found.job.receipt == receipt.mark:
         return Stale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
     return Stale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
-
-
-def _ended_as(found: Found, done: JobDone, receipt: JobReceipt) -> Move:
-    """Return the move by which an earlier try ended the job."""
-    thing = f"{found.subject.rsplit('.', 3)[0]}.*.{found.topic}.{found.key}"
-    fires_ms = receipt.until_ms + RESERVED_SLACK_MS
-    return Move(found.subject, encode_job(done), thing, receipt.seq, fires_ms=fires_ms)
 
 
 def _settled(receipt: JobReceipt, move: Move) -> Settled:

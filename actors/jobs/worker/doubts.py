@@ -10,6 +10,7 @@ what comes again may be over: its end was written down, and not acknowledged any
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -68,15 +69,15 @@ class Doubts:
     async def run(self) -> None:
         """Clear up until cancelled."""
         while True:
-            await self._has_some.wait()
+            next_s = min((doubt.look_s for doubt in self._waiting.values()), default=math.inf)
+            with anyio.move_on_after(max(0.0, next_s - monotonic_s())):
+                await self._has_some.wait()  # what comes may be due before all that waits
             self._has_some = anyio.Event()
-            while self._waiting:
-                await anyio.sleep(max(0.0, min(doubt.look_s for doubt in self._waiting.values()) - monotonic_s()))
-                now_s = monotonic_s()
-                due = [delivery for delivery, doubt in self._waiting.items() if doubt.look_s <= now_s]
-                async with anyio.create_task_group() as looks:
-                    for delivery in due:
-                        looks.start_soon(self._clear_up, delivery)
+            now_s = monotonic_s()
+            due = [delivery for delivery, doubt in self._waiting.items() if doubt.look_s <= now_s]
+            async with anyio.create_task_group() as looks:
+                for delivery in due:
+                    looks.start_soon(self._clear_up, delivery)
 
     async def _clear_up(self, delivery: Delivery) -> None:
         async with self._few:

@@ -2,9 +2,9 @@
 
 nats-server writes down ten times a second what a consumer has handed out. Killed, it forgets its last tenth of a
 second, and hands out once more, as if for the first time, what handlers hold at that moment or have just finished. So a
-node that is back at a server that was started anew repeats its last acknowledgements, and tells all nodes what it
-holds. What was ready before waits here for an ack wait, as the jobs of any holder that vanished do; what somebody holds
-is left to him: his acknowledgement ends it, and if he dies it comes again by itself.
+node that is back at a server that was started anew tells all nodes what it holds and has finished. What was ready
+before waits here for an ack wait, as the jobs of any holder that vanished do. What somebody holds is left to him: his
+acknowledgement ends it, and if he dies it comes again by itself. What is finished is acknowledged by whoever gets it.
 
 A cluster has all of this from its other servers.
 """

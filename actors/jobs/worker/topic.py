@@ -345,8 +345,9 @@ class TopicWorker:
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
         if delivery.delivered > 1:
             self._suspect(delivery)
-        if self._restarts.is_lately and (self._restarts.is_held(delivery) or self._restarts.wait_s(delivery)):
-            self._doubts.add(queue, delivery, self._restarts.wait_s(delivery))
+        wait_s = self._restarts.wait_s(delivery) if self._restarts.is_lately else 0.0
+        if wait_s or (self._restarts.is_lately and self._restarts.is_held(delivery)):
+            self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
         elif delivery.delivered > 1:
