@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from actors.batch.tasks import TaskRecord, Tasks
-from penstock.api.http.tokens import TokenWish, create_token
+from penstock.api.http.tokens import VERBS, TokenWish, create_token
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection, connect
@@ -32,6 +32,8 @@ WISHES = {
     "acme": TokenWish(name="acme", namespace="acme", verbs=("add", "read", "admin")),
     "other": TokenWish(name="other", namespace="other", verbs=("add", "read")),
     "reader": TokenWish(name="reader", verbs=("read",)),
+    "all": TokenWish(name="all", verbs=VERBS),
+    "tenant": TokenWish(name="tenant", namespace="tenant", verbs=VERBS),
     "counter": TokenWish(name="counter", topics=("cou*",), verbs=("add", "read")),
 }
 
