@@ -98,6 +98,24 @@ async def test_what_was_settled_while_the_leader_stood_still_over_the_ttr_is_not
                 assert not ok & ready, f"{how}, round {round_}: answered ok, and ready again"
 
 
+async def test_a_finish_whose_caller_died_while_the_leader_stood_still_is_not_repeated_as_done(three: Three) -> None:
+    """Nobody is left who takes back the first try, and the repeat finds its record."""
+    jobs = three.jobs
+    with fail_after(120):
+        for round_ in range(ROUNDS):
+            await jobs.store.add_many([(jobs.make(f"{round_}-{n}"), "keep") for n in range(COUNT)])
+            held = (await jobs.hand_out(COUNT, ttr_ms=TTR_MS)).reservations
+            receipts = [one.receipt for one in held]
+            until_ms = max(receipt.until_ms for receipt in receipts)
+            async with three.leader_stands_still(until_ms + 800) as others:
+                with anyio.move_on_after(0.3):
+                    await settled(others, "finish", receipts)
+            answers = await settled(jobs, "finish", receipts)
+            ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+            ready = {one.id for one in await ready_jobs(jobs.connection)}
+            assert not ok & ready, f"round {round_}: answered ok, and ready again"
+
+
 async def test_what_becomes_due_while_the_leader_stands_still_is_run_once(three: Three) -> None:
     jobs, log = three.jobs, Log()
 
