@@ -16,7 +16,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
-from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, on_same_id, past_of
+from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_made, is_in_past, on_same_id, past_of
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
@@ -78,7 +78,7 @@ class JobAdds:
         if not self._is_remembered(first):
             return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
         now_ms = self._jobs.clock.now_ms()
-        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=job.nonce) for job, _ in adds]
+        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=add_of(job.nonce)) for job, _ in adds]
         outcomes = await self._jobs.move_many(moves, until_s=until_s)
         reach("job.add")
         answers: list[Stored | Clash | StreamError] = [
@@ -126,7 +126,7 @@ class JobAdds:
             await anyio.sleep(pause_s)
             try:
                 found = found or await self._reads.find_key(job.topic, token_of(job.id))
-                if found and found.job and found.job.nonce == job.nonce != "":
+                if found and found.job and has_made(job.nonce, found.job):
                     if found.job.past and not has_waited:  # it took a place, and that try may look whether it keeps it
                         has_waited = True
                         if found.stored_ms > self._jobs.clock.now_ms() - LOOKED_MS:
@@ -138,7 +138,8 @@ class JobAdds:
                 if is_repeat and job.trace_s and await self._is_closed(job):
                     return OutcomeUnknown("another try of this add was refused meanwhile", subject=job.id)
                 if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
-                    return Stored(job.id, token_of(job.id), "done", 0, job.due_ms)
+                    is_same = not (found and found.known and had_another_body(found.known, job.nonce))
+                    return Stored(job.id, token_of(job.id), "done", 0, job.due_ms, is_same=is_same)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 if (refusal := _refusal(job, policy, found)) is not None:
@@ -162,7 +163,7 @@ class JobAdds:
         """Have the server know the nonce of an add that is refused, so that no other try of it, still on its way, makes
         the job when its id is free. Return False if one has made it."""
         subject = self._jobs.refused(job)
-        move = Move(subject, b"", subject, 0, ttl_s=TRACE_MS // 1000, message_id=job.nonce)
+        move = Move(subject, b"", subject, 0, ttl_s=TRACE_MS // 1000, message_id=add_of(job.nonce))
         outcome = await self._jobs.move(move, until_s=until_s)
         if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
             raise outcome
@@ -185,7 +186,7 @@ class JobAdds:
             now_ms=now_ms,
             leaves=found.schedule if found else "",
             fires_ms=found.fires_ms if found else 0,
-            message_id=job.nonce,
+            message_id=add_of(job.nonce),
         )
         seq = await self._jobs.move(move, until_s=until_s)
         if isinstance(seq, StreamError):

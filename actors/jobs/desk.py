@@ -35,7 +35,17 @@ from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import BadCursor, Found, JobStore, Stored
-from actors.jobs.told import Outcome, added_of, answer_of, listed_of, not_reserved, reserved_of, shown_of
+from actors.jobs.told import (
+    NO_SUCH_JOB,
+    OVER,
+    Outcome,
+    added_of,
+    answer_of,
+    listed_of,
+    not_reserved,
+    reserved_of,
+    shown_of,
+)
 from actors.jobs.topics import Topics
 from actors.runtime.rules.backoff import next_delay_ms
 from actors.runtime.rules.setting_values import BadSetting
@@ -171,25 +181,22 @@ class JobDesk:
         return answers
 
     async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded | None:
-        """Return the answer to one too many, None for one that takes another's place. A repeat of what was added before
-        is no new one."""
+        """Return the answer to one too many; None for what adds nothing: a repeat, or one that takes a place."""
         first = await self._store.find_key(job.topic, token_of(job.id))
-        there = first.job if first is not None else None
-        if first is not None and first.known is not None and is_in_past(first.known, job.nonce):
-            due_ms = there.due_ms if there else job.due_ms
-            return Added(topic=job.topic, id=job.id, state="done", due_ms=due_ms, is_new=True, is_same_body=True)
-        is_repeat = there is not None and is_same_add(job, there)
-        if first is not None and there is not None and (is_repeat or asked.on_same == "keep"):
+        if first is not None and first.known is not None and is_same_add(job, first.known):
+            return None
+        if first is not None and asked.on_same == "replace" and first.state in ("delayed", "ready"):
+            return None
+        if first is not None and first.job is not None and asked.on_same == "keep":
+            there = first.job
             return Added(
                 topic=job.topic,
                 id=job.id,
                 state=first.state,
                 due_ms=there.due_ms,
-                is_new=is_repeat,
+                is_new=False,
                 is_same_body=bytes(there.body) == bytes(job.body),
             )
-        if first is not None and asked.on_same == "replace" and first.state in ("delayed", "ready"):
-            return None
         reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
         return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
 
@@ -291,7 +298,7 @@ class JobDesk:
                 was = state
         if was is None:
             is_over = any(each.state == "done" and not each.is_free for each in found)
-            return Answer(code="not_found", reason="it is over already" if is_over else "no job of this id", id=job_id)
+            return Answer(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
         return Answer(code="ok", reason=f"it was {was}", id=job_id)
 
     async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:

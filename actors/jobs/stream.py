@@ -8,7 +8,7 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.jobs.rules.job_rules import BACKSTOP_MS, has_fired, may_be_fired_again
+from actors.jobs.rules.job_rules import BACKSTOP_MS, add_of, has_fired, may_be_fired_again
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -88,7 +88,7 @@ class JobStream:
 
     def refused(self, job: Job) -> str:
         """Return the subject of the mark that an add was refused; not among those of its job."""
-        return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), job.nonce)
+        return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), add_of(job.nonce))
 
     def ready(self, job: Job, key: str) -> str:
         """Return the subject on which the job is handed out."""

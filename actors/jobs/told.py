@@ -8,15 +8,31 @@ from actors.jobs.store import Clash, Found, Reservation, Settled, Stale, Stored
 from streams.errors import OutcomeUnknown, StreamError
 from streams.job_messages import LONGEST_ID, Job
 
-__all__ = ["Outcome", "added_of", "answer_of", "listed_of", "not_reserved", "reserved_of", "shown_of"]
+__all__ = [
+    "ADVICE",
+    "NO_SUCH_JOB",
+    "OVER",
+    "Outcome",
+    "added_of",
+    "answer_of",
+    "listed_of",
+    "not_reserved",
+    "reserved_of",
+    "shown_of",
+]
 
 Outcome = Settled | Stale | StreamError
+NO_SUCH_JOB = "no such job"
+OVER = "it is over already"
+ADVICE = "; use another id, or on_same=replace"
 
 
 def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdded:
     match outcome:
         case Stored(is_new=True, is_same=False):
-            reason = "an earlier add with this nonce had another body, and stands; give each add a nonce of its own"
+            reason = (
+                "an earlier add with this nonce had another body; this one was not added; give each add its own nonce"
+            )
             return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="nonce")
         case Stored():
             return Added(
@@ -37,7 +53,7 @@ def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdde
             there = f"topic {job.topic} {has}{'' if is_over else f', {outcome.state}'}"
             return NotAdded(
                 code="over" if is_over else "exists",
-                reason=f"{there}; use another id, or on_same=replace",
+                reason=there + ADVICE,
                 topic=job.topic,
                 id=job.id,
                 state=outcome.state,
@@ -80,7 +96,10 @@ def not_reserved(found: Sequence[Found], job_id: str) -> Answer:
     """What was finished is finished: a repeat is told the same."""
     if any(each.done is not None and each.done.outcome == "finished" for each in found):
         return Answer(code="ok", reason="it was finished before", id=job_id)
-    reason = f"it is {found[0].state}, nobody holds it" if found else "no job of this id"
+    if any(each.done is not None and not each.is_free for each in found):
+        return Answer(code="not_found", reason=OVER, id=job_id)
+    left = [each.state for each in found if each.job is not None]
+    reason = f"it is {left[0]}, nobody holds it" if left else NO_SUCH_JOB
     return Answer(code="not_found", reason=reason, id=job_id)
 
 

@@ -44,10 +44,13 @@ __all__ = [
     "STALE_AFTER_MS",
     "TRACE_MS",
     "BadJob",
+    "add_of",
     "came_back",
     "fires_of",
     "given_back",
+    "had_another_body",
     "has_fired",
+    "has_made",
     "is_in_past",
     "is_same_add",
     "kept_s",
@@ -142,14 +145,24 @@ def make_job(
 
 
 def nonce_of(new: NewJob, fresh_nonce: str) -> str:
-    """Return the nonce under which the add is known. What comes from outside is known within the job's topic and id, so
-    that the same key may stand for several jobs, and nobody's key meets an add of another's."""
+    """Return the nonce under which the add is known. A caller's own nonce counts within the job's topic and id: one key
+    may stand for several jobs, and nobody's key meets an add of another's. A mark of the body follows it, which shows
+    that a key is used again for another body."""
     given: object = new.nonce
     if not isinstance(given, str) or len(given) > LONGEST_NONCE or not given.isprintable() or " " in given:
         raise BadJob("nonce", given, "is no nonce", f"use 1 to {LONGEST_NONCE} printable characters without blanks")
     if not given:
         return fresh_nonce
-    return named_nonce(new.topic, new.id, given)
+    name = named_nonce(new.topic, new.id, given)
+    if given.startswith(MACHINE_MADE):
+        return name
+    mark = hashlib.blake2b(bytes(new.body), digest_size=6).digest()
+    return name + MACHINE_MADE + base64.urlsafe_b64encode(mark).decode()
+
+
+def add_of(nonce: str) -> str:
+    """Return the part of a nonce that is the same for every body."""
+    return nonce.rpartition(MACHINE_MADE)[0] or nonce
 
 
 def named_nonce(*parts: str) -> str:
@@ -257,13 +270,22 @@ def past_of(job: Job | JobDone, *, now_ms: int) -> tuple[Past, ...]:
 
 def is_same_add(job: Job, found: Job | JobDone) -> bool:
     """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
-    made = isinstance(found, Job) and found.nonce == job.nonce
-    return job.nonce != "" and (made or is_in_past(found, job.nonce))
+    return has_made(job.nonce, found) or is_in_past(found, job.nonce)
+
+
+def has_made(nonce: str, found: Job | JobDone) -> bool:
+    """Return whether the job that is there was made under this nonce."""
+    return isinstance(found, Job) and nonce != "" and add_of(found.nonce) == add_of(nonce)
 
 
 def is_in_past(found: Job | JobDone, nonce: str) -> bool:
     """Return whether what had this nonce, an add or a delete, is over."""
-    return any(each == nonce for each, _ in found.past)
+    return nonce != "" and any(add_of(each) == add_of(nonce) for each, _ in found.past)
+
+
+def had_another_body(found: Job | JobDone, nonce: str) -> bool:
+    """Return whether the add that had this nonce, and is over, had another body."""
+    return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)
 
 
 def leaves_trace(job: Job) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from penstock.api.http.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.api.http.problems import refused
 from penstock.api.http.uploads import is_sheet, is_upload_path, name_of_header, too_large
+from streams.job_messages import LONGEST_NONCE
 
 __all__ = ["Head", "check_head", "is_form", "is_json", "is_local"]
 
@@ -25,6 +26,8 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain
 OWN_SITES = (b"same-origin", b"none")
 """What a browser says of a request that no other site's page has made: `none` is an address that a person typed."""
 KEY = b"idempotency-key"
+LONGEST_KEY = LONGEST_NONCE - len("/999")
+"""Each job of a list has the key with its place in the list as its nonce."""
 ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin", KEY})
 
 
@@ -88,7 +91,7 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool, is_read: bool) -> Head
         forwarded=found.get(b"x-forwarded-for", b"").decode("latin-1"),
         is_upload=is_upload,
         file_name=name_of_header(found.get(b"x-file-name", b"")),
-        idempotency_key=found.get(KEY, b"").decode("latin-1").strip(),
+        idempotency_key=_key(found.get(KEY, b"").strip()),
     )
 
 
@@ -152,6 +155,13 @@ def _check_origin(origin: str, host: str) -> None:
         is_own = False
     if not is_own:
         raise refused(403, "forbidden", "pages of other sites may not call this", what="Origin", value=origin)
+
+
+def _key(value: bytes) -> str:
+    if len(value) > LONGEST_KEY or not all(0x21 <= sign <= 0x7E for sign in value):
+        what = f"is none; use 1 to {LONGEST_KEY} printable ASCII characters without blanks"
+        raise refused(400, "malformed", what, what="Idempotency-Key", value=value.decode("latin-1"))
+    return value.decode("ascii")
 
 
 def _token(value: bytes) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from actors.jobs.rules.job_answers import HTTP_CODES, Added, Listed, NotAdded, Reserved
+from actors.jobs.told import NO_SUCH_JOB
 from actors.runtime.logs import fields
 from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
 from penstock.api.http.problems import RefusedRequest, refused
@@ -248,7 +249,7 @@ async def delete(shared: Shared, call: Call) -> Answer:
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("settle", call.caller.key):
         answer = await shared.desk.delete(topic, job_id, nonce=call.key)
-    return _changed(call, "deleted", topic, job_id, is_done=answer.code == "ok")
+    return _changed(call, "deleted", topic, job_id, is_done=answer.code == "ok", reason=answer.reason)
 
 
 async def kick(shared: Shared, call: Call) -> Answer:
@@ -256,13 +257,15 @@ async def kick(shared: Shared, call: Call) -> Answer:
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("other", call.caller.key):
         count = await shared.desk.kick(topic, job_id)
-    return _changed(call, "kicked", topic, job_id, is_done=count > 0)
+    return _changed(call, "kicked", topic, job_id, is_done=count > 0, reason=NO_SUCH_JOB)
 
 
-def _changed(call: Call, done: Literal["deleted", "kicked"], topic: str, job_id: str, *, is_done: bool) -> Answer:
+def _changed(
+    call: Call, done: Literal["deleted", "kicked"], topic: str, job_id: str, *, is_done: bool, reason: str
+) -> Answer:
     audit(call, f"job.{done}", topic=topic, id=job_id, is_done=is_done)
     if not is_done:
-        raise no_such_job(job_id)
+        raise no_such_job(job_id, reason)
     return Answer(JobChanged(topic=call.caller.outer(topic), id=job_id, done=done))
 
 
@@ -271,8 +274,8 @@ def audit(call: Call, event: str, **facts: object) -> None:
     log.info(event, extra=fields(by=call.caller.name, address=call.address, **facts))
 
 
-def no_such_job(job_id: str) -> RefusedRequest:
-    return refused(404, "not_found", "no such job", what="id", value=job_id)
+def no_such_job(job_id: str, reason: str = NO_SUCH_JOB) -> RefusedRequest:
+    return refused(404, "not_found", reason, what="id", value=job_id)
 
 
 def shown_job(call: Call, job: Listed) -> JobShown:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.http.heads import LONGEST_KEY
 from penstock.api.http.operations import OPERATIONS, Operation
 from penstock.api.http.problems import Problem
 from penstock.api.http.replies import Reply, is_queue
 from penstock.api.http.shapes import LONGEST_URL_ID, TOPIC_PATTERN
-from streams.job_messages import LONGEST_NONCE
 
 __all__ = ["document"]
 
@@ -25,7 +25,7 @@ KEY = {
     "in": "header",
     "description": "a name for this call, the same in each repeat of it and in no other call: with it a repeat adds no "
     "second job, and deletes no later one",
-    "schema": {"type": "string", "pattern": "^[!-~]+$", "maxLength": LONGEST_NONCE - len("/999")},
+    "schema": {"type": "string", "pattern": "^[!-~]+$", "maxLength": LONGEST_KEY},
 }
 REF = "#/components/schemas/{name}"
 WHY = {

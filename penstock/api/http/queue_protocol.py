@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from actors.jobs.rules.job_rules import BadJob
+from actors.jobs.told import ADVICE
 from penstock.api.http.calls import Answer, Call, Shared, decoded
 from penstock.api.http.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.api.http.problems import RefusedRequest
@@ -132,7 +133,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
     if item.status == 429 or item.status >= 500:
         raise problem_of(item)
     if not item.is_there:
-        return Reply(success=False, error=words(item.what, item.detail), id=command.id)
+        return Reply(success=False, error=words(item.what, item.detail.removesuffix(ADVICE)), id=command.id)
     return Reply(success=True, id=item.id)
 
 
@@ -159,7 +160,7 @@ async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:
     audit(call, "job.deleted", topic=topic or "", id=command.id, is_done=told.code == "ok")
     if told.code == "ok":
         return Reply(success=True, id=command.id)
-    return Reply(success=False, error=words("not_found", "no such job"), id=command.id)
+    return Reply(success=False, error=words("not_found", told.reason), id=command.id)
 
 
 def unwrapped(body: bytes) -> Raw:

@@ -68,8 +68,10 @@ async def test_a_reserve_brings_as_many_as_it_asks_for_while_there_are_as_many(
     jobs = [{"id": str(number)} for number in range(1000)]
     assert (await add(client, topic, jobs, 200))["added"] == 1000
     await until_counted(client, topic, "ready", 1000)
-    held = [await reserve(client, topic, most=100, wait_ms=wait_ms) for wait_ms in [10_000] * 10]
-    assert [len(jobs) for jobs in held] == [100] * 10
+    held = [await reserve(client, topic, most=100)]
+    while sum(map(len, held)) < 1000:
+        held.append(await reserve(client, topic, most=100))
+    assert len(held) <= 12, "a server may be a moment behind, once"
     assert {job["id"] for jobs in held for job in jobs} == {job["id"] for job in jobs}
     assert await reserve(client, topic, most=100, wait_ms=0) == []
 
@@ -90,6 +92,51 @@ async def test_the_same_id_is_kept_replaced_or_refused(client: ClientSession, to
     assert (await add(client, topic, {**job, "on_same": "error"}, 409))["code"] == "exists"
     assert (await add(client, topic, {**job, "body": "b", "on_same": "replace"}))["is_new"] is True
     assert (await call(client, "GET", f"/v1/topics/{topic}/jobs/1"))["body"] == "b"
+
+
+async def test_a_key_used_again_is_told_as_it_is(client: ClientSession, topic: str) -> None:
+    """By then its job is over: the same body is a repeat, another is not."""
+    path, key = f"/v1/topics/{topic}/jobs", {"Idempotency-Key": "k"}
+    async with client.post(path, json={"id": "1", "body": 1}, headers=key) as first:
+        assert first.status == 201
+    (job,) = await reserve(client, topic)
+    await settle(client, "finish", job["receipt"])
+    async with client.post(path, json={"id": "1", "body": 1}, headers=key) as same:
+        assert (same.status, (await same.json())["state"]) == (201, "done")
+    async with client.post(path, json={"id": "1", "body": 2}, headers=key) as other:
+        told = await other.json()
+        assert (other.status, told["code"]) == (422, "bad")
+        assert "this one was not added" in told["detail"]
+
+
+@pytest.mark.parametrize("key", ["a b", "ü", "x" * 252])
+async def test_a_key_that_is_none_is_named(client: ClientSession, topic: str, key: str) -> None:
+    async with client.post(f"/v1/topics/{topic}/jobs", json={}, headers={"Idempotency-Key": key}) as answer:
+        told = await answer.json()
+        assert (answer.status, told["what"]) == (400, "Idempotency-Key")
+
+
+async def test_the_longest_key_serves_a_list(client: ClientSession, topic: str) -> None:
+    path, key = f"/v1/topics/{topic}/jobs", {"Idempotency-Key": "x" * 251}
+    for _ in range(2):
+        async with client.post(path, json=[{"body": n} for n in range(1000)], headers=key) as answer:
+            assert (await answer.json())["added"] == 1000
+    await until_counted(client, topic, "ready", 1000)
+
+
+async def test_what_a_topic_remembers_is_told_to_who_deletes_it_or_adds_it(client: ClientSession, topic: str) -> None:
+    await call(client, "PATCH", f"/v1/topics/{topic}", {"remember": "10m"})
+    await add(client, topic, {"id": topic})
+    (job,) = await reserve(client, topic)
+    await settle(client, "finish", job["receipt"])
+    deleted = await call(client, "DELETE", f"/v1/topics/{topic}/jobs/{topic}", status=404)
+    assert deleted["detail"] == "it is over already"
+    gone = await call(client, "POST", "/queue", {"command": "delete", "topic": topic, "id": topic})
+    assert gone["error"] == "not_found: it is over already"
+    again = await add(client, topic, {"id": topic}, 409)
+    assert (again["code"], again["detail"].rpartition("; ")[2]) == ("over", "use another id, or on_same=replace")
+    again = await call(client, "POST", "/queue", {"command": "add", "topic": topic, "id": topic})
+    assert again["error"].endswith("is over, and nothing was added"), "that protocol has no on_same"
 
 
 async def test_a_long_poll_answers_when_a_job_becomes_ready(client: ClientSession, topic: str) -> None:

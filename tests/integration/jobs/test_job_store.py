@@ -156,6 +156,23 @@ async def test_a_nonce_with_another_body_is_told(jobs: Jobs) -> None:
         assert bytes(found.job.body) == b"1"
 
 
+@pytest.mark.parametrize("end", ["finished", "deleted", "replaced"])
+async def test_a_nonce_used_again_with_another_body_is_told_when_its_job_is_over(jobs: Jobs, end: str) -> None:
+    with fail_after(20):
+        await jobs.add("1", body=1, nonce="key")
+        if end == "deleted":
+            assert await jobs.store.delete(TOPIC, "1") == "ready"
+        elif end == "replaced":
+            assert (await jobs.add("1", body=3, policy="replace")).has_replaced
+        else:
+            await jobs.store.finish_many([(await jobs.reserve()).receipt], remember_s=0)
+        other, same = await jobs.add("1", body=2, nonce="key"), await jobs.add("1", body=1, nonce="key")
+        assert [(one.is_new, one.is_same, one.state) for one in (other, same)] == [
+            (True, False, "done"),
+            (True, True, "done"),
+        ]
+
+
 async def test_one_call_may_hold_an_id_twice(jobs: Jobs) -> None:
     with fail_after(20):
         adds = [(jobs.make("1", body=n), "keep") for n in range(3)] + [
