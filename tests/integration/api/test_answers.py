@@ -164,6 +164,17 @@ async def test_reservations_over_http(asker: Recorder) -> None:
     await http("POST", "/v1/topics/held/reservations?what=0")
     await http("POST", here, '{"id": "pushed", "body": 1}')
     await http("POST", "/v1/topics/held/reservations?most=1&ttr_ms=600000", until_event=True)
+    kept = "/v1/topics/kept"
+    await http("PATCH", kept, '{"remember": "1d"}')
+    await http("POST", f"{kept}/jobs", '{"id": "a", "body": 1}')
+    [job] = (await http("POST", f"{kept}/reserve", '{"wait_ms": 10000}'))["jobs"]
+    await http("POST", f"{RECEIPTS}/finish", json.dumps({"receipts": [job["receipt"]]}))
+    await http("GET", f"{kept}/jobs/a")
+    await http("GET", f"{kept}/jobs?state=done")
+    await http("POST", f"{kept}/jobs", '{"id": "a"}')
+    await asker.service("jobs", "add", '{"topic": "kept", "id": "a"}')
+    await asker.service("jobs", "peek", '{"topic": "kept", "id": "a"}')
+    await asker.service("jobs", "list", '{"topic": "kept", "state": "done"}')
     check("reservations_http", asker.text)
 
 
