@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 
 from penstock.cli import held, job_list, recur
 from penstock.cli.call import Call, command
@@ -73,21 +74,22 @@ async def _add(
         raise UsageError("give a BODY (null for none), or --file")
     if file and id_:
         raise UsageError("--id and --file: each line has its own id")
-    defaults = Defaults(
+    delay_ms, due_ms = read_due(delay, at, tz=tz, now_ms=now_ms())
+    job = NewJob(
         topic=topic,
-        due=read_due(delay, at, tz=tz, now_ms=now_ms()),
+        id=id_,
+        delay_ms=delay_ms,
+        due_ms=due_ms,
         ttr_ms=read_span("--ttr", ttr) if ttr else None,
         priority=priority,
         attempts=attempts,
         expires_in_ms=read_span("--expires-in", expires) if expires else None,
         on_same=on_same,
-        tz=tz,
     )
     if file:
-        await _add_file(call, file, defaults, skips_bad=on_bad == "skip", from_line=from_line)
+        await _add_file(call, file, Defaults(job, tz), skips_bad=on_bad == "skip", from_line=from_line)
         return
-    job = defaults.job(id_, read_body(body, sys.stdin.buffer))
-    await _add_one(call, job)
+    await _add_one(call, replace(job, body=read_body(body, sys.stdin.buffer)))
 
 
 async def _add_one(call: Call, job: NewJob) -> None:

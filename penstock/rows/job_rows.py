@@ -12,6 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from actors.runtime.rules.setting_values import BadSetting, read_duration
 from penstock.errors import UsageError
@@ -45,32 +46,10 @@ class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Defaults(NamedTuple):
-    """What holds for a row that does not say otherwise."""
+    """What holds for a row that does not say otherwise: a job, and the zone of moments without one."""
 
-    topic: str
-    due: tuple[int, int | None] = (0, None)
-    """`delay_ms` and `due_ms` of a new job."""
-    ttr_ms: int | None = None
-    priority: Priority = "normal"
-    attempts: int | None = None
-    expires_in_ms: int | None = None
-    on_same: OnSame = "keep"
+    job: NewJob
     tz: str = ""
-
-    def job(self, job_id: str, body: Raw) -> NewJob:
-        """Return a job of which nothing else is told."""
-        return NewJob(
-            topic=self.topic,
-            id=job_id,
-            body=body,
-            delay_ms=self.due[0],
-            due_ms=self.due[1],
-            ttr_ms=self.ttr_ms,
-            priority=self.priority,
-            attempts=self.attempts,
-            expires_in_ms=self.expires_in_ms,
-            on_same=self.on_same,
-        )
 
 
 class BadRow(Struct, frozen=True):
@@ -169,18 +148,20 @@ def _job_of(line: bytes, defaults: Defaults, now_ms: int) -> NewJob:
     _once(row, "ttr", "ttr_ms")
     _once(row, "expires", "expires_ms", "expires_in_ms")
     delay_ms, due_ms = _due(row, defaults, now_ms)
-    return NewJob(
-        topic=row.topic or defaults.topic,
+    job = defaults.job
+    return replace(
+        job,
+        topic=row.topic or job.topic,
         id=row.id,
         body=Raw(bytes(row.body)),
         delay_ms=delay_ms,
         due_ms=due_ms,
-        ttr_ms=read_span("ttr", row.ttr) if row.ttr else _or(row.ttr_ms, defaults.ttr_ms),
-        priority=row.priority or defaults.priority,
-        attempts=_or(row.attempts, defaults.attempts),
+        ttr_ms=read_span("ttr", row.ttr) if row.ttr else _or(row.ttr_ms, job.ttr_ms),
+        priority=row.priority or job.priority,
+        attempts=_or(row.attempts, job.attempts),
         expires_ms=row.expires_ms,
-        expires_in_ms=_expires_in(row, defaults),
-        on_same=row.on_same or defaults.on_same,
+        expires_in_ms=_expires_in(row, job),
+        on_same=row.on_same or job.on_same,
     )
 
 
@@ -195,13 +176,14 @@ def _due(row: Row, defaults: Defaults, now_ms: int) -> tuple[int, int | None]:
         return read_due(row.delay, row.at, tz=defaults.tz, now_ms=now_ms)
     if row.due_ms is not None:
         return 0, row.due_ms
-    return defaults.due if row.delay_ms is None else (row.delay_ms, None)
+    job = defaults.job
+    return (job.delay_ms, job.due_ms) if row.delay_ms is None else (row.delay_ms, None)
 
 
-def _expires_in(row: Row, defaults: Defaults) -> int | None:
+def _expires_in(row: Row, job: NewJob) -> int | None:
     if row.expires:
         return read_span("expires", row.expires)
-    return None if row.expires_ms is not None else _or(row.expires_in_ms, defaults.expires_in_ms)
+    return None if row.expires_ms is not None else _or(row.expires_in_ms, job.expires_in_ms)
 
 
 def _or(value: int | None, default: int | None) -> int | None:

@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from actors.jobs.rules.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved, TopicView
 from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
 from penstock.errors import PenstockError, UsageError
-from streams.job_messages import LARGEST_BODY, NewJob, State
+from streams.job_messages import LARGEST_BODY, NewJob
 
 __all__ = [
     "AddAnswers",
@@ -18,6 +18,7 @@ __all__ = [
     "ListPage",
     "ReservedJobs",
     "TopicViews",
+    "add_answer",
     "decode",
     "encode",
     "millis",
@@ -30,44 +31,17 @@ MOST_IN_PART = 500
 _T = TypeVar("_T")
 
 
-class AddAnswer(Struct):
-    """Either kind of answer to an add."""
-
-    code: Code
-    topic: str = ""
-    id: str = ""
-    state: State = "delayed"
-    due_ms: int = 0
-    is_new: bool = False
-    is_same_body: bool = False
-    reason: str = ""
-    field: str = ""
-
-    def said(self) -> Added | NotAdded:
-        """Return the answer."""
-        if self.code != "ok":
-            return NotAdded(
-                code=self.code,
-                reason=self.reason,
-                topic=self.topic,
-                id=self.id,
-                field=self.field,
-                state=self.state,
-                due_ms=self.due_ms,
-                is_same_body=self.is_same_body,
-            )
-        return Added(
-            topic=self.topic,
-            id=self.id,
-            state=self.state,
-            due_ms=self.due_ms,
-            is_new=self.is_new,
-            is_same_body=self.is_same_body,
-        )
-
-
 class AddAnswers(Struct):
-    answers: list[AddAnswer]
+    answers: list[Raw]
+
+
+class _Outcome(Struct):
+    code: Code
+
+
+def add_answer(payload: Raw) -> Added | NotAdded:
+    """Return either kind of answer to an add."""
+    return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
 
 
 class Answers(Struct):
@@ -87,7 +61,7 @@ class ListPage(Struct):
     after: str = ""
 
 
-def decode(payload: bytes, form: type[_T]) -> _T:
+def decode(payload: bytes | Raw, form: type[_T]) -> _T:
     try:
         return msgspec.json.decode(payload, type=form)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -7,8 +7,8 @@ A held job's `body` is decoded when it is asked for. `reserve` is for one job at
 
 import builtins
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Unpack
 
 import anyio
 from msgspec import Raw
@@ -18,6 +18,7 @@ from actors.jobs.rules.job_answers import Added, Answer, Listed, NotAdded, Topic
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
+from penstock.api.forms.jobs import JobOptions
 from penstock.api.job_forms import Kicked
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import Asker
@@ -27,6 +28,7 @@ from penstock.sdk.client_forms import (
     ListPage,
     ReservedJobs,
     TopicViews,
+    add_answer,
     decode,
     encode,
     millis,
@@ -36,7 +38,7 @@ from penstock.sdk.client_forms import (
 )
 from penstock.sdk.held_jobs import HeldJob, Reservation
 from streams.clock import monotonic_s
-from streams.job_messages import MOST_JOBS, NewJob, OnSame, Priority, State, body_of, encode_new_job, is_json
+from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
 
 __all__ = ["HeldJob", "Jobs", "Reservation", "new_job"]
@@ -47,49 +49,38 @@ PIECE_MS = 30_000
 """A longer wait is asked for in pieces: the service ends one within a minute, and so does many a link on the way."""
 PAUSE_S = 0.02
 EARLIER = "an earlier try may have been done; the last was told"
+_MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
+    "delay": millis,
+    "due": moment_ms,
+    "ttr": millis,
+    "expires_in": millis,
+}
+"""How options become fields of a job that end with `_ms`."""
 ROOM = 4096
 """Bytes of a message that are left for what stands beside the jobs."""
 
 
-def new_job(
-    topic: str,
-    body: object = None,
-    *,
-    id: str = "",
-    delay: Duration = 0,
-    due: datetime | None = None,
-    ttr: Duration | None = None,
-    priority: Priority = "normal",
-    attempts: int | None = None,
-    expires_in: Duration | None = None,
-    on_same: OnSame = "keep",
-    nonce: str = "",
-) -> NewJob:
+def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> NewJob:
     """Return a job for `add_many`. `body`: what JSON can hold, or `msgspec.Raw` for JSON that is text already.
 
-    `delay`, or `due` with its zone; `ttr`, `attempts`: if not told, the topic's own. `expires_in`: given up when nobody
-    began it by then. `on_same`: what becomes of it if there is a job of this id. `nonce`: for who may repeat this add
-    after the call, in another process or on another day: with the same nonce it adds no second job. Raises
-    UsageError."""
+    The options are those of `JobOptions`: `id`, `delay` or `due`, `ttr`, `priority`, `attempts`, `expires_in`,
+    `on_same`, `nonce`. Raises UsageError."""
+    if unknown := options.keys() - JobOptions.__optional_keys__:
+        raise TypeError(f"a job has no option {min(unknown)!r}")
     try:
         raw = body if isinstance(body, Raw) else body_of(body)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UsageError(f"body: is not what JSON can hold: {error}") from error
     if isinstance(body, Raw) and not is_json(bytes(body)):
         raise UsageError("body: the text is no JSON")
-    return NewJob(
-        topic=topic,
-        id=id or ("" if nonce else secrets.token_hex(12)),
-        body=raw,
-        delay_ms=millis("delay", delay),
-        due_ms=None if due is None else moment_ms("due", due),
-        ttr_ms=None if ttr is None else millis("ttr", ttr),
-        priority=priority,
-        attempts=attempts,
-        expires_in_ms=None if expires_in is None else millis("expires_in", expires_in),
-        on_same=on_same,
-        nonce=nonce,
-    )
+    asked: dict[str, Any] = {"id": "" if options.get("nonce") else secrets.token_hex(12)}
+    for name, value in options.items():
+        if read := _MILLISECONDS.get(name):
+            is_default = value is None and name != "delay"
+            asked[f"{name}_ms"] = None if is_default else read(name, value)
+        elif value or name != "id":
+            asked[name] = value
+    return NewJob(topic=topic, body=raw, **asked)
 
 
 class Jobs:
@@ -100,38 +91,11 @@ class Jobs:
 
     # ---- adding
 
-    async def add(
-        self,
-        topic: str,
-        body: object = None,
-        *,
-        id: str = "",
-        delay: Duration = 0,
-        due: datetime | None = None,
-        ttr: Duration | None = None,
-        priority: Priority = "normal",
-        attempts: int | None = None,
-        expires_in: Duration | None = None,
-        on_same: OnSame = "keep",
-        nonce: str = "",
-    ) -> Added:
+    async def add(self, topic: str, body: object = None, **options: Unpack[JobOptions]) -> Added:
         """Add one job, see `new_job`; return it, or with `is_new` False the one that was there first.
 
         With `on_same="error"` a job that is there raises NotAccepted, `code` `exists`."""
-        job = new_job(
-            topic,
-            body,
-            id=id,
-            delay=delay,
-            due=due,
-            ttr=ttr,
-            priority=priority,
-            attempts=attempts,
-            expires_in=expires_in,
-            on_same=on_same,
-            nonce=nonce,
-        )
-        [answer] = await self.add_many([job])
+        [answer] = await self.add_many([new_job(topic, body, **options)])
         if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
             raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
         if isinstance(answer, NotAdded):
@@ -151,7 +115,7 @@ class Jobs:
             async with limiter:
                 answered = await self._asker.ask("add", b"[%b]" % b",".join(job for _, job in part))
             for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
-                answers[at] = _known(answer.said(), answered.is_repeated)
+                answers[at] = _known(add_answer(answer), answered.is_repeated)
 
         with one_error():
             async with anyio.create_task_group() as tasks:

@@ -16,8 +16,7 @@ rows over and removes them (`penstock outbox relay`, or `relay` of penstock/node
 own). A job is due so long after `add`, by the clock of the process that calls it, whenever it is handed over.
 """
 
-from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from msgspec import Raw
 from sqlalchemy import BigInteger, Column, Connection, Engine, Identity, Index, Integer, MetaData, Row, Table, Text
@@ -26,11 +25,11 @@ from sqlalchemy.sql.dml import Insert
 
 from actors.jobs.rules.job_rules import BadJob, make_job
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.runtime.rules.setting_values import Duration
+from penstock.api.forms.jobs import OutboxOptions
 from penstock.errors import UsageError
 from penstock.sdk.client_jobs import new_job
 from streams.clock import SYSTEM, Clock
-from streams.job_messages import Job, NewJob, Priority
+from streams.job_messages import Job, NewJob
 
 __all__ = ["TABLE", "Outbox", "Transaction", "job_of"]
 
@@ -54,37 +53,16 @@ class Outbox:
         """Create the table if it is missing."""
         self.rows.create(where, checkfirst=True)
 
-    def add(
-        self,
-        where: Transaction,
-        topic: str,
-        body: object = None,
-        *,
-        id: str = "",
-        delay: Duration = 0,
-        due: datetime | None = None,
-        ttr: Duration | None = None,
-        priority: Priority = "normal",
-        attempts: int | None = None,
-        expires_in: Duration | None = None,
-    ) -> str:
+    def add(self, where: Transaction, topic: str, body: object = None, **options: Unpack[OutboxOptions]) -> str:
         """Add a job to the transaction that is open on `where`; return its id, a fresh one if none is given.
 
-        What can be said of a job is the same as for `client.jobs.add`. If a job of this id is there when this one is
-        handed over, that one stands. Raises UsageError for what no job may be; nothing is stored then."""
+        The options are those of `client.jobs.add` but for `on_same` and `nonce`. If a job of this id is there when this
+        one is handed over, that one stands. Raises UsageError for what no job may be; nothing is stored then."""
         if not isinstance(where, Connection | Session | scoped_session):
             raise UsageError(_not_here(where))
-        asked = new_job(
-            topic,
-            body,
-            id=id,
-            delay=delay,
-            due=due,
-            ttr=ttr,
-            priority=priority,
-            attempts=attempts,
-            expires_in=expires_in,
-        )
+        if unknown := options.keys() - OutboxOptions.__optional_keys__:
+            raise TypeError(f"a job in an outbox has no option {min(unknown)!r}")
+        asked = new_job(topic, body, **options)
         now_ms = self._clock.now_ms()
         try:
             job = make_job(asked, TopicSettings(), now_ms=now_ms, fresh_id=asked.id)

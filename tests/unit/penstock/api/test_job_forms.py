@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,11 @@ import penstock
 from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.rules.topic_settings import as_written
 from actors.jobs.worker.job import duration_ms
+from actors.runtime.rules.setting_values import Duration
+from penstock.api.forms.jobs import JobOptions, OutboxOptions
 from penstock.api.job_forms import CountAsk, FinishAsk, Malformed, read_ask, read_jobs
 from penstock.errors import PenstockError, UsageError
-from penstock.sdk.client_forms import AddAnswers, decode, encode, millis, moment_ms, parts_of, too_large
+from penstock.sdk.client_forms import AddAnswers, add_answer, decode, encode, millis, moment_ms, parts_of, too_large
 from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
 
 
@@ -74,6 +76,25 @@ def test_parts_hold_everything_once_in_order_and_fit(sizes: list[int], most: int
         assert len(part) == 1 or sum(len(job) + 1 for _, job in part) <= most + 1
 
 
+def test_the_options_of_python_callers_are_those_of_a_new_job() -> None:
+    """A length of time and a moment are whole milliseconds in the message."""
+    milliseconds = {Duration: int, Duration | None: int | None, datetime | None: int | None}
+    options = {
+        f"{name}_ms" if type_ in milliseconds else name: milliseconds.get(type_, type_)
+        for name, type_ in get_type_hints(JobOptions).items()
+    }
+    fields = get_type_hints(NewJob)
+    assert options == {name: fields[name] for name in fields if name not in ("topic", "body", "expires_ms")}
+    assert JobOptions.__optional_keys__ - OutboxOptions.__optional_keys__ == {"on_same", "nonce"}
+
+
+@pytest.mark.parametrize("option", ["dealy", "delay_ms", "topics"])
+def test_an_option_that_there_is_not_is_refused(option: str) -> None:
+    unknown: Any = {option: 5}
+    with pytest.raises(TypeError, match=option):
+        penstock.new_job("mail", **unknown)
+
+
 def test_a_new_job_has_its_id_before_it_is_sent() -> None:
     one, two = penstock.new_job("mail", {"to": 7}), penstock.new_job("mail", {"to": 7})
     assert one.id
@@ -124,10 +145,10 @@ def added(**fields: object) -> dict[str, object]:
     return {"code": "ok", "topic": "a", "id": "b", "state": "ready", "due_ms": 5, "is_same_body": True, **fields}
 
 
-@pytest.mark.parametrize("told", [added(code="exists"), added(code="over"), added(code="quota")])
+@pytest.mark.parametrize("told", [added(code=code, reason="so") for code in ("exists", "over", "quota")])
 def test_what_is_refused_is_refused(told: dict[str, object]) -> None:
     [answer] = decode(encode({"answers": [told]}), AddAnswers).answers
-    said = answer.said()
+    said = add_answer(answer)
     assert isinstance(said, NotAdded)
     assert said.code == told["code"]
 

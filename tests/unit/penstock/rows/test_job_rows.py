@@ -18,7 +18,7 @@ from penstock.rows.job_rows import LONGEST_LINE, BadRow, Defaults, Read, read_bo
 from streams.job_messages import LARGEST_BODY, NewJob
 
 NOW_MS = 1_795_253_400_000
-MAIL = Defaults("mail")
+MAIL = Defaults(NewJob(topic="mail"))
 
 
 # ---- spans, moments, bodies
@@ -109,7 +109,7 @@ def job(row: Read | BadRow) -> NewJob:
 
 
 def test_a_line_is_a_job_and_the_options_hold_where_it_says_nothing() -> None:
-    defaults = Defaults("mail", due=(5000, None), ttr_ms=9000, priority="low", attempts=3, on_same="error")
+    defaults = Defaults(NewJob(topic="mail", delay_ms=5000, ttr_ms=9000, priority="low", attempts=3, on_same="error"))
     plain, own = rows(
         {}, {"topic": "t", "id": "7", "body": [1], "at": "2026-11-21T09:30:00Z", "ttr": "2m"}, defaults=defaults
     )
@@ -132,12 +132,12 @@ def test_a_line_is_a_job_and_the_options_hold_where_it_says_nothing() -> None:
     ],
 )
 def test_a_line_says_when_in_any_of_four_ways(line: object, due: tuple[int, int | None]) -> None:
-    [row] = rows(line, defaults=Defaults("mail", due=(5000, None)))
+    [row] = rows(line, defaults=Defaults(NewJob(topic="mail", delay_ms=5000)))
     assert (job(row).delay_ms, job(row).due_ms) == due
 
 
 def test_expiry_of_a_line_goes_before_that_of_the_options() -> None:
-    defaults = Defaults("mail", expires_in_ms=5)
+    defaults = Defaults(NewJob(topic="mail", expires_in_ms=5))
     found = [
         job(row) for row in rows({}, {"expires": "1s"}, {"expires_in_ms": 3}, {"expires_ms": 9}, defaults=defaults)
     ]
