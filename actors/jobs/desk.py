@@ -27,7 +27,7 @@ from actors.jobs.rules.job_answers import (
     ListPage,
     NotAdded,
     Reserved,
-    TopicCounts,
+    TopicCounted,
     TopicView,
 )
 from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
@@ -368,10 +368,10 @@ class JobDesk:
             raise BadJob("after", after, "is no cursor of this list", "use the one that the last page gave") from error
         return ListPage(jobs=tuple(map(listed_of, page.found)), after=write_cursor(page.cursor, about))
 
-    async def count(self, topic: str) -> TopicCounts:
+    async def count(self, topic: str) -> TopicCounted:
         """Return how many jobs the topic has in each state. Raises BadJob."""
         counts = await self._store.count(check_topic(topic))
-        return TopicCounts(
+        return TopicCounted(
             topic=topic, delayed=counts.delayed, ready=counts.ready, reserved=counts.reserved, done=counts.done
         )
 

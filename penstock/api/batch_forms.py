@@ -6,17 +6,14 @@ from msgspec import Meta, Raw, Struct, structs
 
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import View, Wanted
+from penstock.api.forms.reading import Asked
 
-__all__ = ["InstanceAsk", "ItemsAsk", "LimitAsk", "ListAsk", "Nothing", "RetryAsk", "SubmitAsk", "TaskList", "ViewList"]
+__all__ = ["InstanceAsk", "ItemsAsk", "LimitAsk", "ListAsk", "RetryAsk", "SubmitAsk", "TaskList", "ViewList"]
 
 NOTHING = Raw(b"null")
 
 
-class _Ask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Unknown fields are errors: a misspelt `file` must not make an instance of nothing."""
-
-
-class SubmitAsk(_Ask, frozen=True, kw_only=True):
+class SubmitAsk(Asked, frozen=True, kw_only=True):
     """Run `task` on `input`, any JSON; or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
     `input` as its params. `name`: what its sender calls it; `sheet`: which of a workbook's sheets; `encoding`: of a
     csv, else UTF-8 or GB 18030. `callback`: the URL that is told of its first failure and its end, `none` for nobody,
@@ -41,20 +38,20 @@ class SubmitAsk(_Ask, frozen=True, kw_only=True):
         return {"given": told.pop("input"), **told}
 
 
-class InstanceAsk(_Ask, frozen=True, kw_only=True):
+class InstanceAsk(Asked, frozen=True, kw_only=True):
     """Of one instance: show, pause, resume or cancel it."""
 
     id: str
 
 
-class RetryAsk(_Ask, frozen=True, kw_only=True):
+class RetryAsk(Asked, frozen=True, kw_only=True):
     """Run these items again, by index from 0; none: all that failed or were cancelled."""
 
     id: str
     items: tuple[int, ...] = ()
 
 
-class ListAsk(_Ask, frozen=True, kw_only=True):
+class ListAsk(Asked, frozen=True, kw_only=True):
     """Show instances, the newest first; those of a task, a state, a tenant."""
 
     task: str = ""
@@ -63,7 +60,7 @@ class ListAsk(_Ask, frozen=True, kw_only=True):
     most: int = 100
 
 
-class ItemsAsk(_Ask, frozen=True, kw_only=True):
+class ItemsAsk(Asked, frozen=True, kw_only=True):
     """Show items of an instance, from `cursor` on, which an earlier page gave."""
 
     id: str
@@ -72,15 +69,11 @@ class ItemsAsk(_Ask, frozen=True, kw_only=True):
     most: int = 100
 
 
-class LimitAsk(_Ask, frozen=True, kw_only=True):
+class LimitAsk(Asked, frozen=True, kw_only=True):
     """Change some limits of a task; null takes one back to what its code says."""
 
     task: str
     set: dict[str, object]
-
-
-class Nothing(_Ask, frozen=True, kw_only=True):
-    """A request without fields."""
 
 
 class ViewList(Struct, frozen=True):

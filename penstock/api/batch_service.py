@@ -21,13 +21,12 @@ from penstock.api.batch_forms import (
     ItemsAsk,
     LimitAsk,
     ListAsk,
-    Nothing,
     RetryAsk,
     SubmitAsk,
     TaskList,
     ViewList,
 )
-from penstock.api.job_forms import read_ask
+from penstock.api.forms.reading import Asked, read_ask
 from penstock.api.replies import encode, guarded
 from streams.connection import Connection
 from streams.micro import WHO, Endpoint, Service
@@ -96,7 +95,7 @@ class BatchService:
         return encode(await self._desk.retry(ask.id, ask.items))
 
     async def _tasks(self, payload: bytes) -> bytes:
-        read_ask(payload, Nothing)
+        read_ask(payload, Asked)
         return encode(TaskList(self._desk.tasks()))
 
     async def _limit(self, payload: bytes) -> bytes:

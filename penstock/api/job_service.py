@@ -1,6 +1,6 @@
 """The job desk as a service on NATS: `nats req penstock.api.jobs.add '{"topic": "mail", "body": {"to": 7}}'`.
 
-In: JSON on `<namespace>.api.jobs.<endpoint>`, forms in job_forms.py. Out: JSON; errors by the protocol of NATS micro
+In: JSON on `<namespace>.api.jobs.<endpoint>`, forms in forms/jobs.py. Out: JSON; errors by the protocol of NATS micro
 services, `{"error": {"code", "reason", "field"}}`. State: none, so every node answers every question.
 What is malformed, too large or out of range is refused with its reason; one bad job of a list spoils no other. While
 the broker takes nothing the answer is 503, certainly not done, or 504, perhaps done: ask again under the same id.
@@ -11,11 +11,11 @@ from importlib.metadata import version
 
 import anyio
 from anyio.abc import TaskStatus
-from msgspec import Struct
 
 from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import HTTP_CODES, Added, Answer, NotAdded
-from penstock.api.job_forms import (
+from penstock.api.forms.jobs import (
+    Answers,
     BuryAsk,
     CountAsk,
     DeleteAsk,
@@ -23,15 +23,16 @@ from penstock.api.job_forms import (
     KickAsk,
     Kicked,
     ListAsk,
-    Malformed,
     PeekAsk,
     ReleaseAsk,
     ReserveAsk,
+    ReservedJobs,
     TopicAsk,
+    TopicViews,
     TouchAsk,
-    read_ask,
     read_jobs,
 )
+from penstock.api.forms.reading import Asked, Malformed, read_ask
 from penstock.api.replies import encode, guarded, guarded_request, refused
 from streams.connection import Connection
 from streams.frames import Message
@@ -49,7 +50,7 @@ ROOM = 16 * 1024
 ROOM_EACH = 400
 """Bytes by which a job handed out may be longer than the job as it is stored: its receipt, above all."""
 
-_Settle = Callable[[Sequence[str]], Awaitable[Sequence[Answer]]]
+_Settle = Callable[[Sequence[str]], Awaitable[list[Answer]]]
 
 
 class JobService:
@@ -122,7 +123,7 @@ class JobService:
             holder=ask.holder,
             most_bytes=self._connection.max_payload - ROOM - ROOM_EACH * min(max(ask.most, 0), MOST_JOBS),
         )
-        return encode({"jobs": jobs})
+        return encode(ReservedJobs(jobs))
 
     async def _finish(self, payload: bytes) -> bytes:
         ask = read_ask(payload, FinishAsk)
@@ -137,7 +138,7 @@ class JobService:
     async def _release(self, payload: bytes) -> bytes:
         ask = read_ask(payload, ReleaseAsk)
 
-        async def release(receipts: Sequence[str]) -> Sequence[Answer]:
+        async def release(receipts: Sequence[str]) -> list[Answer]:
             return await self._desk.release(receipts, delay_ms=ask.delay_ms, reason=ask.reason, counts=ask.counts)
 
         return await _settled(ask, release)
@@ -178,16 +179,12 @@ class JobService:
         return encode(await self._desk.count(read_ask(payload, CountAsk).topic))
 
     async def _topics(self, payload: bytes) -> bytes:
-        read_ask(payload, _Nothing)
-        return encode({"topics": await self._desk.topics()})
+        read_ask(payload, Asked)
+        return encode(TopicViews(await self._desk.topics()))
 
     async def _topic(self, payload: bytes) -> bytes:
         ask = read_ask(payload, TopicAsk)
         return encode(await self._desk.change_topic(ask.topic, ask.set))
-
-
-class _Nothing(Struct, forbid_unknown_fields=True):
-    """A request without fields."""
 
 
 def _first_try(request: Message) -> FirstTry:
@@ -205,7 +202,7 @@ async def _settled(ask: FinishAsk | TouchAsk | ReleaseAsk | BuryAsk, settle: _Se
         raise Malformed(f"receipts: {len(ask.receipts)}, at most {MOST_JOBS} in one call")
     if ask.receipt:
         return _only(await settle([ask.receipt]))
-    return encode({"answers": await settle(ask.receipts)})
+    return encode(Answers(await settle(ask.receipts)))
 
 
 def _only(answers: Sequence[Added | NotAdded | Answer]) -> bytes:

@@ -9,7 +9,7 @@ from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from actors.jobs.rules.job_answers import HTTP_CODES
 from actors.jobs.rules.job_rules import BadJob
-from penstock.api.job_forms import Malformed
+from penstock.api.forms.reading import Malformed
 from penstock.errors import UsageError
 from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
 from streams.files import FileTooLarge

@@ -72,8 +72,9 @@ async def _reserve(
 ) -> None:
     """Hold ready jobs until their time to run is over; each is then finished, touched, released or buried."""
     from actors.jobs.rules.job_answers import Reserved
+    from penstock.api.forms.jobs import ReservedJobs
     from penstock.rows.job_rows import read_span
-    from penstock.sdk.client_forms import ReservedJobs, decode, encode
+    from penstock.sdk.client_forms import decode, encode
 
     wait_ms = read_span("--wait", wait)
     ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
@@ -95,7 +96,8 @@ async def _reserve(
 
 
 async def _is_paused(asker: "Asker", topic: str) -> bool:
-    from penstock.sdk.client_forms import TopicViews, decode
+    from penstock.api.forms.jobs import TopicViews
+    from penstock.sdk.client_forms import decode
 
     views = decode((await asker.ask("topics", b"")).payload, TopicViews).topics
     return any(view.topic == topic and view.settings.get("is_paused") for view in views)
@@ -141,7 +143,8 @@ async def _bury(call: Call, receipts: Receipts, reason: Reason = "") -> None:
 
 async def _settle(call: Call, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
     """Ask for it, and tell of each receipt what became of it; exit code 1 if any is not settled."""
-    from penstock.sdk.client_forms import Answers, decode, encode
+    from penstock.api.forms.jobs import Answers
+    from penstock.sdk.client_forms import decode, encode
 
     named = _receipts(receipts)
     answers: list[Answer] = []

@@ -110,7 +110,8 @@ async def _list(
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.", show_default=False)] = "",
 ) -> None:
     """List a topic's jobs of a state, a page at a time."""
-    from penstock.sdk.client_forms import ListPage, decode, encode
+    from actors.jobs.rules.job_answers import ListPage
+    from penstock.sdk.client_forms import decode, encode
 
     zone, at_ms = read_zone(tz), now_ms()
     ask: dict[str, object] = {"topic": topic, "state": state, "after": after, "limit": limit}

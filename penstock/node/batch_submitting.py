@@ -3,7 +3,7 @@
 from actors.batch.desk import BatchDesk
 from actors.batch.submissions import Submit
 from penstock.api.batch_forms import SubmitAsk
-from penstock.api.job_forms import Malformed, read_ask
+from penstock.api.forms.reading import Malformed, read_ask
 from penstock.api.replies import refusal_of
 from streams.errors import MalformedMessage
 

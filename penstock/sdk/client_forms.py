@@ -7,17 +7,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from actors.jobs.rules.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved, TopicView
+from actors.jobs.rules.job_answers import Added, Code, NotAdded
 from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
 from penstock.errors import PenstockError, UsageError
 from streams.job_messages import LARGEST_BODY, NewJob
 
 __all__ = [
     "AddAnswers",
-    "Answers",
-    "ListPage",
-    "ReservedJobs",
-    "TopicViews",
     "add_answer",
     "decode",
     "encode",
@@ -42,23 +38,6 @@ class _Outcome(Struct):
 def add_answer(payload: Raw) -> Added | NotAdded:
     """Return either kind of answer to an add."""
     return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
-
-
-class Answers(Struct):
-    answers: list[Answer]
-
-
-class ReservedJobs(Struct):
-    jobs: list[Reserved]
-
-
-class TopicViews(Struct):
-    topics: list[TopicView]
-
-
-class ListPage(Struct):
-    jobs: list[Listed]
-    after: str = ""
 
 
 def decode(payload: bytes | Raw, form: type[_T]) -> _T:

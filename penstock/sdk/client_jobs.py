@@ -14,20 +14,15 @@ import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.rules.job_answers import Added, Answer, Listed, NotAdded, TopicCounts, TopicView
+from actors.jobs.rules.job_answers import Added, Answer, Listed, ListPage, NotAdded, TopicCounted, TopicView
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
-from penstock.api.forms.jobs import JobOptions
-from penstock.api.job_forms import Kicked
+from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import Asker
 from penstock.sdk.client_forms import (
     AddAnswers,
-    Answers,
-    ListPage,
-    ReservedJobs,
-    TopicViews,
     add_answer,
     decode,
     encode,
@@ -270,9 +265,9 @@ class Jobs:
             if not after:
                 return
 
-    async def count(self, topic: str) -> TopicCounts:
+    async def count(self, topic: str) -> TopicCounted:
         """Return how many jobs of the topic are in each state."""
-        return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounts)
+        return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounted)
 
     async def topics(self) -> builtins.list[TopicView]:
         """Return the topics that were ever used, and what is set about each."""

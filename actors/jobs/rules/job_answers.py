@@ -21,7 +21,7 @@ __all__ = [
     "Listed",
     "NotAdded",
     "Reserved",
-    "TopicCounts",
+    "TopicCounted",
     "TopicView",
 ]
 
@@ -115,8 +115,8 @@ class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     body: Raw = Raw(b"null")
 
 
-class TopicCounts(Struct, frozen=True, kw_only=True):
-    """How many jobs of a topic are in each state. `done`: those still known."""
+class TopicCounted(Struct, frozen=True, kw_only=True):
+    """How many jobs of a topic are in each state; `done` are those still known."""
 
     topic: str
     delayed: int

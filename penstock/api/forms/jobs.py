@@ -1,12 +1,57 @@
-"""The forms of jobs: the options of an add, as Python callers write them."""
+"""The forms of jobs: what is asked of them at every door, and how it is answered. JSON, but for the options of Python
+callers.
 
+The message `NewJob` is what the service, a plain publish and the client add. HTTP checks ranges while it decodes, and
+tells them in its OpenAPI document, so its forms have limits. Times are whole milliseconds. Moments are UTC since 1970,
+by the server's clock. The answers that are the same at every door are in actors/jobs/rules/job_answers.py. The
+original protocol has its own shapes, in http/queue_protocol.py.
+"""
+
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TypedDict
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from actors.jobs.rules.job_answers import Answer, Code, Listed, NotAdded, Reserved, TopicCounted, TopicView
 from actors.runtime.rules.setting_values import Duration
-from streams.job_messages import OnSame, Priority
+from penstock.api.forms.reading import Asked, Malformed, check_text, explained, read_ask
+from streams.job_messages import (
+    LONGEST_DELAY_MS,
+    LONGEST_ID,
+    LONGEST_TTR_MS,
+    MOST_JOBS,
+    SHORTEST_TTR_MS,
+    NewJob,
+    OnSame,
+    Priority,
+    State,
+)
+from streams.subjects import TOKEN
 
-__all__ = ["JobOptions", "OutboxOptions"]
+LONGEST_WAIT_MS = 30_000
+LONGEST_RECEIPT = 512
+LONGEST_URL_ID = 255
+TOPIC_PATTERN = f"^{TOKEN.pattern}$"
+
+Id = Annotated[str, Meta(max_length=LONGEST_ID, description="1 to 255 printable characters")]
+Receipt = Annotated[str, Meta(min_length=1, max_length=LONGEST_RECEIPT)]
+Receipts = Annotated[list[Receipt], Meta(min_length=1, max_length=MOST_JOBS)]
+Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999, description="milliseconds UTC since 1970")]
+Ttr = Annotated[int, Meta(ge=SHORTEST_TTR_MS, le=LONGEST_TTR_MS, description="time to run")]
+Delay = Annotated[int, Meta(ge=0, le=LONGEST_DELAY_MS)]
+Attempts = Annotated[int, Meta(ge=1, le=1_000)]
+Reason = Annotated[str, Meta(max_length=200)]
+
+_BLANKS = b" \t\r\n"
+_I = TypeVar("_I")
+_job = msgspec.json.Decoder(NewJob)
+_jobs = msgspec.json.Decoder(list[NewJob])
+_items = msgspec.json.Decoder(list[Raw])
+
+
+# ---- Python
 
 
 class OutboxOptions(TypedDict, total=False):
@@ -30,3 +75,349 @@ class JobOptions(OutboxOptions, total=False):
 
     on_same: OnSame
     nonce: str
+
+
+# ---- the service: one alone, or several that are answered one by one
+
+
+class ReserveAsk(Asked, frozen=True, kw_only=True):
+    """Hand out up to `most` ready jobs; if there is none, wait `wait_ms` for one. `ttr_ms`: if told, for each
+    of them."""
+
+    topic: str
+    most: int = 1
+    wait_ms: int = 0
+    ttr_ms: int | None = None
+    holder: str = ""
+
+
+class FinishAsk(Asked, frozen=True, kw_only=True):
+    """Done. By receipt; or by `id` alone, for those who kept no receipt."""
+
+    receipt: str = ""
+    receipts: tuple[str, ...] = ()
+    id: str = ""
+
+
+class TouchAsk(Asked, frozen=True, kw_only=True):
+    """Still at it: held for `ttr_ms` more from now, if not told for as long as at first."""
+
+    receipt: str = ""
+    receipts: tuple[str, ...] = ()
+    ttr_ms: int | None = None
+
+
+class ReleaseAsk(Asked, frozen=True, kw_only=True):
+    """Take it back: ready again in `delay_ms`, if that is not told after the topic's backoff. `counts`: the attempt is
+    used up."""
+
+    receipt: str = ""
+    receipts: tuple[str, ...] = ()
+    delay_ms: int | None = None
+    reason: str = ""
+    counts: bool = True
+
+
+class BuryAsk(Asked, frozen=True, kw_only=True):
+    """Set it aside among the dead letters."""
+
+    receipt: str = ""
+    receipts: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class DeleteAsk(Asked, frozen=True, kw_only=True):
+    """Remove the job of this id, in whatever state; without `topic` in all topics. `nonce`: the same in each repeat of
+    this request."""
+
+    id: str
+    topic: str | None = None
+    nonce: str = ""
+
+
+class PeekAsk(Asked, frozen=True, kw_only=True):
+    """Show the job of this id."""
+
+    topic: str
+    id: str
+
+
+class KickAsk(Asked, frozen=True, kw_only=True):
+    """Make a delayed job due now: the one of `id`, or up to `most`, those due first."""
+
+    topic: str
+    id: str | None = None
+    most: int = 1
+
+
+class ListAsk(Asked, frozen=True, kw_only=True):
+    """Show a topic's jobs of a state, from `after` on, a cursor that an earlier page gave."""
+
+    topic: str
+    state: State = "delayed"
+    after: str = ""
+    limit: int = 100
+    due_after_ms: int | None = None
+    due_before_ms: int | None = None
+
+
+class CountAsk(Asked, frozen=True, kw_only=True):
+    """Count a topic's jobs by state."""
+
+    topic: str
+
+
+class TopicAsk(Asked, frozen=True, kw_only=True):
+    """Show a topic's settings, after changing those of `set` (null takes one back to the default)."""
+
+    topic: str
+    set: dict[str, object] = msgspec.field(default_factory=dict)
+
+
+class Kicked(Struct, frozen=True):
+    """How many jobs were made due."""
+
+    kicked: int
+
+
+class Answers(Struct, frozen=True):
+    """An answer for each receipt, in the order of the call."""
+
+    answers: list[Answer]
+
+
+class ReservedJobs(Struct, frozen=True):
+    jobs: list[Reserved]
+
+
+class TopicViews(Struct, frozen=True):
+    topics: list[TopicView]
+
+
+def read_jobs(payload: bytes) -> tuple[list[NewJob | NotAdded], bool]:
+    """Return the jobs to add, with an answer in the place of each that is malformed, and whether it was one alone.
+    Raises Malformed if it is neither a job nor a list, or a list of more than 1,000."""
+    check_text(payload)
+    if payload.lstrip(_BLANKS)[:1] != b"[":
+        return [read_ask(payload, NewJob)], True
+    try:
+        return list(_checked(_jobs.decode(payload))), False
+    except (msgspec.MsgspecError, RecursionError):
+        pass  # which of them, is told one by one
+    try:
+        items = _checked(_items.decode(payload))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Malformed(explained(error)) from error
+    return [_job_or_answer(at, item) for at, item in enumerate(items)], False
+
+
+def _job_or_answer(at: int, item: Raw) -> NewJob | NotAdded:
+    try:
+        return _job.decode(item)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return NotAdded(code="bad", reason=f"job {at} of the list: {explained(error)}")
+
+
+def _checked(items: Sequence[_I]) -> Sequence[_I]:
+    if len(items) > MOST_JOBS:
+        raise Malformed(f"{len(items)} jobs in one call; at most {MOST_JOBS}")
+    return items
+
+
+# ---- HTTP
+
+
+class JobToAdd(Asked, frozen=True, kw_only=True):
+    """A job as it is asked for; what is left out is the topic's setting, and an id that is left out is made. Due in
+    `delay_ms` or at `due_ms`. Given up if nobody started it in `expires_in_ms` or by `expires_ms`. `on_same`: what
+    becomes of it if the topic has a job of this id."""
+
+    id: Id = ""
+    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    delay_ms: Delay = 0
+    due_ms: Moment | None = None
+    ttr_ms: Ttr | None = None
+    priority: Priority = "normal"
+    attempts: Attempts | None = None
+    expires_ms: Moment | None = None
+    expires_in_ms: Annotated[int, Meta(ge=1, le=2 * LONGEST_DELAY_MS)] | None = None
+    on_same: OnSame = "keep"
+
+
+class ToReserve(Asked, frozen=True, kw_only=True):
+    """How many ready jobs to hand out, and how long to wait for the first one."""
+
+    most: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=LONGEST_WAIT_MS)] = 0
+    ttr_ms: Ttr | None = None
+
+
+class ToFinish(Asked, frozen=True, kw_only=True):
+    receipts: Receipts
+
+
+class ToTouch(Asked, frozen=True, kw_only=True):
+    """`ttr_ms` from now; left out: as long as the job had at first."""
+
+    receipts: Receipts
+    ttr_ms: Ttr | None = None
+
+
+class ToRelease(Asked, frozen=True, kw_only=True):
+    """Back after `delay_ms`; left out: after the topic's backoff. `counts`: the attempt is used up."""
+
+    receipts: Receipts
+    delay_ms: Delay | None = None
+    reason: Reason = ""
+    counts: bool = True
+
+
+class ToBury(Asked, frozen=True, kw_only=True):
+    receipts: Receipts
+    reason: Reason = ""
+
+
+class ListQuery(Asked, frozen=True, kw_only=True):
+    """Which jobs of a topic: of one state, by due time, a page at a time (`after` is the `next` of the page before)."""
+
+    state: State = "delayed"
+    after: Annotated[str, Meta(max_length=1024)] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 100
+    due_after_ms: Moment | None = None
+    due_before_ms: Moment | None = None
+
+
+class PushQuery(Asked, frozen=True, kw_only=True):
+    """`most`: how many handed-out jobs may be unsettled at a time."""
+
+    most: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 16
+    ttr_ms: Ttr | None = None
+
+
+class JobAdded(Struct, frozen=True, kw_only=True):
+    """The job is there. `is_new`: this call made or replaced it; else the one that was there first stands."""
+
+    topic: str
+    id: str
+    state: State
+    due_ms: int
+    is_new: bool
+
+
+class ItemAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one job of a list. `status` 201: it was added; 200: one of this id was there, it stands; anything
+    else: it was not added, `code`, `detail` and `what` say why."""
+
+    status: int
+    topic: str = ""
+    id: str = ""
+    state: State | UnsetType = UNSET
+    due_ms: int = 0
+    code: str = ""
+    detail: str = ""
+    what: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        return self.status < 300
+
+
+class JobsAdded(Struct, frozen=True, kw_only=True):
+    """An answer for each job of the list, in its order. `added` counts those that are there now."""
+
+    added: int
+    answers: list[ItemAnswer]
+
+
+class Reservation(Struct, frozen=True, kw_only=True):
+    """A job handed out, held until `until_ms` by the server's clock: settle it by `receipt`. `attempt` counts from
+    1."""
+
+    topic: str
+    id: str
+    receipt: str
+    body: Raw
+    attempt: int
+    most_attempts: int
+    ttr_ms: int
+    until_ms: int
+    added_ms: int
+    due_ms: int
+    priority: Priority
+
+
+class Reservations(Struct, frozen=True, kw_only=True):
+    jobs: list[Reservation]
+
+
+class Settled(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one receipt: `ok`, `stale` (it holds nothing any more), `bad`, `unavailable` (not done) or
+    `unknown` (perhaps done: ask again). `until_ms`: held until then, after a touch."""
+
+    receipt: str
+    code: Code
+    reason: str = ""
+    until_ms: int = 0
+
+
+class AllSettled(Struct, frozen=True, kw_only=True):
+    """An answer for each receipt, in the order of the call. `ok` counts those that were settled."""
+
+    ok: int
+    answers: list[Settled]
+
+
+class JobShown(Listed, frozen=True, kw_only=True, omit_defaults=True):
+    """A job as it stands. `attempts` are those used up; `history` tells of them."""
+
+    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+
+
+class JobsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page; `next` is the `after` of the following one, missing on the last."""
+
+    jobs: list[JobShown]
+    next: str = ""
+
+
+class JobChanged(Struct, frozen=True, kw_only=True):
+    """`deleted`, or `kicked`: due now."""
+
+    topic: str
+    id: str
+    done: Literal["deleted", "kicked"]
+
+
+_Duration = Annotated[str, Meta(pattern=r"^[0-9]", description="as in 500ms, 60s, 10m, 2h, 1d")]
+
+
+class TopicChanges(Asked, frozen=True, kw_only=True):
+    """Settings to change; null takes one back to the default. The rest stays. See docs/settings.md for each."""
+
+    ttr: _Duration | UnsetType | None = UNSET
+    attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    backoff: _Duration | UnsetType | None = UNSET
+    backoff_cap: _Duration | UnsetType | None = UNSET
+    backoff_growth: Literal["linear", "exponential"] | UnsetType | None = UNSET
+    remember: _Duration | UnsetType | None = UNSET
+    rate: Annotated[float, Meta(ge=0)] | UnsetType | None = UNSET
+    is_paused: bool | UnsetType | None = UNSET
+    most_waiting: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+
+
+class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page of topics by name; `next` is the `after` of the following one, missing on the last."""
+
+    topics: list[TopicCounted]
+    next: str = ""
+
+
+class TopicShown(TopicCounted, frozen=True, kw_only=True):
+    """A topic's counts, and the settings in force."""
+
+    settings: dict[str, Any]
+
+
+class TopicsQuery(Asked, frozen=True, kw_only=True):
+    after: Annotated[str, Meta(max_length=64)] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 100

@@ -9,8 +9,9 @@ from actors.batch.callback_transport import LONGEST_URL
 from actors.batch.rules.record import Moment
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import Beat, ItemView, View, Wanted
-from penstock.api.http.shapes import MOST, Asked
+from penstock.api.forms.reading import Asked
 from streams.batch_messages import Counts, Status
+from streams.job_messages import MOST_JOBS
 
 __all__ = [
     "BatchShown",
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 Text = Annotated[str, Meta(max_length=255)]
-Limit = Annotated[int, Meta(ge=1, le=MOST)]
+Limit = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 
@@ -71,7 +72,7 @@ class ResultQuery(Asked, frozen=True, kw_only=True):
 class ToRetry(Asked, frozen=True, kw_only=True):
     """Which items, by index from 0; none: all that failed or were cancelled."""
 
-    items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST)] = msgspec.field(default_factory=list)
+    items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_JOBS)] = msgspec.field(default_factory=list)
 
 
 class TaskChanges(Asked, frozen=True, kw_only=True):

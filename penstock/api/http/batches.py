@@ -34,10 +34,10 @@ from penstock.api.http.callers import PART
 from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
-from penstock.api.http.shapes import MOST
 from penstock.api.http.uploads import content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
 from streams.errors import StreamError
+from streams.job_messages import MOST_JOBS
 
 _any = msgspec.json.Decoder().decode
 _retry = msgspec.json.Decoder(ToRetry).decode
@@ -94,7 +94,7 @@ async def list_batches(shared: Shared, call: Call) -> Answer:
     """List your instances."""
     asked, caller = query_of(BatchesQuery, call.query), call.caller
     with shared.load.work("other", caller.key), _telling(call):
-        views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST)
+        views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST_JOBS)
     reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
     mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
     return Answer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))

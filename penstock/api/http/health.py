@@ -1,8 +1,15 @@
 """Whether the gateway answers, and whether it is of use: for load balancers and those who watch, without a token."""
 
+from typing import Literal
+
+from msgspec import Struct
+
 from penstock.api.http.calls import Answer, Call, Shared
 from penstock.api.http.problems import refused
-from penstock.api.http.shapes import Health
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    status: Literal["ok"] = "ok"
 
 
 async def health(_shared: Shared, _call: Call) -> Answer:

@@ -11,10 +11,7 @@ from msgspec import UNSET, Raw
 from actors.jobs.rules.job_answers import HTTP_CODES, Added, Listed, NotAdded, Reserved
 from actors.jobs.told import NO_SUCH_JOB
 from actors.runtime.logs import fields
-from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
-from penstock.api.http.problems import RefusedRequest, refused
-from penstock.api.http.shapes import (
-    MOST,
+from penstock.api.forms.jobs import (
     ItemAnswer,
     JobAdded,
     JobChanged,
@@ -27,8 +24,11 @@ from penstock.api.http.shapes import (
     Reservations,
     ToReserve,
 )
+from penstock.api.forms.reading import picked
+from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.problems import RefusedRequest, refused
 from streams.errors import StreamError
-from streams.job_messages import LARGEST_BODY, NewJob
+from streams.job_messages import LARGEST_BODY, MOST_JOBS, NewJob
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def add(shared: Shared, call: Call) -> Answer:
     asked = jobs_of(call.body)
     call.charge(len(asked))
     wanted = [
-        new_job(topic, one, call.key and f"{call.key}/{at}")
+        picked(NewJob, one, topic=topic, nonce=call.key and f"{call.key}/{at}")
         for at, one in enumerate(asked)
         if isinstance(one, JobToAdd)
     ]
@@ -65,29 +65,11 @@ async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
     check_body(asked.body)
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, topic, 1)
-        (told,) = await shared.desk.add([new_job(topic, asked, call.key)])
+        (told,) = await shared.desk.add([picked(NewJob, asked, topic=topic, nonce=call.key)])
     item = item_of(call, told)
     if item.state is UNSET:
         raise problem_of(item)
-    added = JobAdded(topic=item.topic, id=item.id, state=item.state, due_ms=item.due_ms, is_new=item.status == 201)
-    return Answer(added, item.status)
-
-
-def new_job(topic: str, asked: JobToAdd, nonce: str = "") -> NewJob:
-    return NewJob(
-        topic=topic,
-        id=asked.id,
-        body=asked.body,
-        delay_ms=asked.delay_ms,
-        due_ms=asked.due_ms,
-        ttr_ms=asked.ttr_ms,
-        priority=asked.priority,
-        attempts=asked.attempts,
-        expires_ms=asked.expires_ms,
-        expires_in_ms=asked.expires_in_ms,
-        on_same=asked.on_same,
-        nonce=nonce,
-    )
+    return Answer(picked(JobAdded, item, is_new=item.status == 201), item.status)
 
 
 def item_of(call: Call, told: Added | NotAdded) -> ItemAnswer:
@@ -155,8 +137,8 @@ def _job_or_problem(text: bytes) -> JobToAdd | ItemAnswer:
 
 
 def _check_count(count: int) -> None:
-    if not 1 <= count <= MOST:
-        raise refused(422, "bad", f"{count} jobs; a list has 1 to {MOST}", what="body")
+    if not 1 <= count <= MOST_JOBS:
+        raise refused(422, "bad", f"{count} jobs; a list has 1 to {MOST_JOBS}", what="body")
 
 
 # ---- handing out
@@ -201,19 +183,7 @@ async def give_back(shared: Shared, receipts: Sequence[str]) -> None:
 
 
 def reservation_of(call: Call, job: Reserved) -> Reservation:
-    return Reservation(
-        topic=call.caller.outer(job.topic),
-        id=job.id,
-        receipt=call.caller.outer(job.receipt),
-        body=job.body,
-        attempt=job.attempt,
-        most_attempts=job.most_attempts,
-        ttr_ms=job.ttr_ms,
-        until_ms=job.until_ms,
-        added_ms=job.added_ms,
-        due_ms=job.due_ms,
-        priority=job.priority,
-    )
+    return picked(Reservation, job, topic=call.caller.outer(job.topic), receipt=call.caller.outer(job.receipt))
 
 
 # ---- one job
@@ -279,5 +249,4 @@ def no_such_job(job_id: str, reason: str = NO_SUCH_JOB) -> RefusedRequest:
 
 
 def shown_job(call: Call, job: Listed) -> JobShown:
-    facts = {name: getattr(job, name) for name in JobShown.__struct_fields__}
-    return JobShown(**{**facts, "topic": call.caller.outer(job.topic)})
+    return picked(JobShown, job, topic=call.caller.outer(job.topic))

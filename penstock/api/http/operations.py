@@ -4,12 +4,8 @@ the other does not. Each has the verb that a token needs for it; the original pr
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
-from penstock.api.http import batch_shapes, batches, health, jobs, push, queue_protocol, receipts, topics
-from penstock.api.http.calls import Answer, Call, Shared
-from penstock.api.http.replies import Reply
-from penstock.api.http.shapes import (
+from penstock.api.forms.jobs import (
     AllSettled,
-    Health,
     JobAdded,
     JobChanged,
     JobsAdded,
@@ -17,15 +13,23 @@ from penstock.api.http.shapes import (
     JobsShown,
     JobToAdd,
     ListQuery,
-    NoQuery,
     PushQuery,
     Reservations,
     ToBury,
     ToFinish,
+    TopicChanges,
+    TopicShown,
+    TopicsQuery,
+    TopicsShown,
     ToRelease,
     ToReserve,
     ToTouch,
 )
+from penstock.api.forms.reading import Asked
+from penstock.api.http import batch_shapes, batches, health, jobs, push, queue_protocol, receipts, topics
+from penstock.api.http.calls import Answer, Call, Shared
+from penstock.api.http.health import Health
+from penstock.api.http.replies import Reply
 from penstock.api.http.tokens import Verb
 from penstock.api.http.uploads import SHEETS
 
@@ -48,7 +52,7 @@ class Operation(NamedTuple):
     do: Do
     takes: Any = None
     may_be_empty: bool = False
-    query: type = NoQuery
+    query: type = Asked
     problems: tuple[int, ...] = ()
     is_public: bool = False
     files: tuple[str, ...] = ()
@@ -113,15 +117,15 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", T, "listTopics", "List topics and how many jobs they have", "read",
-        {200: topics.TopicsShown}, topics.list_topics, query=topics.TopicsQuery, problems=(400, 422),
+        {200: TopicsShown}, topics.list_topics, query=TopicsQuery, problems=(400, 422),
     ),
     Operation(
         "GET", T + "/{topic}", "showTopic", "Show a topic's settings and counts", "read",
-        {200: topics.TopicShown}, topics.show, problems=(422,),
+        {200: TopicShown}, topics.show, problems=(422,),
     ),
     Operation(
         "PATCH", T + "/{topic}", "changeTopic", "Change a topic's settings", "admin",
-        {200: topics.TopicShown}, topics.change, topics.TopicChanges, problems=IN_BODY,
+        {200: TopicShown}, topics.change, TopicChanges, problems=IN_BODY,
     ),
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",

@@ -17,9 +17,9 @@ import msgspec
 
 from actors.jobs.rules.job_answers import Reserved
 from actors.jobs.rules.job_rules import BadJob
+from penstock.api.forms.jobs import PushQuery
 from penstock.api.http.calls import Answer, Call, Shared, query_of
 from penstock.api.http.jobs import give_back, reservation_of
-from penstock.api.http.shapes import PushQuery
 from streams.errors import StreamError
 
 __all__ = ["Credit", "push"]

@@ -25,11 +25,11 @@ from msgspec import Meta, Raw, Struct
 
 from actors.jobs.rules.job_rules import BadJob
 from actors.jobs.told import ADVICE
+from penstock.api.forms.jobs import LONGEST_WAIT_MS
 from penstock.api.http.calls import Answer, Call, Shared, decoded
 from penstock.api.http.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.api.http.problems import RefusedRequest
 from penstock.api.http.replies import Reply, words
-from penstock.api.http.shapes import LONGEST_WAIT_MS
 from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, NewJob
 
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_DELAY_MS / 1000)]

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from actors.jobs.rules.job_answers import Answer as Told
+from penstock.api.forms.jobs import AllSettled, Settled, ToBury, ToFinish, ToRelease, ToTouch
 from penstock.api.http.calls import Answer, Call, Shared, decoded
-from penstock.api.http.shapes import AllSettled, Settled, ToBury, ToFinish, ToRelease, ToTouch
 
 NOT_HELD = "this receipt holds nothing"
 ENDED = ("ok", "stale")

@@ -1,58 +1,15 @@
 """Topics over HTTP: which there are, how many jobs they have, and their settings."""
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
+from actors.jobs.rules.job_answers import TopicCounted
+from penstock.api.forms.jobs import TopicChanges, TopicShown, TopicsQuery, TopicsShown
+from penstock.api.forms.reading import picked
 from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
 from penstock.api.http.jobs import audit
-from penstock.api.http.shapes import MOST, Asked
-
-Duration = Annotated[str, Meta(pattern=r"^[0-9]", description="as in 500ms, 60s, 10m, 2h, 1d")]
-
-
-class TopicChanges(Asked, frozen=True, kw_only=True):
-    """Settings to change; null takes one back to the default. The rest stays. See docs/settings.md for each."""
-
-    ttr: Duration | UnsetType | None = UNSET
-    attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
-    backoff: Duration | UnsetType | None = UNSET
-    backoff_cap: Duration | UnsetType | None = UNSET
-    backoff_growth: Literal["linear", "exponential"] | UnsetType | None = UNSET
-    remember: Duration | UnsetType | None = UNSET
-    rate: Annotated[float, Meta(ge=0)] | UnsetType | None = UNSET
-    is_paused: bool | UnsetType | None = UNSET
-    most_waiting: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
-
-
-class TopicCounted(Struct, frozen=True, kw_only=True):
-    """How many jobs of a topic are in each state; `done` are those still known."""
-
-    topic: str
-    delayed: int
-    ready: int
-    reserved: int
-    done: int
-
-
-class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page of topics by name; `next` is the `after` of the following one, missing on the last."""
-
-    topics: list[TopicCounted]
-    next: str = ""
-
-
-class TopicShown(TopicCounted, frozen=True, kw_only=True):
-    """A topic's counts, and the settings in force."""
-
-    settings: dict[str, Any]
-
-
-class TopicsQuery(Asked, frozen=True, kw_only=True):
-    after: Annotated[str, Meta(max_length=64)] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST)] = 100
-
 
 _changes = msgspec.json.Decoder(TopicChanges).decode
 _values = msgspec.json.Decoder(dict[str, Any]).decode
@@ -89,15 +46,8 @@ async def _changed(shared: Shared, call: Call, topic: str, values: dict[str, Any
     with shared.load.work("other", call.caller.key):
         view = await shared.desk.change_topic(topic, values)
         counted = await _counted(shared, call, topic)
-    return Answer(TopicShown(**msgspec.structs.asdict(counted), settings=view.settings))
+    return Answer(picked(TopicShown, counted, settings=view.settings))
 
 
 async def _counted(shared: Shared, call: Call, topic: str) -> TopicCounted:
-    counts = await shared.desk.count(topic)
-    return TopicCounted(
-        topic=call.caller.outer(topic),
-        delayed=counts.delayed,
-        ready=counts.ready,
-        reserved=counts.reserved,
-        done=counts.done,
-    )
+    return replace(await shared.desk.count(topic), topic=call.caller.outer(topic))

@@ -15,8 +15,8 @@ from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.rules.topic_settings import as_written
 from actors.jobs.worker.job import duration_ms
 from actors.runtime.rules.setting_values import Duration
-from penstock.api.forms.jobs import JobOptions, OutboxOptions
-from penstock.api.job_forms import CountAsk, FinishAsk, Malformed, read_ask, read_jobs
+from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, OutboxOptions, read_jobs
+from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
 from penstock.sdk.client_forms import AddAnswers, add_answer, decode, encode, millis, moment_ms, parts_of, too_large
 from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from penstock.api.forms.jobs import ItemAnswer, JobToAdd
 from penstock.api.http.jobs import jobs_of
 from penstock.api.http.openapi import document
 from penstock.api.http.operations import OPERATIONS
 from penstock.api.http.problems import RefusedRequest
-from penstock.api.http.shapes import ItemAnswer, JobToAdd
 from streams.job_messages import LARGEST_BODY
 
 

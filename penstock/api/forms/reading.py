@@ -1,0 +1,53 @@
+"""How requests are read, the same at every node and at every door: JSON, strict.
+
+Unknown fields are errors: a misspelt `delay_ms` must not make a job due at once. Of a field given twice the last one
+counts.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+__all__ = ["Asked", "Malformed", "check_text", "explained", "picked", "read_ask"]
+
+_T = TypeVar("_T", bound=Struct)
+
+
+class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request, or a part of one."""
+
+
+class Malformed(Exception):
+    """A request that says nothing we understand. The text says what is wrong, and where."""
+
+
+def read_ask(payload: bytes, form: type[_T]) -> _T:
+    """Return the request, or raise Malformed. Nothing at all stands for a request without fields."""
+    check_text(payload)
+    try:
+        return msgspec.json.decode(payload or b"{}", type=form)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Malformed(explained(error)) from error
+
+
+def check_text(payload: bytes) -> None:
+    """Raise Malformed for what is no text: the decoder looks at the encoding of what it reads only, not of bodies."""
+    if payload.startswith(b"\xef\xbb\xbf"):
+        raise Malformed("it starts with a byte order mark; send plain UTF-8")
+    try:
+        payload.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed(f"byte {error.start} is no UTF-8") from error
+
+
+def explained(error: Exception) -> str:
+    """Return what the decoder says, for whoever sent it."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error)[:300]
+
+
+def picked(form: type[_T], source: Struct, **own: Any) -> _T:
+    """Return a struct of this form: the fields of `own`, and all others as `source` has them."""
+    return form(**{name: getattr(source, name) for name in form.__struct_fields__ if name not in own}, **own)
