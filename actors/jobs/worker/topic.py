@@ -63,6 +63,8 @@ MISSING_S = 2.0
 """How often a consumer that does not answer is looked after: somebody may have deleted it."""
 SMOOTH = 0.3
 """Weight of the last tenth of a second in the pace that a topic is taken to have."""
+GONE_S, MOST_GONE = 120.0, 10_000
+"""How long, and of how many jobs, a delivery may still be on its way after the job was deleted."""
 _WORSE: tuple[Suspicion, ...] = ("none", "some", "grave")
 
 
@@ -99,6 +101,7 @@ class TopicWorker:
         self._waker: asyncio.TimerHandle | None = None
         self._restarts = shared.restarts
         self._doubts = Doubts(self._whose, self.ready.wake)
+        self._gone: dict[str, float] = {}
 
     # ---- its life
 
@@ -223,11 +226,16 @@ class TopicWorker:
         self._limit()
         self.ready.wake()
 
-    def drop(self, suffix: str) -> None:
-        """Drop the waiting jobs whose subject ends so: they were deleted."""
+    def drop(self, key: str) -> None:
+        """Drop the waiting jobs of this key: they were deleted. A delivery that is still on its way from another server
+        is looked at before it is begun."""
         for waiting in (self.ready, self._doubts):
-            for delivery in waiting.remove(lambda delivery: delivery.subject.endswith(suffix)):
+            for delivery in waiting.remove(lambda delivery: _key_of(delivery) == key):
                 delivery.forget()
+        self._gone.pop(key, None)
+        self._gone[key] = now_s = monotonic_s()
+        while len(self._gone) > MOST_GONE or now_s - self._gone[next(iter(self._gone))] > GONE_S:
+            del self._gone[next(iter(self._gone))]
 
     def tend(self) -> None:
         """Look after what runs and what is held; several times a second."""
@@ -350,7 +358,7 @@ class TopicWorker:
             self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
-        elif delivery.delivered > 1:
+        elif delivery.delivered > 1 or (self._gone and _key_of(delivery) in self._gone):
             self._doubts.add(queue, delivery, 0.0)
         else:
             queue.append(delivery)
@@ -386,8 +394,8 @@ class TopicWorker:
 
     async def breathe(self) -> None:
         """Let the loop turn; and see, before anything is begun, whether the process had stopped."""
-        self._hold.is_sure(monotonic_s())
         await self.slices.breathe()
+        self._hold.is_sure(monotonic_s())  # last: nothing is awaited from here to the call
 
     def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
         """Return the jobs to call the handler with; what must not be run is set aside."""
@@ -459,3 +467,7 @@ class TopicWorker:
             *(one.delivery for one in self._unfit),
         ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
+
+
+def _key_of(delivery: Delivery) -> str:
+    return delivery.subject[delivery.subject.rindex(".") + 1 :]

@@ -209,7 +209,7 @@ class JobWorker:
             return
         topic = self._topics.get(gone.topic)
         if topic is not None:
-            topic.drop(f".{gone.topic}.{gone.key}")
+            topic.drop(gone.key)
 
     async def _reply(self, subject: str, answer: bytes) -> None:
         try:

@@ -159,6 +159,27 @@ async def test_an_end_that_was_lost_for_too_long_is_not_said_for_whoever_has_it_
     assert log.lines == ["begun 1", "ended 1", "begun 2", "ended 2"]
 
 
+async def test_a_process_that_stops_between_two_jobs_begins_none_that_may_be_anothers(jobs: Jobs, log: Log) -> None:
+    """It stopped in the moment in which a place lets the loop turn before it takes the job."""
+
+    async def handle(job: Job) -> None:
+        log("begun again" if job.attempt > 1 else "begun")
+
+    async with working(jobs, handler(handle)) as work:
+        slices = work.worker.topic(TOPIC).slices
+        breathe = slices.breathe
+
+        async def stopped() -> None:
+            slices.breathe = breathe  # type: ignore[method-assign]
+            await breathe()
+            time.sleep(3.1)  # noqa: ASYNC251 # as if the process were stopped
+
+        slices.breathe, slices.until_s = stopped, 0.0  # type: ignore[method-assign]
+        await jobs.add("1")
+        await until_gone(jobs, "1")
+    assert log.lines == ["begun again"]
+
+
 async def test_a_stop_gives_back_nothing_that_may_be_anothers(jobs: Jobs) -> None:
     """A node was silent for too long, finds a job in its socket that may be anybody's by now, and is stopped."""
 

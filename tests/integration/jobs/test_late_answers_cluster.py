@@ -6,7 +6,7 @@ Both are stored then, the firing first (ADR 30)."""
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,18 @@ import anyio
 import pytest
 from anyio import fail_after
 
+from actors.jobs.copies import Copies
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.jobs.store import Settled
 from actors.jobs.worker.job import Job
 from streams.clock import now_ms
 from streams.connection import connect
+from streams.errors import StreamError
 from streams.publisher import Publisher
+from streams.specs import ConsumerSpec, job_consumer
+from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, working
-from tests.support.jobs import Jobs, open_jobs
+from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.processes import ServerProcess, cluster, urls_of
 from tests.support.timers import ready_jobs, running_timer, until_complete
 
@@ -57,6 +61,30 @@ class Three:
             server.send_signal(signal.SIGSTOP)
             tasks.start_soon(go_on)
             yield Jobs(connection, publisher, self.jobs.pulls)
+
+    async def hands_out(self, consumer: ConsumerSpec) -> ServerProcess:
+        """Return the server that leads the consumer: neither the one that leads the stream, nor the one of our link."""
+        connection, name = self.jobs.connection, f"{consumer.stream}.{consumer.name}"
+        link = connection.client.connected_url
+        (own,) = (server.name for server in self._servers if link is not None and server.port == link.port)
+        while True:
+            with suppress(StreamError):  # while they elect
+                stream = (await connection.api(f"STREAM.INFO.{consumer.stream}"))["cluster"]["leader"]
+                leader = (await connection.api(f"CONSUMER.INFO.{name}"))["cluster"]["leader"]
+                (server,) = (server for server in self._servers if server.name == leader)
+                if leader not in (stream, own):
+                    return server
+                await connection.api(f"CONSUMER.LEADER.STEPDOWN.{name}")
+
+    async def has_flushed(self, server: ServerProcess) -> None:
+        """Wait until all that this server had for our link has come: a message behind it has."""
+        inbox, came = self.jobs.connection.new_inbox(), anyio.Event()
+        subscription = await self.jobs.connection.subscribe(inbox, lambda _: came.set())
+        async with connect(server.url, name="other", namespace=self.jobs.namespace) as connection:
+            while not came.is_set():
+                await connection.publish_core(inbox, b"")
+                await connection.flush()
+        await subscription.unsubscribe()
 
 
 @pytest.fixture
@@ -137,3 +165,35 @@ async def test_what_becomes_due_while_the_leader_stands_still_is_run_once(three:
                 await log.until(lambda log: len(set(log.lines)) >= (round_ + 1) * COUNT)  # noqa: B023 # at once
         await clock_reaches(now_ms() + 1_500)
     assert {line: count for line, count in Counter(log.lines).items() if count > 1} == {}
+
+
+async def test_what_was_deleted_is_not_begun_by_a_delivery_that_was_on_its_way(three: Three) -> None:
+    """The server that hands out stood still with deliveries in its socket. The node said that it had none of them."""
+    jobs, log = three.jobs, Log()
+    consumer = job_consumer(jobs.namespace, TOPIC, "normal")
+    copies = Copies(jobs.connection, lambda _: {"node1"})
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+
+    async def delete(job_id: str, deleted: set[str]) -> None:
+        if await jobs.store.delete(TOPIC, job_id) is not None and await copies.drop(TOPIC, token_of(job_id)):
+            deleted.add(job_id)
+
+    with fail_after(120):
+        async with working(jobs, handler(handle, concurrency=2)):
+            for round_ in range(ROUNDS):
+                server = await three.hands_out(consumer)
+                ids = [f"{round_}-{n}" for n in range(COUNT)]
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(jobs.store.add_many, [(jobs.make(one), "keep") for one in ids])
+                    await log.until(lambda log: log.count(f"begun {round_}-") > 3)  # noqa: B023 # at once
+                    server.send_signal(signal.SIGSTOP)
+                deleted = set[str]()
+                async with anyio.create_task_group() as tasks:
+                    for one in ids:
+                        tasks.start_soon(delete, one, deleted)
+                told_at = len(log.lines)
+                server.send_signal(signal.SIGCONT)
+                await three.has_flushed(server)
+                assert not {line.split()[1] for line in log.lines[told_at:]} & deleted, f"round {round_}"
