@@ -13,7 +13,9 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import msgspec
 import xlsxwriter
+from msgspec import Raw
 
 from actors.batch.desk import BatchDesk
 from actors.batch.instances import Instances
@@ -26,6 +28,7 @@ from bench.harness import Result, two_of
 from bench.idle import memory_mb
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.writing import open_sheet
+from streams.batch_messages import NewBatch
 from streams.clock import SYSTEM, monotonic_s
 from streams.files import Files
 
@@ -101,7 +104,9 @@ async def _run(
     """Submit an instance and wait for its end; return how long both took."""
     began_s = monotonic_s()
     upload = _parts(path) if path is not None else None
-    view = await desk.submit(task, given, upload=upload, name="rows.xlsx")
+    view = await desk.submit(
+        NewBatch(task=task, input=Raw(msgspec.json.encode(given)), name="rows.xlsx"), upload=upload
+    )
     while not view.is_over:
         await anyio.sleep(LOOK_S)
         view = await desk.show(view.instance_id)

@@ -13,11 +13,13 @@ import os
 import statistics
 
 import anyio
+from msgspec import Raw
 
 from actors.batch.desk import BatchDesk
 from bench._fetch import fetch_bench
 from bench.batch import LOOK_S, open_desk
 from bench.harness import Result
+from streams.batch_messages import NewBatch
 from streams.clock import monotonic_s
 
 NAME = "batch_fair"
@@ -37,7 +39,7 @@ async def run() -> Result:
         async with open_desk(bench) as desk:
             alone_s, beside_s = list[float](), list[float]()
             await _round(desk)
-            long = (await desk.submit("limited", {"items": LONG})).instance_id
+            long = (await desk.submit(_batch("limited", LONG))).instance_id
             await _until(desk, long, "running")
             for number in range(ROUNDS):
                 for is_beside in (True, False) if number % 2 == 0 else (False, True):
@@ -63,10 +65,14 @@ async def run() -> Result:
 async def _round(desk: BatchDesk) -> float:
     """Run the instances of all types at once; return how long the last one took."""
     began_s = monotonic_s()
-    views = [await desk.submit(f"lane{lane}", {"items": ITEMS}) for _ in range(EACH) for lane in range(LANES)]
+    views = [await desk.submit(_batch(f"lane{lane}", ITEMS)) for _ in range(EACH) for lane in range(LANES)]
     for view in views:
         await _until(desk, view.instance_id, "done")
     return monotonic_s() - began_s
+
+
+def _batch(task: str, items: int) -> NewBatch:
+    return NewBatch(task=task, input=Raw(b'{"items":%d}' % items))
 
 
 async def _until(desk: BatchDesk, instance_id: str, state: str) -> None:

@@ -6,10 +6,10 @@ rounds ended as the last one says.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from streams.errors import MalformedMessage
 
@@ -20,6 +20,7 @@ __all__ = [
     "Chunk",
     "ChunkResult",
     "Counts",
+    "NewBatch",
     "Outcome",
     "Pointer",
     "Status",
@@ -120,6 +121,25 @@ class BatchEvent(Struct, frozen=True, kw_only=True):
     items: int | None
     counts: dict[str, int]
     reason: str = ""
+
+
+class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Run `task` on `input`, any JSON; or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
+    `input` as its params. `name`: what its sender calls it; `sheet`: which of a workbook's sheets; `encoding`: of a
+    csv, else UTF-8 or GB 18030. `callback`: the URL that is told of its first failure and its end, `none` for nobody,
+    else the task's. The same again under the same `id` is one instance."""
+
+    task: str
+    input: Raw = NOTHING
+    id: str = ""
+    file: str = ""
+    name: str = ""
+    sheet: str = ""
+    encoding: str = ""
+    tenant: Annotated[str, Meta(max_length=64)] = ""
+    priority: int = 0
+    weight: int = 1
+    callback: str = ""
 
 
 _chunks = msgspec.json.Decoder(Chunk)

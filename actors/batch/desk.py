@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -24,7 +23,7 @@ from actors.batch.views import (
     UPLOAD_BYTES,
     Beat,
     ItemPage,
-    ItemView,
+    ItemShown,
     SheetInput,
     View,
     Wanted,
@@ -35,7 +34,7 @@ from actors.batch.views import (
     upload_name,
 )
 from actors.runtime.transport import shown_url
-from streams.batch_messages import LOST, Chunk, ChunkResult, last_outcomes, lost_parts
+from streams.batch_messages import LOST, Chunk, ChunkResult, NewBatch, last_outcomes, lost_parts
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
@@ -86,51 +85,35 @@ class BatchDesk:
         self._callbacks = callbacks or Allowed()
         self._admit = admit
 
-    async def submit(
-        self,
-        task: str,
-        given: Any = None,
-        *,
-        instance_id: str = "",
-        upload: AsyncIterable[bytes] | None = None,
-        file: str = "",
-        name: str = "",
-        sheet: str = "",
-        encoding: str = "",
-        tenant: str = "",
-        priority: int = 0,
-        weight: int = 1,
-        callback: str = "",
-    ) -> View:
-        """Make an instance of a task, of `given` (any JSON value) or of a file with `given` as its params: `upload`, or
-        `file`, which somebody put into the object store under a name that `upload_name` made. `name`: what its sender
-        calls it; `sheet`, `encoding`: as `read_sheet` takes them. `callback`: the URL that is told of its first failure
-        and its end, `none` for nobody, else the task's. The same again under an id of the caller's own is one instance,
-        which stays as it was made first."""
+    async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
+        """Make an instance. `upload`: a file to run it on, in place of one that `new` names. The same again under an id
+        of the caller's own is one instance, which stays as it was made first."""
         self._admit("batches")
-        callback = self._checked_callback(callback or self._tasks.current(task).callback)
-        chosen = check_token("instance", instance_id or secrets.token_hex(8))
-        if not 1 <= weight <= 1_000 or not -100 <= priority <= 100:
-            raise BatchRefused(f"weight {weight}, priority {priority}: use 1 to 1000, and -100 to 100")
-        asked = _input_of(given)
-        if tenant:
-            check_token("tenant", tenant)
-        _check_name("name", name)
-        _check_name("sheet", sheet)
-        encoding = _checked_encoding(encoding)
+        callback = self._checked_callback(new.callback or self._tasks.current(new.task).callback)
+        chosen = check_token("instance", new.id or secrets.token_hex(8))
+        if not 1 <= new.weight <= 1_000 or not -100 <= new.priority <= 100:
+            raise BatchRefused(f"weight {new.weight}, priority {new.priority}: use 1 to 1000, and -100 to 100")
+        asked = _checked_input(new.input)
+        if new.tenant:
+            check_token("tenant", new.tenant)
+        _check_name("name", new.name)
+        _check_name("sheet", new.sheet)
+        encoding = _checked_encoding(new.encoding)
+        file = new.file
         if upload is not None:
             file = upload_name(chosen)
-            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=name)
+            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=new.name)
         if file:
-            asked = await self._sheet_input(chosen, file, name=name, sheet=sheet, encoding=encoding, params=asked)
+            named = {"name": new.name, "sheet": new.sheet, "encoding": encoding}
+            asked = await self._sheet_input(chosen, file, params=asked, **named)
         record = Instance(
             instance_id=chosen,
-            task=task,
+            task=new.task,
             created_ms=self._clock.now_ms(),
             input=asked,
-            tenant=tenant,
-            priority=priority,
-            weight=weight,
+            tenant=new.tenant,
+            priority=new.priority,
+            weight=new.weight,
             callback=callback,
         )
         return self._view(await self._create(record))
@@ -205,7 +188,7 @@ class BatchDesk:
         _check_most(most, MOST_ITEMS)
         record = await self._instances.get(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
-        found: list[ItemView] = []
+        found: list[ItemShown] = []
         made = made_so_far(record)
         chunks = made.chunks if made is not None else 0
         size = 0
@@ -301,7 +284,7 @@ class BatchDesk:
         entry = await self._beats.get(beat_key(record))
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
-    async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemView, int]]:
+    async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemShown, int]]:
         """Yield a chunk's items, each with its size in bytes; of some that are gone, at the first of them."""
         chunk = await self._items.chunk(record, number)
         if chunk is not None:
@@ -315,27 +298,25 @@ class BatchDesk:
                     yield pair
 
 
-def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> Iterator[tuple[ItemView, int]]:
+def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> Iterator[tuple[ItemShown, int]]:
     decode = msgspec.json.decode
     for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
         size = len(bytes(item)) + ROOM_EACH
         if end is not None and end.status != "again":
-            view = ItemView(chunk.first + at, decode(item), end.status, decode(end.info))
+            view = ItemShown(chunk.first + at, decode(item), end.status, decode(end.info))
             yield view, size + len(bytes(end.info))
         elif is_lost:
-            yield ItemView(chunk.first + at, decode(item), "failed", LOST), size
+            yield ItemShown(chunk.first + at, decode(item), "failed", LOST), size
         else:
-            yield ItemView(chunk.first + at, decode(item), None), size
+            yield ItemShown(chunk.first + at, decode(item), None, None), size
 
 
-def _input_of(given: Any) -> Raw:
-    try:
-        asked = given if isinstance(given, Raw) else Raw(msgspec.json.encode(given))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BatchRefused(f"input: cannot be written as JSON: {error}") from error
-    if len(bytes(asked)) > INPUT_BYTES:
-        raise BatchRefused(f"input: {len(bytes(asked))} bytes, at most {INPUT_BYTES}; send it as a file")
-    return Raw(bytes(asked) or b"null")
+def _checked_input(given: Raw) -> Raw:
+    """Return a copy, which keeps no request alive."""
+    asked = bytes(given)
+    if len(asked) > INPUT_BYTES:
+        raise BatchRefused(f"input: {len(asked)} bytes, at most {INPUT_BYTES}; send it as a file")
+    return Raw(asked or b"null")
 
 
 def _checked_encoding(name: str) -> str:

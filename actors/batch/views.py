@@ -15,7 +15,7 @@ __all__ = [
     "UPLOAD_BYTES",
     "Beat",
     "ItemPage",
-    "ItemView",
+    "ItemShown",
     "SheetInput",
     "View",
     "Wanted",
@@ -88,19 +88,19 @@ class View(Struct, frozen=True, kw_only=True):
         return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
 
 
-class ItemView(Struct, frozen=True):
-    """An item and how it stands; None: it has not ended."""
+class ItemShown(Struct, frozen=True):
+    """An item; `status` null: it has not ended. `info`: what its code returned, or why it failed."""
 
     index: int
     item: Any
     status: Status | None
-    info: Any = None
+    info: Any
 
 
 class ItemPage(Struct, frozen=True):
     """Some items, and where the next page begins; empty: there is none."""
 
-    items: list[ItemView]
+    items: list[ItemShown]
     cursor: str = ""
 
 

@@ -1,6 +1,6 @@
 """The batch desk as a service on NATS: `nats req penstock.api.batch.submit '{"task": "mail", "input": {"to": 7}}'`.
 
-In: JSON on `<namespace>.api.batch.<endpoint>`, forms in batch_forms.py. Out: JSON; errors by the protocol of NATS micro
+In: JSON on `<namespace>.api.batch.<endpoint>`, forms in forms/batch.py. Out: JSON; errors by the protocol of NATS micro
 services, `{"error": {"code", "reason", "field"}}`. State: none, so every node answers every question.
 Whoever may ask here is trusted with every tenant's batches; who is not, comes through the gateway.
 A file is put into the object store first (`nats object` does), and then named; whoever may not write there sends it
@@ -16,18 +16,18 @@ from anyio.abc import TaskStatus
 
 from actors.batch.desk import BatchDesk
 from actors.batch.views import View
-from penstock.api.batch_forms import (
+from penstock.api.forms.batch import (
     InstanceAsk,
     ItemsAsk,
     LimitAsk,
     ListAsk,
     RetryAsk,
-    SubmitAsk,
     TaskList,
     ViewList,
 )
 from penstock.api.forms.reading import Asked, read_ask
 from penstock.api.replies import encode, guarded
+from streams.batch_messages import NewBatch
 from streams.connection import Connection
 from streams.micro import WHO, Endpoint, Service
 
@@ -76,9 +76,7 @@ class BatchService:
         return [Endpoint(name, subject("batch", name), guarded(answer), most=MOST) for name, answer in answers.items()]
 
     async def _submit(self, payload: bytes) -> bytes:
-        ask = read_ask(payload, SubmitAsk)
-        view = await self._desk.submit(ask.task, instance_id=ask.id, **ask.of_submit())
-        return encode(view)
+        return encode(await self._desk.submit(read_ask(payload, NewBatch)))
 
     async def _list(self, payload: bytes) -> bytes:
         ask = read_ask(payload, ListAsk)

@@ -17,7 +17,7 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from actors.batch.rules.record import Moment
     from actors.batch.tasks import TaskRecord
-    from actors.batch.views import ItemView, View
+    from actors.batch.views import ItemShown, View
     from penstock.sdk.client_batches import Batches
 
 __all__ = ["add_to"]
@@ -155,7 +155,7 @@ async def _items(
 ) -> None:
     """List an instance's items: what was to be done, how it ended, and why."""
     wanted: Wanted = "failed" if failed else status
-    found: list[ItemView] = []
+    found: list[ItemShown] = []
     async with open_batches(call) as batches:
         while True:
             page = await batches.page(id_, status=wanted, cursor=cursor, most=most - len(found))

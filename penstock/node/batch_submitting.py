@@ -1,16 +1,18 @@
 """What is handed in by a plain publish, as a question to the batch desk."""
 
+from msgspec.structs import replace
+
 from actors.batch.desk import BatchDesk
 from actors.batch.submissions import Submit
-from penstock.api.batch_forms import SubmitAsk
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.api.replies import refusal_of
+from streams.batch_messages import NewBatch
 from streams.errors import MalformedMessage
 
 __all__ = ["submitter"]
 
 
-class _Handed(SubmitAsk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Handed(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As the service takes it, but the task may stand in the subject alone."""
 
     task: str = ""
@@ -22,7 +24,7 @@ def submitter(desk: BatchDesk) -> Submit:
     async def submit(task: str, payload: bytes, own_id: str) -> str:
         try:
             ask = read_ask(payload, _Handed)
-            await desk.submit(_task_of(task, ask), instance_id=ask.id or own_id, **ask.of_submit())
+            await desk.submit(replace(ask, task=_task_of(task, ask), id=ask.id or own_id))
         except MalformedMessage as error:
             return f"an instance of this id stands there, and is not readable: {error}"
         except Exception as error:  # the broker's trouble and faults of ours go on up

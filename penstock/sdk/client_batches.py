@@ -15,14 +15,15 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Unpack
 
 import anyio
 import anyio.to_thread
 
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord, UnknownTask
-from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemView, View, Wanted, find_file, result_file, upload_name
-from penstock.api.batch_forms import TaskList, ViewList
+from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
+from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
 from penstock.sdk.calls import Asker, told
 from penstock.sdk.client_forms import decode, encode
@@ -52,36 +53,25 @@ class Batches:
         input: object = None,
         *,
         file: str | os.PathLike[str] | None = None,
-        id: str = "",
-        sheet: str = "",
-        encoding: str = "",
-        tenant: str = "",
-        priority: int = 0,
-        weight: int = 1,
-        callback: str = "",
         on_sent: Callable[[float], None] | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> View:
         """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, parquet, up to 200
-        MiB) with `input` as its params. `sheet`: which of a workbook's sheets, else the first; `encoding`:
-        of a csv ("shift-jis", "windows-1252", …), else UTF-8 or GB 18030.
+        MiB) with `input` as its params.
 
-        `callback`: the URL that is told of its first failure and its end, `none` for nobody, else the task's own.
+        The options are those of `SubmitOptions`. `id`: of your own. `sheet`: which of a workbook's sheets, else the
+        first. `encoding`: of a csv ("shift-jis", "windows-1252", …), else UTF-8 or GB 18030. `tenant`: whose it is.
+        `priority`: from -100 to 100, higher ones begin first. `weight`: from 1 to 1000, its share beside other
+        tenants' instances. `callback`: the URL that is told of its first failure and its end, `none` for nobody, else
+        the task's own.
 
         The same again under an `id` of your own is one instance, so with one it is safe to repeat what was interrupted.
         `on_sent` hears which share of the file is sent, from 0 to 1."""
-        chosen = id or secrets.token_hex(8)  # made here, so that asking again makes no second one
-        ask: dict[str, object] = {
-            "task": task,
-            "input": input,
-            "id": chosen,
-            "sheet": sheet,
-            "encoding": encoding,
-            "tenant": tenant,
-            "priority": priority,
-            "weight": weight,
-            "callback": callback,
-        }
-        ask = {name: value for name, value in ask.items() if value != ""}  # an older node knows fewer fields
+        if unknown := options.keys() - SubmitOptions.__optional_keys__:
+            raise TypeError(f"a batch has no option {min(unknown)!r}")
+        chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
+        given = {name: value for name, value in options.items() if value != ""}  # an older node knows fewer fields
+        ask = {**given, "task": task, "input": input, "id": chosen}
         if file is None:
             return await self._view("submit", ask)
         if task not in [each.task for each in await self.tasks()]:
@@ -119,7 +109,7 @@ class Batches:
         ask = {"task": task, "state": state, "tenant": tenant, "most": most}
         return decode(await self._ask("list", ask), ViewList).batches
 
-    async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemView]:
+    async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemShown]:
         """Yield an instance's items in their order, those that stand as wanted."""
         cursor = ""
         while True:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
+from msgspec import Raw
 
 from actors.batch.callbacks import TRIES
 from actors.batch.desk import BatchDesk
@@ -25,12 +27,17 @@ from penstock.node.config import Config
 from penstock.node.jobs_engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import ChunkResult
+from streams.batch_messages import ChunkResult, NewBatch
 from streams.connection import Connection
 from streams.topology import apply
 from tests.support.server import topology_for
 
 LONG_S = 60.0
+
+
+def batch_of(task: str, given: Any = None, **named: Any) -> NewBatch:
+    """Return what the desk takes, with `given` as its input."""
+    return NewBatch(task=task, input=Raw(msgspec.json.encode(given)), **named)
 
 
 class Plant:
@@ -63,9 +70,14 @@ class Plant:
                 changed = anyio.Event()
         return view
 
+    async def submit(
+        self, task: str, given: Any = None, *, upload: AsyncIterable[bytes] | None = None, **named: Any
+    ) -> View:
+        return await self.desk.submit(batch_of(task, given, **named), upload=upload)
+
     async def run(self, task: str, given: Any = None, **named: Any) -> View:
         """Submit an instance and wait for its end."""
-        view = await self.desk.submit(task, given, **named)
+        view = await self.submit(task, given, **named)
         return await self.until(view.instance_id, "done", "failed", "cancelled")
 
     async def results(self, instance_id: str) -> list[ChunkResult]:

@@ -26,6 +26,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
+from tests.support.batches import batch_of
 from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED, end_of
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
@@ -114,7 +115,7 @@ class BatchWorld:
 
         await eventually(is_known, 60, f"no executor serves {task}")
         given = {"items": items, "takes_s": takes_s, "notes": str(self._notes(instance_id))}
-        await self._desk.submit(task, given, instance_id=instance_id)
+        await self._desk.submit(batch_of(task, given, id=instance_id))
         self.made[instance_id] = task, items
 
     async def cancel(self, instance_id: str) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.batch.tasks import UnknownTask
 from actors.batch.views import ItemPage, View
-from penstock.api.http.batch_shapes import (
+from penstock.api.forms.batch import (
     BatchesQuery,
     BatchesShown,
     BatchShown,
@@ -27,7 +28,6 @@ from penstock.api.http.batch_shapes import (
     TasksShown,
     ToRetry,
     batch_shown,
-    item_shown,
     task_shown,
 )
 from penstock.api.http.callers import PART
@@ -36,6 +36,7 @@ from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.uploads import content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
+from streams.batch_messages import NewBatch
 from streams.errors import StreamError
 from streams.job_messages import MOST_JOBS
 
@@ -53,41 +54,39 @@ async def submit(shared: Shared, call: Call) -> Answer:
         raise _told(call, UnknownTask(task))
     if not call.caller.may_name(asked.id):
         raise refused(422, "bad", f"{PART} parts tenants' ids from their tenants", what="id", value=asked.id)
-    own: dict[str, Any] = {
-        "instance_id": call.caller.inner_id(asked.id or secrets.token_hex(8)),
-        "tenant": call.caller.tenant,
-        "priority": asked.priority,
-        "callback": asked.callback,
-    }
+    new = NewBatch(
+        task=task,
+        id=call.caller.inner_id(asked.id or secrets.token_hex(8)),
+        tenant=call.caller.tenant,
+        priority=asked.priority,
+        callback=asked.callback,
+    )
     with _telling(call):
-        if call.upload is not None:
-            view = await _submit_file(shared, call, task, asked, own)
-        else:
-            view = await _submit_input(shared, call, task, asked, own)
+        submit = _submit_input if call.upload is None else _submit_file
+        view = await submit(shared, call, asked, new)
     return Answer(_batch(call, view), 201)
 
 
-async def _submit_file(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
+async def _submit_file(shared: Shared, call: Call, asked: SubmitQuery, new: NewBatch) -> View:
     assert call.upload is not None
     if call.upload.length == 0:
         raise refused(422, "bad", "the file is empty", what="body")
-    params = Raw(asked.params.encode() or b"null")
-    decoded(_any, bytes(params), what="params")
-    name = asked.name or call.upload.name
+    params = asked.params.encode() or b"null"
+    decoded(_any, params, what="params")
+    name, encoding = asked.name or call.upload.name, asked.encoding or call.upload.charset
+    new = replace(new, input=Raw(params), name=name, sheet=asked.sheet, encoding=encoding)
     with shared.load.move(call.caller.key):
-        parts = call.upload.parts()
-        own |= {"name": name, "sheet": asked.sheet, "encoding": asked.encoding or call.upload.charset}
-        return await shared.batches.submit(task, params, upload=parts, **own)
+        return await shared.batches.submit(new, upload=call.upload.parts())
 
 
-async def _submit_input(shared: Shared, call: Call, task: str, asked: SubmitQuery, own: dict[str, Any]) -> View:
+async def _submit_input(shared: Shared, call: Call, asked: SubmitQuery, new: NewBatch) -> View:
     for field in ("name", "sheet", "encoding", "params"):
         if getattr(asked, field):
             raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
     body = call.body or b"null"
     decoded(_any, body)
     with shared.load.work("add", call.caller.key):
-        return await shared.batches.submit(task, Raw(body), **own)
+        return await shared.batches.submit(replace(new, input=Raw(body)))
 
 
 async def list_batches(shared: Shared, call: Call) -> Answer:
@@ -112,7 +111,7 @@ async def list_items(shared: Shared, call: Call) -> Answer:
         page: ItemPage = await shared.batches.items(
             view.instance_id, status=asked.status, cursor=asked.cursor, most=asked.limit
         )
-    return Answer(ItemsShown(items=[item_shown(item) for item in page.items], next=page.cursor))
+    return Answer(ItemsShown(items=page.items, next=page.cursor))
 
 
 async def pause(shared: Shared, call: Call) -> Answer:

@@ -4,6 +4,19 @@ the other does not. Each has the verb that a token needs for it; the original pr
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
+from penstock.api.forms.batch import (
+    BatchesQuery,
+    BatchesShown,
+    BatchShown,
+    ItemsQuery,
+    ItemsShown,
+    ResultQuery,
+    SubmitQuery,
+    TaskChanges,
+    TaskShown,
+    TasksShown,
+    ToRetry,
+)
 from penstock.api.forms.jobs import (
     AllSettled,
     JobAdded,
@@ -26,7 +39,7 @@ from penstock.api.forms.jobs import (
     ToTouch,
 )
 from penstock.api.forms.reading import Asked
-from penstock.api.http import batch_shapes, batches, health, jobs, push, queue_protocol, receipts, topics
+from penstock.api.http import batches, health, jobs, push, queue_protocol, receipts, topics
 from penstock.api.http.calls import Answer, Call, Shared
 from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
@@ -129,49 +142,49 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",
-        {201: batch_shapes.BatchShown}, batches.submit, Any, may_be_empty=True, query=batch_shapes.SubmitQuery,
+        {201: BatchShown}, batches.submit, Any, may_be_empty=True, query=SubmitQuery,
         problems=(*IN_BODY, 404, 409, 507), files=SHEETS,
     ),
     Operation(
         "GET", B, "listBatches", "List your batches, the newest first", "read",
-        {200: batch_shapes.BatchesShown}, batches.list_batches, query=batch_shapes.BatchesQuery, problems=(400, 422),
+        {200: BatchesShown}, batches.list_batches, query=BatchesQuery, problems=(400, 422),
     ),
     Operation(
         "GET", ONE, "showBatch", "Show how a batch stands", "read",
-        {200: batch_shapes.BatchShown}, batches.show, problems=(400, 404, 422),
+        {200: BatchShown}, batches.show, problems=(400, 404, 422),
     ),
     Operation(
         "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",
-        {200: batch_shapes.ItemsShown}, batches.list_items, query=batch_shapes.ItemsQuery, problems=(400, 404, 422),
+        {200: ItemsShown}, batches.list_items, query=ItemsQuery, problems=(400, 404, 422),
     ),
     Operation(
         "GET", ONE + "/result", "downloadResult", "Download a file of the result", "read",
-        {200: "application/octet-stream"}, batches.result, query=batch_shapes.ResultQuery, problems=(400, 404, 422),
+        {200: "application/octet-stream"}, batches.result, query=ResultQuery, problems=(400, 404, 422),
     ),
     Operation(
         "POST", ONE + "/pause", "pauseBatch", "Start nothing more of a batch", "add",
-        {200: batch_shapes.BatchShown}, batches.pause, problems=(400, 404, 415, 422),
+        {200: BatchShown}, batches.pause, problems=(400, 404, 415, 422),
     ),
     Operation(
         "POST", ONE + "/resume", "resumeBatch", "Go on with a batch", "add",
-        {200: batch_shapes.BatchShown}, batches.resume, problems=(400, 404, 415, 422),
+        {200: BatchShown}, batches.resume, problems=(400, 404, 415, 422),
     ),
     Operation(
         "POST", ONE + "/cancel", "cancelBatch", "End a batch", "add",
-        {200: batch_shapes.BatchShown}, batches.cancel, problems=(400, 404, 415, 422),
+        {200: BatchShown}, batches.cancel, problems=(400, 404, 415, 422),
     ),
     Operation(
         "POST", ONE + "/retry", "retryBatch", "Run what failed again", "add",
-        {200: batch_shapes.BatchShown}, batches.retry, batch_shapes.ToRetry, may_be_empty=True,
+        {200: BatchShown}, batches.retry, ToRetry, may_be_empty=True,
         problems=(*IN_BODY, 404, 409),
     ),
     Operation(
         "GET", K, "listTasks", "List the tasks that you may run", "read",
-        {200: batch_shapes.TasksShown}, batches.list_tasks, problems=(400, 422),
+        {200: TasksShown}, batches.list_tasks, problems=(400, 422),
     ),
     Operation(
         "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",
-        {200: batch_shapes.TaskShown}, batches.change_task, batch_shapes.TaskChanges, problems=(*IN_BODY, 404),
+        {200: TaskShown}, batches.change_task, TaskChanges, problems=(*IN_BODY, 404),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

@@ -247,7 +247,7 @@ async def test_87_what_would_end_the_program_fails_the_step(node: Plant, step: s
 
 
 async def test_88_code_that_blocks_its_thread_holds_nobody_else_up(node: Plant) -> None:
-    blocked = await node.desk.submit("odd-list", ["never"])
+    blocked = await node.submit("odd-list", ["never"])
     assert (await node.run("odd-map", ["fine"] * 10)).counts == Counts(succeeded=10)
     assert (await node.until(blocked.instance_id, "done")).counts == Counts(failed=1)
 
@@ -304,7 +304,7 @@ async def test_93_a_task_that_outlives_its_item_changes_nothing(node: Plant) -> 
 
 
 async def test_94_nothing_is_run_and_nothing_summed_up_before_the_split_has_ended(node: Plant) -> None:
-    view = await node.desk.submit("odd-steps", {"waits": 40})
+    view = await node.submit("odd-steps", {"waits": 40})
     with anyio.fail_after(LONG_S):
         await log.began.wait()
     assert (await node.run("odd-map", ["fine"])).state == "done"

@@ -116,7 +116,7 @@ async def test_the_first_failure_and_the_end_are_called_and_are_events(
     connection: Connection, office: Receiver
 ) -> None:
     async with calling(connection, office.host) as node:
-        await node.run("told", ["ok", "bad", "ok", "bad"], instance_id="i", callback=office.url)
+        await node.run("told", ["ok", "bad", "ok", "bad"], id="i", callback=office.url)
         told = await settled(node, "i", "taken")
         assert [(moment.name, moment.tries) for moment in told] == [("first_failure", 1), ("done", 1)]
         view = await node.desk.show("i")
@@ -137,7 +137,7 @@ async def test_the_first_failure_and_the_end_are_called_and_are_events(
 
 async def test_a_retry_tells_its_own_end(connection: Connection, office: Receiver) -> None:
     async with calling(connection, office.host) as node:
-        await node.run("told", ["ok", "bad"], instance_id="i", callback=office.url)
+        await node.run("told", ["ok", "bad"], id="i", callback=office.url)
         await node.desk.retry("i")
         await office.until(lambda _calls: len(office.taken("done")) == 2)
         await settled(node, "i", "taken")
@@ -148,7 +148,7 @@ async def test_a_retry_tells_its_own_end(connection: Connection, office: Receive
 async def test_a_receiver_that_is_down_is_called_again(connection: Connection, office: Receiver) -> None:
     office.answers = [500, 503]
     async with calling(connection, office.host) as node:
-        await node.run("told", ["ok"], instance_id="i", callback=office.url)
+        await node.run("told", ["ok"], id="i", callback=office.url)
         [done] = await settled(node, "i", "taken")
     assert (done.name, done.tries, done.info) == ("done", 3, "")
     assert [call.status for call in office.calls] == [500, 503, 200]
@@ -163,7 +163,7 @@ async def test_a_call_that_was_refused_a_place_is_owed_until_it_has_one(
     async with calling(connection, office.host) as node:
         config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
         await connection.api(f"STREAM.UPDATE.{stream}", {**config, "max_msg_size": 1})
-        await node.run("told", ["ok"], instance_id="i", callback=office.url)
+        await node.run("told", ["ok"], id="i", callback=office.url)
         with anyio.fail_after(LONG_S):
             while (record := await node.record("i")).moments[0].state == "owed":
                 if "conductor.look_failed" in caplog.messages:
@@ -182,7 +182,7 @@ async def test_after_the_last_try_it_is_given_up_and_says_so(
 ) -> None:
     office.answers = [status] * 3
     async with calling(connection, office.host) as node:
-        view = await node.run("told", ["ok"], instance_id="i", callback=office.url)
+        view = await node.run("told", ["ok"], id="i", callback=office.url)
         assert view.state == "done"  # whoever is to be told, it does not wait
         [done] = await settled(node, "i", "given_up")
         with anyio.fail_after(LONG_S):
@@ -200,7 +200,7 @@ async def test_after_the_last_try_it_is_given_up_and_says_so(
 
 async def test_who_names_nobody_is_not_called_and_still_an_event(connection: Connection, office: Receiver) -> None:
     async with calling(connection, office.host) as node:
-        await node.run("told", ["bad"], instance_id="i")
+        await node.run("told", ["bad"], id="i")
         record = await record_when(node, "i", lambda record: not record.moments)
         stored = await events(connection, "i")
     assert record.state == "done"
@@ -210,8 +210,8 @@ async def test_who_names_nobody_is_not_called_and_still_an_event(connection: Con
 
 async def test_what_is_cancelled_or_fails_is_told(connection: Connection, office: Receiver) -> None:
     async with calling(connection, office.host) as node:
-        await node.run("told-broken", ["ok"], instance_id="broken", callback=office.url)
-        await node.desk.submit("told-cancelled", instance_id="i", callback=office.url)
+        await node.run("told-broken", ["ok"], id="broken", callback=office.url)
+        await node.submit("told-cancelled", id="i", callback=office.url)
         await node.desk.cancel("i")
         await node.until("i", "cancelled")
         await settled(node, "i", "taken")
@@ -225,7 +225,7 @@ async def test_what_is_cancelled_or_fails_is_told(connection: Connection, office
 async def test_a_tenant_is_told_of_its_batch_by_its_own_id(connection: Connection, office: Receiver) -> None:
     office.secret = hmac.new(SECRET.encode(), b"acme", hashlib.sha256).hexdigest()  # and with a key of its own
     async with calling(connection, office.host) as node:
-        await node.run("told", ["ok"], instance_id="acme--i", tenant="acme", callback=office.url)
+        await node.run("told", ["ok"], id="acme--i", tenant="acme", callback=office.url)
         await settled(node, "acme--i", "taken")
         [event] = await events(connection, "acme--i")
     [done] = office.taken("done")
@@ -237,18 +237,18 @@ async def test_a_tenant_is_told_of_its_batch_by_its_own_id(connection: Connectio
 async def test_who_may_not_be_called_is_refused_at_the_door(connection: Connection, url: str) -> None:
     async with calling(connection, "shop.example.com") as node:
         with pytest.raises(BatchRefused, match="callback") as refused:
-            await node.desk.submit("told", ["ok"], callback=url)
+            await node.submit("told", ["ok"], callback=url)
         assert (refused.value.code, refused.value.field) == ("bad", "callback")
         assert await node.desk.all() == []
 
 
 async def test_the_tasks_own_callback_holds_for_who_names_none(connection: Connection) -> None:
     async with calling(connection, "nobody.example.com") as node:
-        assert (await node.desk.submit("told-broken", ["ok"])).callback == "https://nobody.example.com/told"
-        assert (await node.desk.submit("told-broken", ["ok"], callback="none")).callback == ""
+        assert (await node.submit("told-broken", ["ok"])).callback == "https://nobody.example.com/told"
+        assert (await node.submit("told-broken", ["ok"], callback="none")).callback == ""
     async with calling(connection, "shop.example.com") as node:
         with pytest.raises(BatchRefused, match=r"nobody\.example\.com is not among the hosts"):
-            await node.desk.submit("told-broken", ["ok"])
+            await node.submit("told-broken", ["ok"])
 
 
 @pytest.mark.parametrize(("text", "says"), [("short", "shorter than 16"), ("", "variable is not set")])
@@ -265,7 +265,7 @@ async def test_a_name_that_leads_within_is_not_connected_to(connection: Connecti
     """`localhost` stands for every name whose owner points it there after it was checked."""
     url = f"https://localhost:{office.port}/told?shop=7"
     async with calling(connection, f"localhost:{office.port}") as node:
-        await node.run("told", ["ok"], instance_id="i", callback=url)
+        await node.run("told", ["ok"], id="i", callback=url)
         [done] = await settled(node, "i", "given_up")
     assert "which is not public; list its network in callback_hosts" in done.info
     assert "/told" not in done.info

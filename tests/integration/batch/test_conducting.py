@@ -190,7 +190,7 @@ async def test_what_runs_when_it_is_cancelled_has_the_time_to_end(
 ) -> None:
     monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 600_000)
     async with plant(connection, ["held"]) as node:
-        await node.desk.submit("held", [0], instance_id="mine")
+        await node.submit("held", [0], id="mine")
         with anyio.fail_after(LONG_S):
             await log["began"].wait()
         await node.desk.cancel("mine")

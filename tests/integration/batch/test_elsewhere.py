@@ -117,7 +117,7 @@ async def run(node: Plant, task: str, names: list[str]) -> View:
     async def upload() -> AsyncIterator[bytes]:
         yield "\n".join(["name", *names, ""]).encode()
 
-    view = await node.desk.submit(task, upload=upload(), name="rows.csv")
+    view = await node.submit(task, upload=upload(), name="rows.csv")
     return await node.until(view.instance_id, "done", "failed", within_s=LONG_S)
 
 

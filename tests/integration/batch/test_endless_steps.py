@@ -97,7 +97,7 @@ async def test_a_split_that_does_not_see_that_it_was_cancelled_is_ended(
 ) -> None:
     monkeypatch.setattr(steps, "BEAT_S", 0.05)
     async with plant(connection, ["deaf-split"]) as node:
-        await node.desk.submit("deaf-split", instance_id="mine")
+        await node.submit("deaf-split", id="mine")
         with anyio.fail_after(LONG_S):
             await log.began.wait()
             assert not log.ended.is_set()

@@ -288,7 +288,7 @@ async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
 
 async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(node: Plant) -> None:
     await node.items.begin("chosen", 0, 1, [0, 1, 2], expected_seq=0)
-    view = await node.run("once-only", instance_id="chosen")
+    view = await node.run("once-only", id="chosen")
     assert view.counts == Counts(succeeded=5, unknown=1)
     assert (log.ran, log.unmarked) == (Counter({0: 1, 3: 1, 4: 1, 5: 2}), [])
     page = await node.desk.items("chosen", status="unknown")
@@ -308,7 +308,7 @@ async def test_too_many_failures_stop_the_rest(node: Plant) -> None:
 
 
 async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate"] * 1000)
+    view = await node.submit("plain", ["gate"] * 1000)
     with anyio.fail_after(LONG_S):
         while log.ran.total() < 2:  # the first of four of each chunk in hand
             await anyio.lowlevel.checkpoint()
@@ -327,7 +327,7 @@ async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -
 
 
 async def test_cancelled_by_mistake_what_had_not_ended_is_run(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate"] + ["ok"] * 99)
+    view = await node.submit("plain", ["gate"] + ["ok"] * 99)
     with anyio.fail_after(LONG_S):
         await log.began.wait()
     await node.desk.cancel(view.instance_id)
@@ -341,7 +341,7 @@ async def test_cancelled_by_mistake_what_had_not_ended_is_run(node: Plant) -> No
 
 
 async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate", "ok"])
+    view = await node.submit("plain", ["gate", "ok"])
     with anyio.fail_after(LONG_S):
         await log.began.wait()
     assert (await node.desk.pause(view.instance_id)).state == "paused"
@@ -355,7 +355,7 @@ async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:
 
 
 async def test_paused_only_the_chunks_in_hand_end(node: Plant) -> None:
-    view = await node.desk.submit("plain", ["gate"] * 100)
+    view = await node.submit("plain", ["gate"] * 100)
     with anyio.fail_after(LONG_S):
         await log.began.wait()
         assert (await node.desk.pause(view.instance_id)).state == "paused"
@@ -375,7 +375,7 @@ async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant)
     asked = [("first", "a", 0), ("second", "b", 0), ("oldest", "a", 0), ("c-1", "c", 0), ("c-2", "c", 0)]
     for name, tenant, priority in [*asked, ("urgent", "a", 5)]:
         given = name if name in log.gates else None
-        await node.desk.submit("two-places", given, instance_id=name, tenant=tenant, priority=priority)
+        await node.submit("two-places", given, id=name, tenant=tenant, priority=priority)
         with anyio.fail_after(LONG_S):
             while node.engine.instances.seen(name) is None or (given and name not in log.begun):
                 await anyio.lowlevel.checkpoint()
@@ -390,7 +390,7 @@ async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant)
 
 async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:
     await node.desk.limit("plain", {"main_rate": 4})
-    views = [await node.desk.submit("plain", ["ok"]) for _ in range(5)]
+    views = [await node.submit("plain", ["ok"]) for _ in range(5)]
     for view in views:
         await node.until(view.instance_id, "done")
     begun = sorted([(await node.desk.show(view.instance_id)).started_ms for view in views])
@@ -398,18 +398,18 @@ async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:
 
 
 async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refused(node: Plant) -> None:
-    first = await node.run("plain", ["ok"], instance_id="mine")
-    again = await node.desk.submit("plain", ["ok"], instance_id="mine")
+    first = await node.run("plain", ["ok"], id="mine")
+    again = await node.submit("plain", ["ok"], id="mine")
     assert (again.state, again.created_ms) == ("done", first.created_ms)
     with pytest.raises(InstanceExists, match="with another input"):
-        await node.desk.submit("plain", ["other"], instance_id="mine")
+        await node.submit("plain", ["other"], id="mine")
     with pytest.raises(InstanceExists):
-        await node.desk.submit("plain", ["ok"], instance_id="mine", tenant="another")
+        await node.submit("plain", ["ok"], id="mine", tenant="another")
 
 
 async def test_what_there_is_not_is_told(node: Plant) -> None:
     with pytest.raises(UnknownTask, match="no task 'nothing'"):
-        await node.desk.submit("nothing")
+        await node.submit("nothing")
     with pytest.raises(UnknownInstance, match="no instance 'nothing'"):
         await node.desk.show("nothing")
     with pytest.raises(BatchRefused, match="cursor 'x'"):
@@ -429,7 +429,7 @@ async def test_items_go_at_the_tasks_rate(node: Plant) -> None:
 
 async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant) -> None:
     await node.desk.limit("slow", {"item_rate": 1})
-    view = await node.desk.submit("slow")
+    view = await node.submit("slow")
     with anyio.fail_after(LONG_S):
         while not log.ran:
             await anyio.lowlevel.checkpoint()

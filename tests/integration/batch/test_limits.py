@@ -119,7 +119,7 @@ class InARow:
 async def test_a_small_instance_does_not_stand_behind_a_large_one_of_its_task(connection: Connection) -> None:
     """A long row of chunks let out at once would be 640 items."""
     async with plant(connection, ["in-a-row"]) as node:
-        large = await node.desk.submit("in-a-row", 5_000, tenant="a")
+        large = await node.submit("in-a-row", 5_000, tenant="a")
         with anyio.fail_after(LONG_S):
             while InARow.began < 30:
                 await anyio.lowlevel.checkpoint()

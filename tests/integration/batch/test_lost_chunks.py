@@ -130,7 +130,7 @@ async def test_a_result_of_an_earlier_pass_that_is_gone_runs_nothing_again(conne
     ran.clear()
     is_bad.append(True)
     async with plant(connection, ["robbed-once"]) as node:
-        view = await node.run("robbed-once", instance_id="mine")
+        view = await node.run("robbed-once", id="mine")
         assert view.counts == Counts(succeeded=ITEMS - 1, failed=1)
         await remove(connection, "results", "mine", "0", "1")
         is_bad.clear()
@@ -165,7 +165,7 @@ async def test_the_sheet_of_a_robbed_instance_has_a_row_for_what_was_lost(
         yield b"sku\na\nb\nc\n"
 
     async with plant(connection, ["robbed-sheet"]) as node:
-        await node.run("robbed-sheet", upload=upload(), name="rows.csv", instance_id="mine")
+        await node.run("robbed-sheet", upload=upload(), name="rows.csv", id="mine")
         await remove(connection, "items", "mine", "1", "0")
         await node.desk.retry("mine", [0, 2])
         view = await node.until("mine", "done")

@@ -75,7 +75,7 @@ async def test_an_outcome_that_the_broker_does_not_take_is_kept_until_it_does(
     stream, maps = namespace.stream("ITEMS"), batch_consumers(namespace, "gated-end")[1].name
     gates.update(began=anyio.Event(), end=anyio.Event())
     async with plant(connection, ["gated-end"]) as node:
-        view = await node.desk.submit("gated-end")
+        view = await node.submit("gated-end")
         with anyio.fail_after(30):
             await gates["began"].wait()
             while len(await node.results(view.instance_id)) < 2:
@@ -109,7 +109,7 @@ async def test_what_is_no_result_and_no_mark_is_passed_over(
     async with plant(connection, ["gated-end"]) as node:
         for place, payload in odd.items():
             await publisher.publish(namespace.subject(*place), payload, expected_seq=0)
-        view = await node.run("gated-end", instance_id="mine")
+        view = await node.run("gated-end", id="mine")
         found = await node.items.results("mine", [0, 1, 7])
     assert view.counts == Counts(succeeded=8, unknown=4)
     assert ran == Counter([0, 1, 2, 3, 8, 9, 10, 11])
@@ -122,7 +122,7 @@ async def test_a_cancelled_instance_ends_whatever_lies_among_its_results(
 ) -> None:
     gates.update(began=anyio.Event(), end=anyio.Event())
     async with plant(connection, ["gated-end"]) as node:
-        view = await node.desk.submit("gated-end", instance_id="mine")
+        view = await node.submit("gated-end", id="mine")
         with anyio.fail_after(30):
             await gates["began"].wait()
         await publisher.publish(connection.namespace.subject("results", "mine", "2", "1"), b"{", expected_seq=0)

@@ -114,7 +114,7 @@ async def test_cancelled_and_retried_while_an_item_is_at_work_it_does_not_begin_
 ) -> None:
     monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     async with plant(connection, ["once"]) as node:
-        view = await node.desk.submit("once")
+        view = await node.submit("once")
         await wait_for(gates["began"])
         await node.desk.cancel(view.instance_id)
         view = await node.until(view.instance_id, "cancelled")
@@ -213,7 +213,7 @@ async def test_a_lost_answer_costs_no_end_of_an_item(connection: Connection, ser
         plant(other, ["once"], name="n2", roles=("executor",)),
     ):
         await until_known(conductor, "once")
-        view = await conductor.desk.submit("once")
+        view = await conductor.submit("once")
         await wait_for(gates["began"])
         middle.mute()
         gates["end"].set()

@@ -43,7 +43,7 @@ async def test_an_upload_without_an_instance_goes_after_a_day(connection: Connec
     async with plant(connection, ["of-uploads"]) as node:
         for name in ("dead/upload-0a1b2c3d", "dead/result.xlsx", "prices/upload.csv", "reports.xlsx"):
             await files.put(name, data())
-        await node.run("of-uploads", upload=data(), name="rows.csv", instance_id="mine")
+        await node.run("of-uploads", upload=data(), name="rows.csv", id="mine")
         before = await names(files)
         now_ms = await files.stored_ms("reports.xlsx")
         assert now_ms is not None
@@ -93,10 +93,10 @@ async def test_no_instance_is_made_of_a_file_that_may_be_removed_meanwhile(
     async with plant(connection, ["of-uploads"]) as node:
         await files.put("old/upload-0a1b2c3d", data())
         await files.put("mine/upload-0a1b2c3d", data())
-        first = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
+        first = await node.submit("of-uploads", id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
         await node.until("mine", "done")
         monkeypatch.setattr("actors.batch.desk.FRESH_MS", -HOUR_MS)
         with pytest.raises(BatchRefused, match="send it again"):
-            await node.desk.submit("of-uploads", instance_id="old", file="old/upload-0a1b2c3d", name="a.csv")
-        again = await node.desk.submit("of-uploads", instance_id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
+            await node.submit("of-uploads", id="old", file="old/upload-0a1b2c3d", name="a.csv")
+        again = await node.submit("of-uploads", id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
     assert (again.state, again.created_ms) == ("done", first.created_ms)

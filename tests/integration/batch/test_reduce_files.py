@@ -73,7 +73,7 @@ async def test_a_reduce_that_stood_still_and_wakes_takes_no_files_place(
     log = Log(holds={1}, fails=set())
     monkeypatch.setattr("actors.batch.executor.steps.BEAT_S", 8.0)  # else the first one sees that it counts no more
     async with plant(connection, ["writes-files"]) as node:
-        await node.desk.submit("writes-files", instance_id="mine")
+        await node.submit("writes-files", id="mine")
         with anyio.fail_after(LONG_S):
             await log.reached.wait()
             fence = (await node.record("mine")).step_fence
@@ -96,7 +96,7 @@ async def test_a_result_keeps_its_files_until_there_is_a_newer_one(
     global log
     log = Log(holds=set(), fails={2})
     async with plant(connection, ["writes-files"]) as node:
-        view = await node.run("writes-files", instance_id="mine")
+        view = await node.run("writes-files", id="mine")
         assert (view.counts.failed, await told(node)) == (1, '{"by":1}')
         await node.desk.retry("mine")
         assert (await node.until("mine", "failed")).reason == "reducing: OSError: the disk is full"
@@ -134,7 +134,7 @@ async def test_files_that_the_code_puts_there_itself_are_found_by_their_names(
     connection: Connection, publisher: Publisher
 ) -> None:
     async with plant(connection, ["writes-its-own"]) as node:
-        await node.run("writes-its-own", instance_id="mine")
+        await node.run("writes-its-own", id="mine")
         assert await node.engine.uploads.sweep(0) == 0
         for name in ("one.txt", "other.txt"):
             _, parts = await node.desk.result("mine", name)

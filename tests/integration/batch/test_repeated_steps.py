@@ -81,7 +81,7 @@ async def test_a_split_whose_pointer_was_removed_by_hand_and_offered_again_runs_
     SlowToSplit.is_half, SlowToSplit.may_end = anyio.Event(), anyio.Event()
     namespace = connection.namespace
     async with plant(connection, ["slow-to-split"]) as node:
-        await node.desk.submit("slow-to-split", instance_id="mine")
+        await node.submit("slow-to-split", id="mine")
         with anyio.fail_after(30):
             await SlowToSplit.is_half.wait()
         record = await node.record("mine")
@@ -133,7 +133,7 @@ async def test_a_splits_pointer_that_comes_after_the_seal_is_forgotten(
                 await anyio.lowlevel.checkpoint()
 
     async with plant(connection, ["split-late"]) as node:
-        await node.desk.submit("split-late", instance_id="mine")
+        await node.submit("split-late", id="mine")
         with anyio.fail_after(30):
             await SplitLate.began.wait()
         await until_none_waits()
@@ -171,7 +171,7 @@ class WrittenTwice:
 async def test_a_reduce_that_crashed_after_its_file_was_written_leaves_one_result(connection: Connection) -> None:
     _runs.clear()
     async with plant(connection, ["written-twice"]) as node:
-        view = await node.run("written-twice", instance_id="mine")
+        view = await node.run("written-twice", id="mine")
         fence = (await node.record("mine")).step_fence
         late = Raw(b'{"by": "the first one, late"}')
         after = await node.engine.instances.move("mine", lambda record: moves.reduced(record, fence - 1, late, 1))
@@ -187,7 +187,7 @@ async def test_a_doubled_seal_seals_once(connection: Connection) -> None:
     """The first answer was lost, or two executors had the split: whatever comes second changes nothing."""
     _runs.clear()
     async with plant(connection, ["written-twice"]) as node:
-        await node.desk.submit("written-twice", instance_id="mine")
+        await node.submit("written-twice", id="mine")
         await node.until("mine", "running", "reducing", "done")
         seal = (await node.record("mine")).seal
         assert seal is not None

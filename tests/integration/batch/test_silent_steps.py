@@ -64,7 +64,7 @@ async def test_a_silent_splitters_chunks_are_never_read(
     beats = Bucket(connection, publisher, namespace.bucket("BEATS"), bytes)
     monkeypatch.setattr(steps, "BEAT_S", 0.05)
     async with plant(connection, ["falls-silent"]) as node:
-        await node.desk.submit("falls-silent", instance_id="mine")
+        await node.submit("falls-silent", id="mine")
         with anyio.fail_after(LONG_S):
             await log.is_under_way.wait()
             first = await node.record("mine")

@@ -68,7 +68,7 @@ def fresh() -> None:
 async def test_a_stopping_node_gives_back_what_waits_and_keeps_what_ran(connection: Connection, task: str) -> None:
     async with plant(connection, TASKS, drain_s=LONG_S) as first:
         gates.update(began=anyio.Event(), end=anyio.Event())
-        await first.desk.submit(task, {"items": 40}, instance_id="mine")
+        await first.submit(task, {"items": 40}, id="mine")
         with anyio.fail_after(LONG_S):
             await gates["began"].wait()
         began_s = anyio.current_time()
@@ -87,11 +87,11 @@ async def test_a_stopping_node_gives_back_what_waits_and_keeps_what_ran(connecti
 async def test_nothing_of_a_chunk_began_and_it_is_given_back_as_it_was(connection: Connection) -> None:
     async with plant(connection, TASKS) as first:
         await first.desk.limit("slowly", {"item_rate": 0.01})
-        await first.desk.submit("slowly", {"items": 4}, instance_id="head")
+        await first.submit("slowly", {"items": 4}, id="head")
         with anyio.fail_after(LONG_S):
             while not ran:
                 await anyio.lowlevel.checkpoint()
-        await first.desk.submit("slowly", {"items": 4}, instance_id="mine")
+        await first.submit("slowly", {"items": 4}, id="mine")
         await _until_open(first, "mine")
     async with plant(connection, TASKS, name="n2") as second:
         await second.desk.limit("slowly", {"item_rate": 0})

@@ -86,7 +86,7 @@ class Streaming:
 
 async def half_way(node: Plant, given: Any = None) -> None:
     """Submit an instance, and wait until the five items that its split has committed are counted."""
-    await node.desk.submit("streaming", given, instance_id="mine")
+    await node.submit("streaming", given, id="mine")
     with anyio.fail_after(LONG_S):
         while (await node.record("mine")).counts.ended < 5:
             await anyio.lowlevel.checkpoint()
@@ -162,7 +162,7 @@ async def test_cancelled_half_way_what_was_committed_is_counted(connection: Conn
 async def test_cancelled_what_runs_ends_and_a_seal_comes_too_late(connection: Connection) -> None:
     log.is_held = True
     async with plant(connection, ["streaming"]) as node:
-        await node.desk.submit("streaming", instance_id="mine")
+        await node.submit("streaming", id="mine")
         with anyio.fail_after(LONG_S):
             await log.held.wait()
         assert (await node.desk.cancel("mine")).state == "cancelling"
@@ -176,7 +176,7 @@ async def test_cancelled_what_runs_ends_and_a_seal_comes_too_late(connection: Co
 async def test_a_split_that_fails_waits_for_what_runs(connection: Connection) -> None:
     log.is_held = True
     async with plant(connection, ["streaming"]) as node:
-        await node.desk.submit("streaming", instance_id="mine")
+        await node.submit("streaming", id="mine")
         with anyio.fail_after(LONG_S):
             await log.held.wait()
         fence = (await node.record("mine")).step_fence

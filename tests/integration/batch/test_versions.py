@@ -72,7 +72,7 @@ async def test_an_older_worker_serves_its_own_and_a_newer_instance_waits_for_a_n
         with anyio.fail_after(LONG_S):
             while "instance.waits_for_version" not in caplog.text:
                 await anyio.lowlevel.checkpoint()
-        view = await node.run("versioned", 4, instance_id="older")
+        view = await node.run("versioned", 4, id="older")
         assert (view.state, view.result, ran["1.9"]) == ("done", "1.9", 4)
         newer = await node.desk.show("newer")
         assert (newer.counts, newer.waits) == (
@@ -102,7 +102,7 @@ async def test_a_newer_worker_goes_on_with_what_an_older_one_has_split(connectio
 
 async def test_what_a_split_makes_bears_the_version_of_its_code(connection: Connection) -> None:
     async with plant(connection, [NEW]) as node:
-        await node.run("versioned", 3, instance_id="mine")
+        await node.run("versioned", 3, id="mine")
         seal = (await node.record("mine")).seal
     assert seal is not None
     assert seal.version == "1.10"

@@ -1,40 +1,89 @@
-"""What is asked of batches over HTTP, and what is answered."""
+"""The forms of batches: what is asked of them at every door, and how it is answered.
 
-from typing import Annotated, Any
+The message `NewBatch` is what the service, a plain publish and the client submit.
+"""
+
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict
 
 from actors.batch.callback_transport import LONGEST_URL
-from actors.batch.rules.record import Moment
 from actors.batch.tasks import TaskRecord
-from actors.batch.views import Beat, ItemView, View, Wanted
-from penstock.api.forms.reading import Asked
-from streams.batch_messages import Counts, Status
+from actors.batch.views import Beat, ItemShown, View, Wanted
+from penstock.api.forms.reading import Asked, picked
+from streams.batch_messages import Counts
 from streams.job_messages import MOST_JOBS
-
-__all__ = [
-    "BatchShown",
-    "BatchesQuery",
-    "BatchesShown",
-    "ItemShown",
-    "ItemsQuery",
-    "ItemsShown",
-    "ResultQuery",
-    "SubmitQuery",
-    "TaskChanges",
-    "TaskShown",
-    "TasksShown",
-    "ToRetry",
-    "batch_shown",
-    "item_shown",
-    "task_shown",
-]
 
 Text = Annotated[str, Meta(max_length=255)]
 Limit = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The options of a submission, for Python callers: those of a `NewBatch`, without its input and its file."""
+
+    id: str
+    sheet: str
+    encoding: str
+    tenant: str
+    priority: int
+    weight: int
+    callback: str
+
+
+# ---- the service
+
+
+class InstanceAsk(Asked, frozen=True, kw_only=True):
+    """Of one instance: show, pause, resume or cancel it."""
+
+    id: str
+
+
+class RetryAsk(Asked, frozen=True, kw_only=True):
+    """Run these items again, by index from 0; none: all that failed or were cancelled."""
+
+    id: str
+    items: tuple[int, ...] = ()
+
+
+class ListAsk(Asked, frozen=True, kw_only=True):
+    """Show instances, the newest first; those of a task, a state, a tenant."""
+
+    task: str = ""
+    state: str = ""
+    tenant: str | None = None
+    most: int = 100
+
+
+class ItemsAsk(Asked, frozen=True, kw_only=True):
+    """Show items of an instance, from `cursor` on, which an earlier page gave."""
+
+    id: str
+    status: Wanted = "all"
+    cursor: str = ""
+    most: int = 100
+
+
+class LimitAsk(Asked, frozen=True, kw_only=True):
+    """Change some limits of a task; null takes one back to what its code says."""
+
+    task: str
+    set: dict[str, object]
+
+
+class ViewList(Struct, frozen=True):
+    batches: list[View]
+
+
+class TaskList(Struct, frozen=True):
+    tasks: list[TaskRecord]
+
+
+# ---- HTTP
 
 
 class SubmitQuery(Asked, frozen=True, kw_only=True):
@@ -127,15 +176,6 @@ class BatchesShown(Struct, frozen=True, kw_only=True):
     batches: list[BatchShown]
 
 
-class ItemShown(Struct, frozen=True, kw_only=True):
-    """An item; `status` null: it has not ended. `info`: what its code returned, or why it failed."""
-
-    index: int
-    item: Any
-    status: Status | None
-    info: Any
-
-
 class ItemsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page. It may be short, or empty, and still have a `next`."""
 
@@ -160,52 +200,9 @@ class TasksShown(Struct, frozen=True, kw_only=True):
 
 def batch_shown(view: View, batch_id: str) -> BatchShown:
     """Return an instance as its owner sees it, who knows it by this id."""
-    return BatchShown(
-        id=batch_id,
-        task=view.task,
-        state=view.state,
-        items=view.items,
-        counts=view.counts,
-        created_ms=view.created_ms,
-        started_ms=view.started_ms,
-        ended_ms=view.ended_ms,
-        priority=view.priority,
-        passes=view.passes,
-        reason=view.reason,
-        reasons=view.reasons,
-        step=view.step,
-        waits=view.waits,
-        files=view.files(),
-        result=view.result,
-        callback=view.callback,
-        calls=[_called(each) for each in view.calls],
-    )
-
-
-def _called(moment: Moment) -> BatchCall:
-    return BatchCall(
-        event=moment.name,
-        pass_no=moment.pass_no,
-        at_ms=moment.at_ms,
-        state=moment.state,
-        tries=moment.tries,
-        info=moment.info,
-    )
-
-
-def item_shown(item: ItemView) -> ItemShown:
-    return ItemShown(index=item.index, item=item.item, status=item.status, info=item.info)
+    calls = [picked(BatchCall, moment, event=moment.name) for moment in view.calls]
+    return picked(BatchShown, view, id=batch_id, files=view.files(), calls=calls)
 
 
 def task_shown(task: TaskRecord) -> TaskShown:
-    limits = task.limits
-    return TaskShown(
-        task=task.task,
-        main_concurrency=limits.main_concurrency,
-        main_rate=limits.main_rate,
-        item_rate=limits.item_rate,
-        item_concurrency=limits.item_concurrency,
-        attempts=task.attempts,
-        is_idempotent=task.is_idempotent,
-        is_streaming=task.is_streaming,
-    )
+    return picked(TaskShown, task, **asdict(task.limits))

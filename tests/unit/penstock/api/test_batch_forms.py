@@ -1,0 +1,15 @@
+"""The forms of batches: the options of Python callers are those of the message."""
+
+from typing import get_type_hints
+
+from msgspec import Raw
+
+from penstock.api.forms.batch import SubmitOptions
+from streams.batch_messages import NewBatch
+
+
+def test_the_options_of_python_callers_are_those_of_a_new_batch() -> None:
+    fields = get_type_hints(NewBatch)
+    assert fields["input"] is Raw
+    given = ("task", "input", "file", "name")
+    assert get_type_hints(SubmitOptions) == {name: fields[name] for name in fields if name not in given}
