@@ -11,8 +11,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 import anyio.to_thread
 
@@ -125,12 +123,15 @@ def _write_errors(health: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _got(url: str) -> dict[str, Any] | None:
+    from urllib.error import HTTPError  # not needed by most, and not free
+    from urllib.request import urlopen
+
     try:
         with urlopen(url, timeout=ANSWER_S) as answer:  # the server's own address, or one that the config has checked
             body = answer.read(MOST_BYTES)
     except HTTPError as error:  # an unhealthy server says so with 500 or 503, and why
         body = error.read(MOST_BYTES)
-    except (URLError, OSError, ValueError):
+    except (OSError, ValueError):
         return None
     try:
         told = json.loads(body)

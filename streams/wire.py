@@ -9,11 +9,8 @@ reads them, and formats each publish through three coroutines: good for a third 
 
 import asyncio
 
-from nats.aio.client import Client, Srv
-from nats.aio.subscription import Subscription
-from nats.errors import Error
-
 from streams.errors import ConnectionLost, Disconnected
+from streams.library import Client, Error, Srv, Subscription, load_websocket
 from streams.wire_parser import Deliver, WireParser
 
 MAX_WAITING = 2 * 1024 * 1024
@@ -143,6 +140,8 @@ class WireClient(Client):
                 task.cancel()
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call] # the library's own gap
+        if s.uri.scheme in ("ws", "wss"):
+            load_websocket()
         await super()._connect_to_server(s)
 
     async def _process_err(self, err_msg: str) -> None:

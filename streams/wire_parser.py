@@ -7,7 +7,7 @@ somebody else, one larger than some chunks, one that is malformed) the library's
 
 from collections.abc import Callable
 
-from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
+from streams.library import AWAITING_MSG_PAYLOAD, Parser
 
 __all__ = ["Deliver", "WireParser"]
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
 __all__ = ["Measures"]
 
 BY_SOURCE = ("platform", "source")
@@ -20,6 +18,8 @@ class Measures:
     """A node's figures, in a registry of its own."""
 
     def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # not needed by commands
+
         self.registry = CollectorRegistry()
         self._slices = Counter(
             "penstock_slices_total", "Slices that this node ended.", ("platform", "outcome"), registry=self.registry

@@ -10,16 +10,18 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
-import aiohttp.abc
 import anyio
-from yarl import URL
 
 from actors.runtime.inflation import ENCODINGS, BadEncoding, Inflater
 from platforms.adapter import Request, Response
+
+if TYPE_CHECKING:
+    import aiohttp
+    import aiohttp.abc
+    from yarl import URL
 
 __all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport", "shown_url"]
 
@@ -52,6 +54,8 @@ class Transport:
 
     async def send(self, request: Request, *, timeout_s: float, most_bytes: int) -> Response:
         """Return the answer. Raises PlatformDown, TooMuch, or BadUrl."""
+        import aiohttp  # commands that send nothing need not wait for it
+
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.request(
@@ -94,6 +98,8 @@ class Transport:
 def check_url(url: str) -> URL:
     """Return the URL if it may be called. Raises BadUrl: only http and https, and no user in it, since a URL is shown
     in logs."""
+    from yarl import URL
+
     try:
         parsed = URL(url, encoded=False)
         has_user = bool(parsed.user or parsed.password)
@@ -126,6 +132,8 @@ async def open_transport(
 ) -> AsyncIterator[Transport]:
     """Open the node's client; closed with the block. With a `resolver` of the caller's own every request asks it, and
     connects to one of the addresses that it answers."""
+    import aiohttp
+
     own: dict[str, Any] = {"ttl_dns_cache": 60} if resolver is None else {"use_dns_cache": False, "force_close": True}
     connector = aiohttp.TCPConnector(limit=connections, resolver=resolver, **own)
     async with aiohttp.ClientSession(

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import anyio
 from msgspec import Struct
@@ -167,10 +165,12 @@ async def _syncs_always(config: Config) -> bool | None:
 
 
 def _varz(monitor: str) -> dict[str, object] | None:
+    from urllib.request import urlopen
+
     try:
         with urlopen(f"{monitor.rstrip('/')}/varz", timeout=COMMAND_S) as answer:  # checked to be http(s) by the config
             told = json.loads(answer.read(1 << 20))["jetstream"]["config"]
-    except (URLError, OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return told if isinstance(told, dict) else None
 

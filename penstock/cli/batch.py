@@ -10,6 +10,7 @@ import typer
 
 from actors.batch.views import Wanted
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.cli.output import moment
 from penstock.cli.person import progress
 from penstock.errors import UsageError
@@ -33,7 +34,9 @@ Items = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="Batches: a sheet's rows, each run by your own code. A node with the role `desk` answers.")
+    group = typer.Typer(
+        cls=Group, help="Batches: a sheet's rows, each run by your own code. A node with the role `desk` answers."
+    )
     app.add_typer(group, name="batch")
     command(group, "submit")(_submit)
     command(group, "list")(_list)
@@ -51,10 +54,10 @@ def add_to(app: typer.Typer) -> None:
 @asynccontextmanager
 async def open_batches(call: Call) -> "AsyncIterator[Batches]":
     """Connect, and give the client's way to batches."""
-    from penstock.sdk.calls import Asker
-    from penstock.sdk.client_batches import Batches
-
     async with call.session() as session:
+        from penstock.sdk.calls import Asker
+        from penstock.sdk.client_batches import Batches
+
         yield Batches(Asker(session.connection, "batch", ASK_S), session.connection)
 
 

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 
 import typer
 
+from penstock.cli.help import Command
 from penstock.cli.output import Output
 from penstock.errors import PenstockError
-from penstock.node.config import Config, load_config
-from penstock.node.logs import set_up_logs
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.node.config import Config
     from penstock.node.session import Session
 
 __all__ = ["TAKES_TIMES", "Call", "command", "end_with"]
@@ -68,12 +70,16 @@ class Call:
     flags: Mapping[str, object | None]
     out: Output
 
-    def config(self, **flags: object | None) -> Config:
+    def config(self, **flags: object | None) -> "Config":
         """Return the configuration, with the command's own flags over the common ones. Raises UsageError."""
+        from penstock.node.config import load_config
+
         return load_config(self.file, os.environ, {**self.flags, **flags})
 
     def session(self) -> "AbstractAsyncContextManager[Session]":
-        """Connect for this command; see penstock/node/session.py."""
+        """Connect for this command; see penstock/node/session.py. What a command needs only once it is connected, it
+        imports there: a server that is not there is then told of at once."""
+        from penstock.node.logs import set_up_logs
         from penstock.node.session import open_session
 
         config = self.config()
@@ -102,7 +108,7 @@ def command(
         own = list(inspect.signature(function).parameters.values())[1:]
         run.__signature__ = inspect.Signature([*(_keyword(one) for one in own), *_common()])  # type: ignore[attr-defined] # typer reads it
         run.__annotations__ = {one.name: one.annotation for one in [*own, *_common()]}
-        app.command(name, context_settings=dict(context or {}))(run)
+        app.command(name, cls=Command, context_settings=dict(context or {}))(run)
         return function
 
     return add
@@ -122,16 +128,22 @@ def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
 
 def _run(call: Call, body: Callable[[], Awaitable[None]]) -> None:
     """Run a command's body to its end, and end the process with what it failed with."""
-    import anyio
-
-    from actors.runtime.supervisor import one_error
+    import asyncio
 
     async def alone() -> None:
-        with one_error():
+        try:
             await body()
+        except ExceptionGroup:
+            from actors.runtime.supervisor import one_error
+
+            with one_error():
+                raise
 
     try:
-        anyio.run(alone, backend_options={"use_uvloop": _has_uvloop()})
+        with asyncio.Runner(
+            loop_factory=_new_loop()
+        ) as runner:  # anyio.run loads more than it has to, and first of all
+            runner.run(alone())
         sys.stdout.flush()
     except (typer.Exit, typer.Abort, SystemExit):
         raise
@@ -171,7 +183,9 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _has_uvloop() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("uvloop") is not None
+def _new_loop() -> "Callable[[], asyncio.AbstractEventLoop] | None":
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop

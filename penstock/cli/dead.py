@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, progress, who
 from penstock.errors import UsageError
 from penstock.times import span_text, time_text
@@ -42,7 +43,7 @@ TURNS_A_SECOND = 10
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="What was given up on, kept until somebody acts.")
+    group = typer.Typer(cls=Group, help="What was given up on, kept until somebody acts.")
     app.add_typer(group, name="dead")
     command(group, "list")(_list)
     command(group, "show")(_show)
@@ -61,12 +62,12 @@ async def _list(
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Go on behind this one.")] = 0,
 ) -> None:
     """List dead letters, the oldest first, a page at a time."""
-    from penstock.admin.dead_letters import letters
-    from penstock.admin.records import Records
-
     which = _filter(engine, name, reason, older_than, newer_than)
     found: list[Letter] = []
     async with call.session() as session:
+        from penstock.admin.dead_letters import letters
+        from penstock.admin.records import Records
+
         records = Records(session)
         async for letter in letters(records, which, after=after):
             found.append(letter)
@@ -113,10 +114,10 @@ async def _show(
     call: Call, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
 ) -> None:
     """Show one letter: why, history, body, and what sending it again would do. With --json it is whole."""
-    from penstock.admin.dead_letters import find
-    from penstock.admin.records import Records
-
     async with call.session() as session:
+        from penstock.admin.dead_letters import find
+        from penstock.admin.records import Records
+
         records = Records(session)
         letter = await find(records, which)
     for line in _lines(letter):
@@ -200,14 +201,14 @@ async def _replay(
     """Send letters round again, and remove those that were.
 
     A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
-    from penstock.admin.dead_letters import Replayer
-    from penstock.admin.records import Records
-
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
     done = 0
     kept: list[Replayed] = []
     async with call.session() as session:
+        from penstock.admin.dead_letters import Replayer
+        from penstock.admin.records import Records
+
         records = Records(session)
         replayer = Replayer(records, by=who(by))
         with progress("replaying") as advance:
@@ -266,15 +267,15 @@ async def _drop(
     yes: Yes = False,
 ) -> None:
     """Remove letters for good. A hole stays listed in its ledger: this drops only the letter about it."""
-    from penstock.admin.dead_letters import drop
-    from penstock.admin.records import Records
-
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
     what = f"{len(seqs)} dead letter(s)" if seqs else f"all dead letters{_chosen_text(which)}"
     confirm(f"Drop {what} for good?", is_sure=yes)
     dropped = 0
     async with call.session() as session:
+        from penstock.admin.dead_letters import drop
+        from penstock.admin.records import Records
+
         records = Records(session)
         with progress("dropping") as advance:
             async for letter, share in _chosen(records, seqs, which):

@@ -43,9 +43,9 @@ def add_to(group: typer.Typer) -> None:
 @asynccontextmanager
 async def open_asker(call: Call) -> "AsyncIterator[Asker]":
     """Connect, and give what asks the nodes' service of jobs."""
-    from penstock.sdk.calls import Asker
-
     async with call.session() as session:
+        from penstock.sdk.calls import Asker
+
         yield Asker(session.connection, "jobs", ASK_S)
 
 

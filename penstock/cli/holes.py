@@ -6,6 +6,7 @@ import typer
 
 from penstock.admin.source_door import read_source
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
@@ -29,7 +30,7 @@ MaybeSlice = Annotated[str, typer.Argument(metavar="[SLICE]", help="As `holes li
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     command(app, "slices")(_slices)
-    group = typer.Typer(help="Windows that were given up on. They hold the watermark until somebody acts.")
+    group = typer.Typer(cls=Group, help="Windows that were given up on. They hold the watermark until somebody acts.")
     app.add_typer(group, name="holes")
     command(group, "list")(_list)
     command(group, "redrive")(_redrive)
@@ -45,9 +46,9 @@ async def _slices(
     ] = None,
 ) -> None:
     """List the slices that are cut and not finished: who holds them, or what they wait for."""
-    from penstock.admin.records import Records
-
     async with call.session() as session:
+        from penstock.admin.records import Records
+
         records = Records(session)
         found, now_ms = await _ledgers(records, source), records.now_ms()
     rows = [
@@ -105,9 +106,9 @@ def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[
 
 async def _list(call: Call, source: MaybeSource = "") -> None:
     """List the holes, with what was tried and why it failed."""
-    from penstock.admin.records import Records
-
     async with call.session() as session:
+        from penstock.admin.records import Records
+
         records = Records(session)
         found = await _ledgers(records, source)
     rows: list[dict[str, object]] = [
@@ -148,13 +149,13 @@ async def _redrive(
     by: By = "",
 ) -> None:
     """Have a hole read again, from its first attempt on."""
-    from penstock.admin import holes
-    from penstock.admin.records import Records
-
     if bool(slice_id) == all_:
         raise UsageError("name one SLICE, or say --all")
     key = read_source(source)
     async with call.session() as session:
+        from penstock.admin import holes
+        from penstock.admin.records import Records
+
         records = Records(session)
         if all_:
             again = await holes.redrive_all(records, key, by=who(by))
@@ -171,11 +172,11 @@ async def _redrive(
 
 async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = "") -> None:
     """Let the watermark pass a hole as it is. It stays listed, with who accepted it."""
-    from penstock.admin import holes
-    from penstock.admin.records import Records
-
     key = read_source(source)
     async with call.session() as session:
+        from penstock.admin import holes
+        from penstock.admin.records import Records
+
         records = Records(session)
         is_new = await holes.accept(records, key, slice_id, by=who(by))
     call.out.say(f"{key}: {slice_id} is accepted" if is_new else f"{key}: {slice_id} was accepted before")
@@ -184,12 +185,12 @@ async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = ""
 
 async def _forget(call: Call, source: SourceName, slice_id: SliceId, yes: Yes = False) -> None:
     """Take an accepted hole off the list for good."""
-    from penstock.admin import holes
-    from penstock.admin.records import Records
-
     key = read_source(source)
     confirm(f"{key}: forget that {slice_id} was never read?", is_sure=yes)
     async with call.session() as session:
+        from penstock.admin import holes
+        from penstock.admin.records import Records
+
         records = Records(session)
         await holes.forget(records, key, slice_id)
     call.out.say(f"{key}: {slice_id} is forgotten")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.cli import held, job_list, recur
 from penstock.cli.call import Call, command
 from penstock.cli.held import Topic, open_jobs
+from penstock.cli.help import Group
 from penstock.cli.person import progress
 from penstock.errors import NotAccepted, UsageError
 from penstock.times import time_text
@@ -27,7 +28,7 @@ MOST_TOLD = 20
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = typer.Typer(
-        help="Delayed jobs. Any node with the role `desk` answers; no rights on the streams are needed."
+        cls=Group, help="Delayed jobs. Any node with the role `desk` answers; no rights on the streams are needed."
     )
     app.add_typer(group, name="jobs")
     command(group, "add")(_add)

@@ -5,19 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from actors.fetch.settings_desk import Seeded, seed_levels
-from actors.runtime.membership import NodeRecord, living
 from penstock.cli.call import Call, command
 from penstock.cli.output import moment
-from penstock.cli.settings import seed_of
-from penstock.node.config import origin_of
-from penstock.node.logs import set_up_logs
-from streams.clock import now_ms
 
 if TYPE_CHECKING:
+    from actors.fetch.settings_desk import Seeded
+    from actors.runtime.membership import NodeRecord
     from streams.connection import Connection
 
 __all__ = ["add_to"]
@@ -74,7 +69,9 @@ async def _up(
     seed: Seed = None,
 ) -> None:
     """Run a node until it is stopped: on the server at --nats, else on an embedded one."""
+    from penstock.cli.settings import seed_of
     from penstock.node.app import run_node
+    from penstock.node.logs import set_up_logs
     from penstock.node.sinks import load_app
 
     config = call.config(
@@ -121,11 +118,12 @@ async def _work(
     """Run your own code in a process of its own, until it is stopped: batches' tasks and jobs' handlers, nothing else.
     Without --nats it works for the node that runs in the data folder."""
     from penstock.node.app import run_node
+    from penstock.node.logs import set_up_logs
     from penstock.node.session import server_url
     from penstock.node.sinks import load_app
 
     config = call.config(name=name, zone=zone, drain_s=drain, log_level=log_level, app=app, roles="worker,executor")
-    config = msgspec.structs.replace(config, nats=server_url(config))
+    config = config.with_changes(nats=server_url(config))
     load_app(app)
     set_up_logs(config.log_level, config.log_form)
     await run_node(config)
@@ -143,6 +141,8 @@ async def _init(
     check: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
+    from penstock.cli.settings import seed_of
+    from penstock.node.logs import set_up_logs
     from penstock.node.session import open_session, topology_of
     from streams.topology import apply, diff
 
@@ -166,8 +166,11 @@ async def _init(
     call.out.result({"differences": lines, "is_applied": not check, "seeded": _seeded(told)})
 
 
-async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> Seeded:
+async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> "Seeded":
+    from actors.fetch.settings_desk import seed_levels
+    from penstock.cli.settings import seed_of
     from penstock.node.session import Session
+    from streams.clock import now_ms
     from streams.publisher import Publisher
 
     async with Publisher(connection) as publisher:
@@ -175,14 +178,14 @@ async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: 
         return await seed_levels(desk, seed_of(file), now_ms=now_ms(), is_overwriting=is_overwriting)
 
 
-def _say_seeded(call: Call, told: Seeded) -> None:
+def _say_seeded(call: Call, told: "Seeded") -> None:
     for level in told.written:
         call.out.say(f"seeded {level}")
     for level in told.kept:
         call.out.say(f"left {level} as it is (there already; --overwrite replaces it)")
 
 
-def _seeded(told: Seeded | None) -> dict[str, list[str]] | None:
+def _seeded(told: "Seeded | None") -> dict[str, list[str]] | None:
     if told is None:
         return None
     return {"written": [str(each) for each in told.written], "kept": [str(each) for each in told.kept]}
@@ -191,6 +194,8 @@ def _seeded(told: Seeded | None) -> dict[str, list[str]] | None:
 async def _nodes(call: Call) -> None:
     """List the nodes that live, their duties, and how their actors fare."""
     async with call.session() as session:
+        from actors.runtime.membership import living
+
         records = await living(session.bucket("NODES"))
     call.out.table(
         ["node", "zone", "labels", "roles", "platforms", "since", "load", "version", "actors"],
@@ -201,10 +206,10 @@ async def _nodes(call: Call) -> None:
         for actor in record.actors:
             if actor.last_error:
                 call.out.say(f"{record.node}: {actor.name} {actor.status}, failed {actor.failures}: {actor.last_error}")
-    call.out.result([msgspec.to_builtins(record) for record in records])
+    call.out.result(records)
 
 
-def _row(record: NodeRecord) -> list[Any]:
+def _row(record: "NodeRecord") -> list[Any]:
     troubled = [f"{actor.name}: {actor.status}" for actor in record.actors if actor.status != "running"]
     return [
         record.node,
@@ -222,6 +227,8 @@ def _row(record: NodeRecord) -> list[Any]:
 async def _config(call: Call) -> None:
     """Print the configuration as a node would take it, and where each value comes from; secrets are hidden."""
     import os
+
+    from penstock.node.config import origin_of
 
     config = call.config()
     origins = origin_of(call.file, os.environ, call.flags)

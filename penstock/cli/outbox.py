@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "p
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="Jobs that were added in transactions of your own database.")
+    group = typer.Typer(cls=Group, help="Jobs that were added in transactions of your own database.")
     app.add_typer(group, name="outbox")
     command(group, "relay")(_relay)
 

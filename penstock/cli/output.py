@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-import msgspec
-
 __all__ = ["Output", "moment"]
 
 WIDEST_IN_A_PIPE = 4096
@@ -52,6 +50,8 @@ class Output:
     def result(self, document: object) -> None:
         """Print the answer for programs: one JSON document on one line."""
         if self.is_json:
+            import msgspec
+
             self._file.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
 
     def records(self, columns: Mapping[str, str], records: Sequence[Mapping[str, object]], *, empty: str) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from actors.jobs.rules.recurrence import Misfire, Overlap
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
 from penstock.times import read_moment, read_zone, span_text, time_text
@@ -25,7 +26,7 @@ Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The recurring 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the group of jobs."""
-    group = typer.Typer(help="Jobs that are added again and again, each an ordinary job of its topic.")
+    group = typer.Typer(cls=Group, help="Jobs that are added again and again, each an ordinary job of its topic.")
     app.add_typer(group, name="recur")
     command(group, "add")(_add)
     command(group, "list")(_list)

@@ -1,33 +1,92 @@
-"""The root of the command line: every command group, and the guards around a run."""
+"""The root of the command line: every command and group by what a person wants to do, and the guards around a run.
 
-from typing import Annotated
+A command's module is imported when the command runs, so that none waits for what the others need.
+"""
+
+import os
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.main import get_group
 
-from penstock.cli import batch, dead, demo, doctor, holes, jobs, node, outbox, settings, sources, tokens, verify
-from penstock.node.logs import guard_descriptors
+from penstock.cli.help import Command, Group
+
+
+class Entry(NamedTuple):
+    """A command or group: its name, the module of `penstock.cli` that adds it, and its line in the help."""
+
+    name: str
+    module: str
+    line: str
+
+
+COMMANDS = {
+    "Start here": (
+        Entry("demo", "demo", "Fetch the orders of simulated shops, and prove that none is lost."),
+        Entry("doctor", "doctor", "Check this machine, the server and its settings."),
+    ),
+    "Run nodes": (
+        Entry("up", "node", "Run a node: it fetches orders, runs jobs and batches."),
+        Entry("work", "node", "Run your own job handlers and batch tasks in this process."),
+        Entry("init", "node", "Make or update the streams and buckets on a server."),
+        Entry("nodes", "node", "List the nodes that live, and how they fare."),
+        Entry("config", "node", "Print the configuration, and where each value comes from."),
+    ),
+    "Fetch orders from shops": (
+        Entry("sources", "sources", "Add, list, pause and remove shops."),
+        Entry("settings", "settings", "Change how orders are fetched, live on all nodes."),
+        Entry("slices", "holes", "List the time slices that are not finished."),
+        Entry("holes", "holes", "List what could not be fetched, and fetch it again."),
+        Entry("verify", "verify", "Show which time was read, by whom, and what is missing."),
+    ),
+    "Run delayed and recurring jobs": (
+        Entry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and recurring jobs."),
+        Entry("outbox", "outbox", "Send the jobs that your database transactions added."),
+    ),
+    "Run batches of rows": (
+        Entry("batch", "batch", "Submit a file or an input, follow it, and get its result."),
+    ),
+    "Repair and protect": (
+        Entry("dead", "dead", "List what failed for good (dead letters), and send it again."),
+        Entry("tokens", "tokens", "Say who may use the HTTP gateway."),
+    ),
+}  # fmt: skip # one line a command
+
+
+class Commands(Group):
+    """The commands of the table. Until one runs, its line in the help is all that is known of it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for title, entries in COMMANDS.items():
+            for entry in entries:
+                self.add_command(Command(entry.name, help=entry.line, rich_help_panel=title))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that is named first, its module imported. Called by Typer."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and command_named(name or ""), rest
+
+
+def command_named(name: str) -> Any:
+    """Import and return the command or group of this name, which is one of the table."""
+    (module,) = (entry.module for entries in COMMANDS.values() for entry in entries if entry.name == name)
+    alone = typer.Typer(rich_markup_mode=None)
+    import_module(f"penstock.cli.{module}").add_to(alone)
+    return get_group(alone).commands[name]
+
 
 app = typer.Typer(
+    cls=Commands,
     name="penstock",
-    help="Brings the orders of many shops on many platforms into your database, without losing one.",
+    help="Fetch the orders of many shops into your database, run delayed jobs, and run batches of rows, losing none.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-node.add_to(app)
-demo.add_to(app)
-doctor.add_to(app)
-settings.add_to(app)
-sources.add_to(app)
-holes.add_to(app)
-dead.add_to(app)
-jobs.add_to(app)
-batch.add_to(app)
-outbox.add_to(app)
-tokens.add_to(app)
-verify.add_to(app)
 
 
 def _version(wanted: bool) -> None:
@@ -51,3 +110,16 @@ def run() -> None:
     """Run the command line; a standard stream that is closed does not stop it."""
     guard_descriptors()
     app()
+
+
+def guard_descriptors() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr: else the next socket would take that number, and
+    whatever writes to the standard streams would write into it."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)

@@ -12,6 +12,7 @@ from actors.fetch.settings_desk import Changed, Stored, change_level, read_seed,
 from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.errors import UsageError
 from streams.clock import now_ms
 
@@ -32,7 +33,9 @@ OptionalLevel = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="How orders are fetched: default, platform, source. Live on all nodes within a second.")
+    group = typer.Typer(
+        cls=Group, help="How orders are fetched: default, platform, source. Live on all nodes within a second."
+    )
     app.add_typer(group, name="settings")
     command(group, "set")(_set)
     command(group, "get")(_get)

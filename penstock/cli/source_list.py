@@ -32,10 +32,10 @@ async def _list(
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
 ) -> None:
     """List the sources: state, how far they are read, what is open or given up on, and the node that tends each."""
-    from penstock.admin.records import Records
-
     pattern = f"{read_platform(platform)}.*" if platform else ">"
     async with call.session() as session:
+        from penstock.admin.records import Records
+
         records = Records(session)
         found = await _overviews(records, pattern)
     call.out.table(
@@ -103,14 +103,14 @@ async def _show(
     all_: Annotated[bool, typer.Option("--all", help="Every setting, also those at their default.")] = False,
 ) -> None:
     """Show one source whole: account, settings and where they come from, ledger, and the last event of each kind."""
-    from actors.fetch.rules.ledger import faults
-    from actors.fetch.rules.settings import as_level, origins
-    from actors.fetch.settings_levels import LevelName
-    from penstock.admin.records import Records
-    from penstock.admin.source_view import account_shown, ledger_document
-
     key = read_source(source)
     async with call.session() as session:
+        from actors.fetch.rules.ledger import faults
+        from actors.fetch.rules.settings import as_level, origins
+        from actors.fetch.settings_levels import LevelName
+        from penstock.admin.records import Records
+        from penstock.admin.source_view import account_shown, ledger_document
+
         records = Records(session)
         record, ledger = await records.need(key)
         levels, events = await records.levels(), await _last_events(records, key)

@@ -8,6 +8,7 @@ import typer
 from penstock.admin.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.cli import source_list
 from penstock.cli.call import TAKES_TIMES, Call, command
+from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import UsageError
 from penstock.times import read_moment, read_range, read_zone, time_text
@@ -35,7 +36,7 @@ Moment = Annotated[str, typer.Argument(metavar="TIME", help="2026-01-31T08:00:00
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="The shops that orders are fetched from.")
+    group = typer.Typer(cls=Group, help="The shops that orders are fetched from.")
     app.add_typer(group, name="sources")
     command(group, "add")(_add)
     source_list.add_to(group)
@@ -64,8 +65,6 @@ async def _add(
     A source that was removed with --keep goes on where its ledger is; --start then only guards against a gap before it.
     """
     from penstock.admin import sources
-    from penstock.admin.records import Records
-    from penstock.admin.source_view import ledger_document
 
     wanted = sources.Wanted(
         source=read_source(source),
@@ -75,6 +74,9 @@ async def _add(
         start=_start(start, tz),
     )
     async with call.session() as session:
+        from penstock.admin.records import Records
+        from penstock.admin.source_view import ledger_document
+
         records = Records(session)
         added = await sources.add(records, wanted)
     is_running = f"reading from {time_text(added.ledger.frontier_ms)} on"
@@ -104,7 +106,6 @@ async def _set(
 ) -> None:
     """Change a source's account, adapter or settings. An adapter FILE replaces the stored one for all its sources."""
     from penstock.admin import sources
-    from penstock.admin.records import Records
 
     key = read_source(source)
     edit = sources.Edit(
@@ -117,6 +118,8 @@ async def _set(
     if edit == sources.Edit():
         raise UsageError("nothing to set: give --account, --adapter, --set, --unset or --pin")
     async with call.session() as session:
+        from penstock.admin.records import Records
+
         records = Records(session)
         changed = await sources.change(records, key, edit)
     call.out.say("\n".join(f"{key}: {line}" for line in changed) or f"{key}: nothing changes")
@@ -127,11 +130,11 @@ async def _pause(
     call: Call, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
 ) -> None:
     """Stop fetching; what is being read is finished. Time goes on: `resume` reads what was left out."""
-    from penstock.admin import source_moves
-    from penstock.admin.records import Records
-
     key = read_source(source)
     async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+
         records = Records(session)
         ledger, is_changed = await source_moves.pause(records, key, reason=reason)
     _tell_state(call, key, ledger, is_changed=is_changed)
@@ -139,11 +142,11 @@ async def _pause(
 
 async def _resume(call: Call, source: SourceName, by: By = "") -> None:
     """Run on after a pause, or after the platform's refusal has been mended."""
-    from penstock.admin import source_moves
-    from penstock.admin.records import Records
-
     key = read_source(source)
     async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+
         records = Records(session)
         ledger, is_changed = await source_moves.resume(records, key, by=who(by))
     _tell_state(call, key, ledger, is_changed=is_changed)
@@ -162,13 +165,13 @@ async def _rewind(call: Call, source: SourceName, time: Moment, tz: Zone = "") -
 
     What comes again is recognised by key and version, so sinks do not see it twice. To read one past window only, and
     leave the live tail alone, use `backfill`."""
-    from penstock.admin import source_moves
-    from penstock.admin.records import Records
-    from penstock.admin.source_view import ledger_document
-
     key = read_source(source)
     to_ms = read_moment(time, now_ms=now_ms(), zone=read_zone(tz))
     async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+        from penstock.admin.source_view import ledger_document
+
         records = Records(session)
         ledger = await source_moves.rewind(records, key, to_ms)
     call.out.say(f"{key}: reading from {time_text(ledger.frontier_ms)} on, epoch {ledger.epoch}")
@@ -185,14 +188,14 @@ async def _backfill(
     tz: Zone = "",
 ) -> None:
     """Read a past window once more, beside the live tail and at lower priority."""
-    from penstock.admin import source_moves
-    from penstock.admin.records import Records
-
     key = read_source(source)
     if bool(cancel) == bool(from_ or to) or (not cancel and not to):
         raise UsageError("give FROM and TO, or --cancel NAME")
     span = None if cancel else read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
     async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+
         records = Records(session)
         if span is None:
             is_there = await source_moves.cancel_backfill(records, key, cancel)
@@ -213,11 +216,11 @@ async def _remove(
     yes: Yes = False,
 ) -> None:
     """Remove a source. Orders that were fetched stay; without --keep, how far it was read is forgotten."""
-    from penstock.admin import source_moves
-    from penstock.admin.records import Records
-
     key = read_source(source)
     async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+
         records = Records(session)
         _, ledger = await records.need(key)
         reached = f"it was read up to {time_text(ledger.watermark_ms)}; " if ledger else ""

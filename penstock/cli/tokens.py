@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.call import Call, command
+from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
 from penstock.times import time_text
@@ -39,7 +40,7 @@ Expires = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="Who may use the HTTP gateway. Without any token it answers on loopback alone.")
+    group = typer.Typer(cls=Group, help="Who may use the HTTP gateway. Without any token it answers on loopback alone.")
     app.add_typer(group, name="tokens")
     command(group, "add")(_add)
     command(group, "rotate")(_rotate)
@@ -96,12 +97,13 @@ def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
 
 async def _rotate(call: Call, name: Name, expires: Expires = "") -> None:
     """Make a second token that may do the same; revoke the first when nobody uses it any more."""
-    from penstock.api.http.tokens import rotate_token
     from penstock.rows.job_rows import read_span
 
     at_ms = now_ms()
     expires_ms = at_ms + read_span("--expires", expires) if expires else 0
     async with call.session() as session:
+        from penstock.api.http.tokens import rotate_token
+
         with _told():
             text, record = await rotate_token(session.bucket(BUCKET), name, now_ms=at_ms, expires_ms=expires_ms)
     _show_text(call, text, record)
@@ -115,9 +117,9 @@ def _show_text(call: Call, text: str, record: "TokenRecord") -> None:
 
 async def _list(call: Call) -> None:
     """List tokens and what each may do; the tokens themselves are stored nowhere."""
-    from penstock.api.http.tokens import list_tokens
-
     async with call.session() as session:
+        from penstock.api.http.tokens import list_tokens
+
         with _told():
             found = await list_tokens(session.bucket(BUCKET))
     at_ms = now_ms()
@@ -153,10 +155,10 @@ async def _revoke(
     yes: Yes = False,
 ) -> None:
     """Make a name's tokens, or one of them, invalid everywhere within a second."""
-    from penstock.api.http.tokens import list_tokens, revoke_token
-
     confirm(f"Revoke {f'token {id_}' if id_ else 'all tokens'} of {name}?", is_sure=yes)
     async with call.session() as session:
+        from penstock.api.http.tokens import list_tokens, revoke_token
+
         with _told():
             revoked = await revoke_token(session.bucket(BUCKET), name, id_, now_ms=now_ms())
             left = await list_tokens(session.bucket(BUCKET))
@@ -169,10 +171,10 @@ async def _revoke(
 async def _forget(call: Call, name: Name, yes: Yes = False) -> None:
     """Remove what is known of a name's revoked and expired tokens. Without any token left, the gateway asks for none on
     loopback."""
-    from penstock.api.http.tokens import forget_tokens, list_tokens
-
     confirm(f"Forget the tokens of {name} that are not valid any more?", is_sure=yes)
     async with call.session() as session:
+        from penstock.api.http.tokens import forget_tokens, list_tokens
+
         with _told():
             forgotten = await forget_tokens(session.bucket(BUCKET), name, now_ms=now_ms())
             left = await list_tokens(session.bucket(BUCKET))

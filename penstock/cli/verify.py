@@ -44,12 +44,12 @@ async def _verify(
     ] = "",
 ) -> None:
     """Tell what of a time was read, by whom, with how many rows. Exit code 1 if anything in it is missing."""
-    from penstock.admin.records import Records
-    from penstock.admin.verify import read_coverage
-
     key = read_source(source)
     start_ms, end_ms = read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
     async with call.session() as session:
+        from penstock.admin.records import Records
+        from penstock.admin.verify import read_coverage
+
         records = Records(session)
         ledger, coverage = await read_coverage(records, key, start_ms, end_ms)
         told = await _audit(records, key, coverage) if audit else None

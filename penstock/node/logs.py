@@ -159,16 +159,3 @@ def _is_terminal(descriptor: int) -> bool:
         return os.isatty(descriptor)
     except OSError:
         return False
-
-
-def guard_descriptors() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr: else the next socket would take that number, and
-    whatever writes to the standard streams would write into it."""
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != descriptor:
-                os.dup2(opened, descriptor)
-                os.close(opened)

@@ -6,18 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from actors.fetch.settings_desk import Desk
-from actors.fetch.settings_history import kept_values
 from penstock.errors import StartFailed, UsageError
 from penstock.node.config import Config
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.credentials import Credentials
 from streams.publisher import Publisher
-from streams.store_health import Health, account_health, monitor_health
 from streams.subjects import Namespace
-from streams.topology import Topology, wanted
+
+if TYPE_CHECKING:
+    from actors.fetch.settings_desk import Desk
+    from streams.store_health import Health
+    from streams.topology import Topology
 
 __all__ = [
     "Session",
@@ -42,8 +44,11 @@ class Session:
     def namespace(self) -> Namespace:
         return self.connection.namespace
 
-    def settings_desk(self) -> Desk:
+    def settings_desk(self) -> "Desk":
         """Return where settings are changed."""
+        from actors.fetch.settings_desk import Desk
+        from actors.fetch.settings_history import kept_values
+
         name = self.namespace.bucket("SETTINGS")
         return Desk(self.bucket("SETTINGS"), kept_values(self.connection, name))
 
@@ -82,9 +87,11 @@ def monitor_url(config: Config) -> str:
         return ""
 
 
-async def health_of(config: Config, connection: Connection) -> Health | None:
+async def health_of(config: Config, connection: Connection) -> "Health | None":
     """Return how the server's store fares, as far as it can be known from here; None if nobody says. Raises as
     `Connection.api` does."""
+    from streams.store_health import account_health, monitor_health
+
     url = monitor_url(config)
     return await monitor_health(url) if url else await account_health(connection.api)
 
@@ -108,8 +115,10 @@ def credentials_of(config: Config) -> Credentials:
     )
 
 
-def topology_of(config: Config) -> Topology:
+def topology_of(config: Config) -> "Topology":
     """Return the streams and buckets that this configuration needs."""
+    from streams.topology import wanted
+
     try:
         return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
     except ValueError as error:

@@ -13,7 +13,7 @@ import typer.main
 from actors.batch.rules.record import MomentName
 from actors.fetch.rules.setting_table import SETTINGS
 from penstock.admin.settings_page import settings_page
-from penstock.cli.root import app
+from penstock.cli.root import Commands, app, command_named
 from penstock.node.config import Config
 from platforms import declared_file
 from platforms.signing import Recipe
@@ -195,9 +195,10 @@ def fault_of(words: list[str]) -> str:
     """Return what is wrong with a command's name or options; its arguments may be stand-ins."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        found = command.commands.get(words[0].rstrip(","))
-        if found is None:
+        name = words[0].rstrip(",")
+        if name not in command.commands:
             return f"there is no command {words[0]}"
+        found = command_named(name) if isinstance(command, Commands) else command.commands[name]
         command, words = found, words[1:]
     options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     unknown = [word for word in words if re.match(r"--?[a-z]", word) and not re.match(r"-\d", word)]

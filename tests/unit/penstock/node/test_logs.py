@@ -120,7 +120,8 @@ def test_a_full_disk_costs_lines_and_nothing_else() -> None:
 
 SERVICE = """
 import logging, sys
-from penstock.node.logs import guard_descriptors, set_up_logs
+from penstock.cli.root import guard_descriptors
+from penstock.node.logs import set_up_logs
 guard_descriptors()
 set_up_logs()
 for n in range(3):

@@ -1,0 +1,45 @@
+"""The NATS client library, as `wire.py` and `wire_parser.py` build on it.
+
+The library imports aiohttp for links over WebSocket. That costs as much as all else that a command needs before it can
+connect, so aiohttp is imported when the first such link is opened (`load_websocket`).
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from threading import get_ident
+
+
+@contextmanager
+def _without_aiohttp() -> Iterator[None]:
+    """Make `import aiohttp` fail in this thread, unless it has been imported before."""
+
+    class Absent:
+        thread = get_ident()
+
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            if name == "aiohttp" and get_ident() == self.thread:
+                raise ImportError("aiohttp is imported later", name=name)
+
+    absent = Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(absent)
+
+
+with _without_aiohttp():
+    from nats.aio import transport
+    from nats.aio.client import Client, Srv
+    from nats.aio.subscription import Subscription
+    from nats.errors import Error
+    from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
+
+__all__ = ["AWAITING_MSG_PAYLOAD", "Client", "Error", "Parser", "Srv", "Subscription", "load_websocket"]
+
+
+def load_websocket() -> None:
+    """Give the library what a link over WebSocket needs. A repeat does nothing."""
+    vars(transport).update({name: import_module(name) for name in ("aiohttp", "multidict")})
