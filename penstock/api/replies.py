@@ -16,7 +16,7 @@ from streams.files import FileTooLarge
 from streams.frames import Message
 from streams.micro import RequestRefused
 
-__all__ = ["encode", "guarded", "guarded_request", "refusal_of", "refused"]
+__all__ = ["encode", "guarded", "refusal_of", "refused"]
 
 NUMBERS: dict[str, int] = {"state": 409, "too_large": 413, **{str(code): HTTP_CODES[code] for code in HTTP_CODES}}
 """`state`: what is asked cannot be done as things stand."""
@@ -57,13 +57,8 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "", ""
 
 
-def guarded(answer: Callable[[bytes], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
+def guarded(answer: Callable[[Message], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
     """Turn what is wrong with a request, and what the broker does not take, into answers."""
-    return guarded_request(lambda request: answer(request.payload))
-
-
-def guarded_request(answer: Callable[[Message], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
-    """Do as `guarded` for an answer that looks at the whole request."""
 
     async def guard(request: Message) -> bytes:
         try:

@@ -28,7 +28,7 @@ from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members
 from actors.runtime.revenants import Revenants
 from actors.runtime.supervisor import ActorSpec
-from penstock.api.batch_service import BatchService
+from penstock.api.service.service import DeskService
 from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.batches import task_handlers
@@ -49,7 +49,7 @@ class BatchEngine:
     uploads: Uploads
     revenants: Revenants
     executor: Executor | None
-    service: BatchService
+    service: DeskService
     submissions: BatchSubmissions
 
     @property
@@ -132,7 +132,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         uploads=Uploads(files, instances, node.members, node.clock),
         revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
         executor=executor,
-        service=BatchService(desk, node.connection, node.stop),
+        service=DeskService("batch", desk, node.connection, node.stop),
         submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),
     )
 

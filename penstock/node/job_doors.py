@@ -14,7 +14,7 @@ from actors.jobs.submissions import Submissions
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
 from actors.runtime.supervisor import ActorSpec
-from penstock.api.job_service import JobService
+from penstock.api.service.service import DeskService
 from penstock.node.node import Node
 from streams.clock import Clock
 from streams.connection import Connection
@@ -81,7 +81,7 @@ async def open_desk(
 
 def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
     """Return the actors of the role `desk`: both finish what is in hand when the node stops."""
-    service = JobService(desk, node.connection, node.stop)
+    service = DeskService("jobs", desk, node.connection, node.stop, desk.end_waits)
     submissions = Submissions(desk, node.connection, node.publisher, node.stop)
     return (
         ActorSpec(name="job service", role=ROLE, run=service.run, drains=True),

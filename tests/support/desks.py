@@ -13,7 +13,7 @@ from actors.jobs.release import ReleaseRates
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from penstock.api.job_service import JobService
+from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
 from streams.clock import now_ms
@@ -140,7 +140,7 @@ async def open_second_office(connection: Connection, *, again_after_s: float = 2
 async def open_service(office: Office) -> AsyncIterator[anyio.Event]:
     """Run the desk's service; the event stops it."""
     stop, started = anyio.Event(), Started()
-    service = JobService(office.desk, office.connection, stop)
+    service = DeskService("jobs", office.desk, office.connection, stop, office.desk.end_waits)
     serving = asyncio.create_task(service.run(task_status=started))
     await started.wait()
     try:

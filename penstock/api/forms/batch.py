@@ -50,7 +50,7 @@ class RetryAsk(Asked, frozen=True, kw_only=True):
     items: tuple[int, ...] = ()
 
 
-class ListAsk(Asked, frozen=True, kw_only=True):
+class InstancesAsk(Asked, frozen=True, kw_only=True):
     """Show instances, the newest first; those of a task, a state, a tenant."""
 
     task: str = ""

@@ -21,8 +21,8 @@ from actors.runtime.logs import fields
 from penstock.api.http.calls import Answer, Call, Shared, Stream
 from penstock.api.http.door import FAULT, problem_headers, send_problem
 from penstock.api.http.openapi import document
-from penstock.api.http.operations import OPERATIONS, Operation
 from penstock.api.http.problems import Problem, RefusedRequest, refused, shown, trouble_of, written
+from penstock.api.operations import OPERATIONS, Operation
 from streams.errors import Disconnected, MalformedSubject, StreamError
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import msgspec
 
 from penstock.api.forms.jobs import LONGEST_URL_ID, TOPIC_PATTERN
 from penstock.api.http.heads import LONGEST_KEY
-from penstock.api.http.operations import OPERATIONS, Operation
 from penstock.api.http.problems import Problem
 from penstock.api.http.replies import Reply, is_queue
+from penstock.api.operations import OPERATIONS, Operation
 
 __all__ = ["document"]
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from penstock.api.http.openapi import document
-from penstock.api.http.operations import OPERATIONS
+from penstock.api.operations import OPERATIONS
 from streams.clock import now_ms
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer

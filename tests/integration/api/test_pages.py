@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from penstock.api.http.operations import OPERATIONS
+from penstock.api.operations import OPERATIONS
 from tests.integration.api.test_rest import add, call
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain")

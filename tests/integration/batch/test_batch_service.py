@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from penstock.admin.dead_letters import Resubmit, plan
-from penstock.api.batch_service import NAME
+from penstock.api.service.service import SERVICES
 from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.log import read_log
@@ -130,7 +130,7 @@ async def test_a_file_is_handed_in_and_fetched_with_the_nats_command(
     node: BatchNode, link: Connection, batches: Batches, tmp_path: Path
 ) -> None:
     nats = NatsCli.or_skip(node.server.url, tmp_path)
-    assert NAME in await nats.run("micro", "ls")
+    assert SERVICES["batch"].name in await nats.run("micro", "ls")
     bucket = node.namespace.bucket("FILES")
     upload = tmp_path / "products.csv"
     upload.write_text(SHEET, encoding="utf-8")

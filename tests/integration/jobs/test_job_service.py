@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from penstock.api import job_service
+from penstock.api.service.service import SERVICES
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_service
@@ -169,7 +169,7 @@ async def test_while_the_broker_takes_nothing_the_answer_says_so(office: Office)
 
 async def test_the_nats_command_lists_and_asks_it(server: EmbeddedServer, office: Office, tmp_path: Path) -> None:
     nats = NatsCli.or_skip(server.url, tmp_path)
-    assert job_service.NAME in await nats.run("micro", "ls")
+    assert SERVICES["jobs"].name in await nats.run("micro", "ls")
     told = await nats.run("req", office.namespace.api("jobs", "add"), '{"topic": "mail", "id": "by-hand"}', "--raw")
     assert json.loads(told)["id"] == "by-hand"
     told = await nats.run("req", office.namespace.api("jobs", "reserve"), '{"topic": "mail"}', "--raw")

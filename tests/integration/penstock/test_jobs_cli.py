@@ -16,7 +16,7 @@ from actors.jobs.recurring import RecurringJobs
 from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from penstock.api.job_service import JobService
+from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
@@ -37,7 +37,7 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
             connection, store=store, topics=topics, rates=rates, clock=SYSTEM, handling=lambda _topic: ()
         )
         async with opened as desk:
-            await tasks.start(JobService(desk, connection, stop).run)
+            await tasks.start(DeskService("jobs", desk, connection, stop, desk.end_waits).run)
             if follows_recurring:
                 actor = RecurringJobs(
                     node="n1",

@@ -10,8 +10,9 @@ from hypothesis import strategies as some
 from penstock.api.forms.jobs import ItemAnswer, JobToAdd
 from penstock.api.http.jobs import jobs_of
 from penstock.api.http.openapi import document
-from penstock.api.http.operations import OPERATIONS
 from penstock.api.http.problems import RefusedRequest
+from penstock.api.operations import OPERATIONS
+from penstock.api.service.service import SERVICES
 from streams.job_messages import LARGEST_BODY
 
 
@@ -21,6 +22,12 @@ def test_the_document_has_each_operation_once() -> None:
     assert sorted(found) == sorted((one.method, one.path) for one in OPERATIONS)
     names = [one.name for one in OPERATIONS]
     assert len(names) == len(set(names))
+
+
+def test_a_service_has_the_endpoints_of_its_engine() -> None:
+    endpoints = [one.endpoint for one in OPERATIONS if one.endpoint is not None]
+    for engine, facts in SERVICES.items():
+        assert sorted(one.name for one in endpoints if one.engine == engine) == sorted(facts.order.split())
 
 
 def test_every_reference_in_the_document_leads_somewhere() -> None:

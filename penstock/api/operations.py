@@ -1,0 +1,197 @@
+"""Every operation in one table. The router of HTTP, the OpenAPI document and the services on NATS are made of it, so
+none can know an operation that the table does not have. Each has the verb that a token needs for it; the original
+protocol checks its own, by command. NATS knows no tokens: whoever may publish to a service may ask for all of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple
+
+from actors.batch.desk import BatchDesk
+from penstock.api.forms import batch, jobs
+from penstock.api.forms.reading import Asked
+from penstock.api.http import batches as http_batches
+from penstock.api.http import health, push, queue_protocol, receipts, topics
+from penstock.api.http import jobs as http_jobs
+from penstock.api.http.calls import Answer, Call, Shared
+from penstock.api.http.health import Health
+from penstock.api.http.replies import Reply
+from penstock.api.http.tokens import Verb
+from penstock.api.http.uploads import SHEETS
+from penstock.api.service import batch as nats_batch
+from penstock.api.service import jobs as nats_jobs
+from penstock.api.service.calls import MOST_WAITING, Endpoint
+from streams.batch_messages import NewBatch
+
+Do = Callable[[Shared, Call], Awaitable[Answer]]
+
+IN_BODY = (400, 413, 415, 422)
+"""What is wrong with a body."""
+
+
+class Operation(NamedTuple):
+    """One way to call. `gives`: the answer's type by status; `problems`: statuses besides those that any call may
+    have."""
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    name: str
+    summary: str
+    verb: Verb | None
+    gives: dict[int, Any]
+    do: Do
+    takes: Any = None
+    may_be_empty: bool = False
+    query: type = Asked
+    problems: tuple[int, ...] = ()
+    is_public: bool = False
+    files: tuple[str, ...] = ()
+    """Media types that may come in place of JSON."""
+    takes_key: bool = False
+    """Whether it heeds `Idempotency-Key`."""
+    endpoint: Endpoint | None = None
+    """Where the same is asked over NATS."""
+
+
+T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
+B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "POST", "/queue", "command", "Carry out a command of the original protocol", None,
+        {200: Reply}, queue_protocol.carry_out, queue_protocol.Command, problems=(400, 413, 415),
+        takes_key=True,
+    ),
+    Operation(
+        "POST", J, "addJobs", "Add a job, or a list of jobs", "add",
+        {200: (jobs.JobAdded, jobs.JobsAdded), 201: jobs.JobAdded}, http_jobs.add,
+        jobs.JobToAdd | list[jobs.JobToAdd], problems=(*IN_BODY, 409, 507), takes_key=True,
+        endpoint=Endpoint("jobs", "add", None, nats_jobs.add),
+    ),
+    Operation(
+        "GET", J, "listJobs", "List a topic's jobs of one state", "read",
+        {200: jobs.JobsShown}, http_jobs.list_jobs, query=jobs.ListQuery, problems=(400, 422),
+        endpoint=Endpoint("jobs", "list", jobs.ListAsk, nats_jobs.list_jobs),
+    ),
+    Operation(
+        "GET", J + "/{job_id}", "showJob", "Show a job", "read",
+        {200: jobs.JobShown}, http_jobs.show, problems=(400, 404, 422),
+        endpoint=Endpoint("jobs", "peek", jobs.PeekAsk, nats_jobs.peek),
+    ),
+    Operation(
+        "DELETE", J + "/{job_id}", "deleteJob", "Delete a job in any state", "delete",
+        {200: jobs.JobChanged}, http_jobs.delete, problems=(400, 404, 422), takes_key=True,
+        endpoint=Endpoint("jobs", "delete", jobs.DeleteAsk, nats_jobs.delete),
+    ),
+    Operation(
+        "POST", J + "/{job_id}/kick", "kickJob", "Make a delayed job due now", "admin",
+        {200: jobs.JobChanged}, http_jobs.kick, problems=(400, 404, 415, 422),
+        endpoint=Endpoint("jobs", "kick", jobs.KickAsk, nats_jobs.kick),
+    ),
+    Operation(
+        "POST", T + "/{topic}/reserve", "reserveJobs", "Reserve ready jobs, or wait for the first", "reserve",
+        {200: jobs.Reservations}, http_jobs.reserve, jobs.ToReserve, may_be_empty=True, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "reserve", jobs.ReserveAsk, nats_jobs.reserve, MOST_WAITING, is_undone=True),
+    ),
+    Operation(
+        "POST", T + "/{topic}/reservations", "pushReservations", "Have reservations pushed, as server-sent events",
+        "reserve", {200: "text/event-stream"}, push.push, query=jobs.PushQuery, problems=(400, 413, 415, 422),
+    ),
+    Operation(
+        "POST", R + "/finish", "finish", "Finish reserved jobs", "settle",
+        {200: jobs.AllSettled}, receipts.finish, jobs.ToFinish, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "finish", jobs.FinishAsk, nats_jobs.finish),
+    ),
+    Operation(
+        "POST", R + "/touch", "touch", "Hold reserved jobs longer", "settle",
+        {200: jobs.AllSettled}, receipts.touch, jobs.ToTouch, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "touch", jobs.TouchAsk, nats_jobs.settles("touch")),
+    ),
+    Operation(
+        "POST", R + "/release", "release", "Give reserved jobs back", "settle",
+        {200: jobs.AllSettled}, receipts.release, jobs.ToRelease, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "release", jobs.ReleaseAsk, nats_jobs.settles("release")),
+    ),
+    Operation(
+        "POST", R + "/bury", "bury", "Set reserved jobs aside, as dead letters", "settle",
+        {200: jobs.AllSettled}, receipts.bury, jobs.ToBury, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "bury", jobs.BuryAsk, nats_jobs.settles("bury")),
+    ),
+    Operation(
+        "GET", T, "listTopics", "List topics and how many jobs they have", "read",
+        {200: jobs.TopicsShown}, topics.list_topics, query=jobs.TopicsQuery, problems=(400, 422),
+        endpoint=Endpoint("jobs", "topics", Asked, nats_jobs.topics),
+    ),
+    Operation(
+        "GET", T + "/{topic}", "showTopic", "Show a topic's settings and counts", "read",
+        {200: jobs.TopicShown}, topics.show, problems=(422,),
+        endpoint=Endpoint("jobs", "count", jobs.CountAsk, nats_jobs.count),
+    ),
+    Operation(
+        "PATCH", T + "/{topic}", "changeTopic", "Change a topic's settings", "admin",
+        {200: jobs.TopicShown}, topics.change, jobs.TopicChanges, problems=IN_BODY,
+        endpoint=Endpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
+    ),
+    Operation(
+        "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",
+        {201: batch.BatchShown}, http_batches.submit, Any, may_be_empty=True, query=batch.SubmitQuery,
+        problems=(*IN_BODY, 404, 409, 507), files=SHEETS,
+        endpoint=Endpoint("batch", "submit", NewBatch, nats_batch.submit),
+    ),
+    Operation(
+        "GET", B, "listBatches", "List your batches, the newest first", "read",
+        {200: batch.BatchesShown}, http_batches.list_batches, query=batch.BatchesQuery, problems=(400, 422),
+        endpoint=Endpoint("batch", "list", batch.InstancesAsk, nats_batch.list_batches),
+    ),
+    Operation(
+        "GET", ONE, "showBatch", "Show how a batch stands", "read",
+        {200: batch.BatchShown}, http_batches.show, problems=(400, 404, 422),
+        endpoint=Endpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
+    ),
+    Operation(
+        "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",
+        {200: batch.ItemsShown}, http_batches.list_items, query=batch.ItemsQuery, problems=(400, 404, 422),
+        endpoint=Endpoint("batch", "items", batch.ItemsAsk, nats_batch.items),
+    ),
+    Operation(
+        "GET", ONE + "/result", "downloadResult", "Download a file of the result", "read",
+        {200: "application/octet-stream"}, http_batches.result, query=batch.ResultQuery, problems=(400, 404, 422),
+    ),
+    Operation(
+        "POST", ONE + "/pause", "pauseBatch", "Start nothing more of a batch", "add",
+        {200: batch.BatchShown}, http_batches.pause, problems=(400, 404, 415, 422),
+        endpoint=Endpoint("batch", "pause", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.pause)),
+    ),
+    Operation(
+        "POST", ONE + "/resume", "resumeBatch", "Go on with a batch", "add",
+        {200: batch.BatchShown}, http_batches.resume, problems=(400, 404, 415, 422),
+        endpoint=Endpoint("batch", "resume", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.resume)),
+    ),
+    Operation(
+        "POST", ONE + "/cancel", "cancelBatch", "End a batch", "add",
+        {200: batch.BatchShown}, http_batches.cancel, problems=(400, 404, 415, 422),
+        endpoint=Endpoint("batch", "cancel", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.cancel)),
+    ),
+    Operation(
+        "POST", ONE + "/retry", "retryBatch", "Run what failed again", "add",
+        {200: batch.BatchShown}, http_batches.retry, batch.ToRetry, may_be_empty=True,
+        problems=(*IN_BODY, 404, 409),
+        endpoint=Endpoint("batch", "retry", batch.RetryAsk, nats_batch.retry),
+    ),
+    Operation(
+        "GET", K, "listTasks", "List the tasks that you may run", "read",
+        {200: batch.TasksShown}, http_batches.list_tasks, problems=(400, 422),
+        endpoint=Endpoint("batch", "tasks", Asked, nats_batch.tasks),
+    ),
+    Operation(
+        "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",
+        {200: batch.TaskShown}, http_batches.change_task, batch.TaskChanges, problems=(*IN_BODY, 404),
+        endpoint=Endpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
+    ),
+    Operation(
+        "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,
+        is_public=True,
+    ),
+    Operation(
+        "GET", "/ready", "ready", "Say whether jobs can be taken and handed out", None, {200: Health}, health.ready,
+        is_public=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,43 @@
+"""Batches over NATS. Whoever may ask here is trusted with every tenant's batches; who is not, comes through the
+gateway. A file is put into the object store first (`nats object` does), and then named; whoever may not write there
+sends it over HTTP."""
+
+from collections.abc import Awaitable, Callable
+
+from actors.batch.desk import BatchDesk
+from actors.batch.tasks import TaskRecord
+from actors.batch.views import ItemPage, View
+from penstock.api.forms.batch import InstanceAsk, InstancesAsk, ItemsAsk, LimitAsk, RetryAsk, TaskList, ViewList
+from penstock.api.service.calls import Question
+from streams.batch_messages import NewBatch
+
+
+async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
+    return await desk.submit(new)
+
+
+def of_instance(
+    act: Callable[[BatchDesk, str], Awaitable[View]],
+) -> Callable[[BatchDesk, InstanceAsk, Question], Awaitable[View]]:
+    """Return the endpoint of what takes an instance's id, and returns how the instance stands then."""
+    return lambda desk, ask, _question: act(desk, ask.id)
+
+
+async def list_batches(desk: BatchDesk, ask: InstancesAsk, _question: Question) -> ViewList:
+    return ViewList(await desk.all(task=ask.task, state=ask.state, tenant=ask.tenant, most=ask.most))
+
+
+async def items(desk: BatchDesk, ask: ItemsAsk, _question: Question) -> ItemPage:
+    return await desk.items(ask.id, status=ask.status, cursor=ask.cursor, most=ask.most)
+
+
+async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:
+    return await desk.retry(ask.id, ask.items)
+
+
+async def tasks(desk: BatchDesk, _ask: object, _question: Question) -> TaskList:
+    return TaskList(desk.tasks())
+
+
+async def limit(desk: BatchDesk, ask: LimitAsk, _question: Question) -> TaskRecord:
+    return await desk.limit(ask.task, ask.set)

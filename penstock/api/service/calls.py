@@ -1,0 +1,34 @@
+"""A request of a NATS service as the operations see it, and what the table of operations says of an endpoint."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple
+
+from streams.frames import Message
+
+__all__ = ["MOST_WAITING", "Endpoint", "Engine", "Question"]
+
+Engine = Literal["jobs", "batch"]
+MOST_WAITING = 4_096
+"""Long polls that one node holds; each is a request at the server and some kilobytes here."""
+
+
+class Question(NamedTuple):
+    """A request, and how many bytes its answer may have."""
+
+    request: Message
+    most_bytes: int
+
+
+class Endpoint(NamedTuple):
+    """One endpoint of an engine's service. `answer` gets the engine's desk, the request decoded to `form` (None: it
+    decodes by itself), and the request as it came. It returns what becomes JSON.
+
+    `most`: requests in hand at a time. `None`: what the engine's endpoints usually have. `is_undone`: when it is
+    cancelled, nothing was done."""
+
+    engine: Engine
+    name: str
+    form: type[Any] | None
+    answer: Callable[[Any, Any, Question], Awaitable[object]]
+    most: int | None = None
+    is_undone: bool = False

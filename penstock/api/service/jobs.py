@@ -1,0 +1,128 @@
+"""Jobs over NATS: what is malformed, too large or out of range is refused with its reason; one bad job of a list spoils
+no other. One alone is answered by its own answer, or by an error."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from actors.jobs.desk import JobDesk
+from actors.jobs.rules.job_answers import HTTP_CODES, Added, Answer, Listed, ListPage, NotAdded, TopicCounted, TopicView
+from penstock.api.forms.jobs import (
+    Answers,
+    CountAsk,
+    DeleteAsk,
+    FinishAsk,
+    KickAsk,
+    Kicked,
+    ListAsk,
+    PeekAsk,
+    ReserveAsk,
+    ReservedJobs,
+    TopicAsk,
+    TopicViews,
+    read_jobs,
+)
+from penstock.api.forms.reading import Malformed
+from penstock.api.replies import encode, refused
+from penstock.api.service.calls import Question
+from penstock.api.settling import SETTLES
+from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry
+from streams.micro import RequestRefused
+
+ROOM = 16 * 1024
+"""Bytes of an answer that are left for what stands beside the jobs."""
+ROOM_EACH = 400
+"""Bytes by which a job handed out may be longer than the job as it is stored: its receipt, above all."""
+
+
+async def add(desk: JobDesk, _ask: None, question: Question) -> object:
+    jobs, is_single = read_jobs(question.request.payload)
+    asked = [job for job in jobs if not isinstance(job, NotAdded)]
+    added = iter(await desk.add(asked, first=_first_try(question)))
+    answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]
+    return _only(answers) if is_single else {"answers": answers}
+
+
+def _first_try(question: Question) -> FirstTry:
+    """Return when a request was asked first."""
+    headers = question.request.headers
+    told = headers.get(AGE_HEADER, "")
+    age_s = int(told) / 1000 if told.isascii() and told.isdigit() and len(told) < 12 else 0.0
+    return FirstTry(age_s, headers.get(MEMORY_HEADER, ""))
+
+
+async def reserve(desk: JobDesk, ask: ReserveAsk, question: Question) -> ReservedJobs:
+    most_bytes = question.most_bytes - ROOM - ROOM_EACH * min(max(ask.most, 0), MOST_JOBS)
+    jobs = await desk.reserve(
+        ask.topic, most=ask.most, wait_ms=ask.wait_ms, ttr_ms=ask.ttr_ms, holder=ask.holder, most_bytes=most_bytes
+    )
+    return ReservedJobs(jobs)
+
+
+def settles(verb: str) -> Callable[[JobDesk, Any, Question], Awaitable[object]]:
+    """Return the endpoint that settles the one receipt, or each of several."""
+
+    async def settle(desk: JobDesk, ask: Any, _question: Question) -> object:
+        if bool(ask.receipt) == bool(ask.receipts):
+            raise Malformed("give either `receipt` or `receipts`")
+        if len(ask.receipts) > MOST_JOBS:
+            raise Malformed(f"receipts: {len(ask.receipts)}, at most {MOST_JOBS} in one call")
+        answers = await SETTLES[verb](desk, ask.receipts or [ask.receipt], ask)
+        return _only(answers) if ask.receipt else Answers(answers)
+
+    return settle
+
+
+_finish = settles("finish")
+
+
+async def finish(desk: JobDesk, ask: FinishAsk, question: Question) -> object:
+    if ask.id and not ask.receipt and not ask.receipts:
+        return _only([await desk.finish_by_id(ask.id)])
+    return await _finish(desk, ask, question)
+
+
+async def kick(desk: JobDesk, ask: KickAsk, _question: Question) -> Kicked:
+    return Kicked(await desk.kick(ask.topic, ask.id, most=ask.most))
+
+
+async def delete(desk: JobDesk, ask: DeleteAsk, _question: Question) -> object:
+    return _only([await desk.delete(ask.topic, ask.id, nonce=ask.nonce)])
+
+
+async def peek(desk: JobDesk, ask: PeekAsk, _question: Question) -> Listed:
+    job = await desk.peek(ask.topic, ask.id)
+    if job is None:
+        raise refused("not_found", f"topic {ask.topic!r} has no job of this id")
+    return job
+
+
+async def list_jobs(desk: JobDesk, ask: ListAsk, question: Question) -> ListPage:
+    return await desk.list(
+        ask.topic,
+        state=ask.state,
+        after=ask.after,
+        limit=ask.limit,
+        due_after_ms=ask.due_after_ms,
+        due_before_ms=ask.due_before_ms,
+        most_bytes=question.most_bytes - ROOM,
+    )
+
+
+async def count(desk: JobDesk, ask: CountAsk, _question: Question) -> TopicCounted:
+    return await desk.count(ask.topic)
+
+
+async def topics(desk: JobDesk, _ask: object, _question: Question) -> TopicViews:
+    return TopicViews(await desk.topics())
+
+
+async def topic(desk: JobDesk, ask: TopicAsk, _question: Question) -> TopicView:
+    return await desk.change_topic(ask.topic, ask.set)
+
+
+def _only(answers: Sequence[Added | NotAdded | Answer]) -> object:
+    """Return the one answer; what was not done is an error."""
+    [answer] = answers
+    if isinstance(answer, Added) or answer.code == "ok":
+        return answer
+    raise RequestRefused(HTTP_CODES[answer.code], answer.reason, encode({"error": answer}))
