@@ -82,7 +82,6 @@ app = typer.Typer(
     name="penstock",
     help="Fetch the orders of many shops into your database, run delayed jobs, and run batches of rows, losing none.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
