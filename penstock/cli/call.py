@@ -5,8 +5,8 @@
         async with call.session() as session:
             ...
 
-The options (`--nats`, `--namespace`, `--data`, `--config`, `--json`) are added to each command's own. A failure prints
-one line and sets the exit code: 2 for a wrong argument, configuration or setting, 1 for anything else.
+The options (`--nats`, `--namespace`, `--data`, `--config`, `--json`, `--wide`) are added to each command's own. A
+failure prints one line and sets the exit code: 2 for a wrong argument, configuration or setting, 1 for anything else.
 """
 
 import functools
@@ -53,12 +53,14 @@ ConfigFile = Annotated[
     typer.Option("--config", metavar="FILE", help="Configuration file (TOML).", rich_help_panel=SERVER),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Let tables be wider than the terminal.")]
 COMMON: Mapping[str, tuple[Any, object]] = {
     "nats": (Nats, None),
     "namespace": (NamespaceName, None),
     "data": (Data, None),
     "config": (ConfigFile, None),
     "json": (Json, False),
+    "wide": (Wide, False),
 }
 
 
@@ -102,7 +104,8 @@ def command(
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
             flags = {key: arguments.pop(key) for key in ("nats", "namespace", "data")}
-            call = Call(arguments.pop("config"), flags, Output(is_json=arguments.pop("json")))
+            out = Output(is_json=arguments.pop("json"), is_wide=arguments.pop("wide"))
+            call = Call(arguments.pop("config"), flags, out)
             _run(call, functools.partial(function, call, **arguments))
 
         own = list(inspect.signature(function).parameters.values())[1:]

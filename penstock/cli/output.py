@@ -1,5 +1,6 @@
 """What a command prints: tables and sentences for people, one JSON document for programs (`--json`)."""
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -7,7 +8,14 @@ from typing import TextIO
 
 __all__ = ["Output", "moment"]
 
-WIDEST_IN_A_PIPE = 4096
+IDS = {"id", "item", "name", "node", "order", "recurring job", "seq", "slice", "source", "task", "topic"}
+"""Headings of the columns whose cells people copy into the next command: such a cell stays on one line."""
+NARROW = 8
+"""Characters to which every other column may be narrowed; its cells then go on below."""
+BETWEEN = 3
+"""Characters from one column to the next."""
+LINES = 25
+"""Not used, but without it Rich takes a terminal that is called `dumb` for 80 columns wide."""
 
 
 def moment(at_ms: int) -> str:
@@ -16,11 +24,13 @@ def moment(at_ms: int) -> str:
 
 
 class Output:
-    """Where a command's answer goes. With `is_json` only `result` prints, once."""
+    """Where a command's answer goes. With `is_json` only `result` prints, once. With `is_wide`, and in a pipe, tables
+    are as wide as their cells."""
 
-    def __init__(self, *, is_json: bool, file: TextIO | None = None) -> None:
+    def __init__(self, *, is_json: bool, is_wide: bool = False, file: TextIO | None = None) -> None:
         self.is_json = is_json
         self._file = file or sys.stdout
+        self._is_wide = is_wide
 
     def say(self, text: str) -> None:
         """Print a sentence for people; text from elsewhere cannot move the cursor or colour the terminal."""
@@ -28,7 +38,8 @@ class Output:
             self._file.write("".join(_visible(sign) for sign in text) + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "none") -> None:
-        """Print a table for people; cells are shown by their `str`. An empty one is said in words."""
+        """Print a table for people; cells are shown by their `str`. An empty one is said in words. On a terminal all
+        columns but those of ids are made narrow; if that is not enough, each cell has a line of its own."""
         if self.is_json:
             return
         if not rows:
@@ -39,13 +50,26 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
+        cells = [[Text("".join(_visible(sign) for sign in str(cell))) for cell in row] for row in rows]
+        widths = [
+            max(line.cell_len for cell in (Text(column), *below) for line in cell.split(allow_blank=True))
+            for column, *below in zip(columns, *cells, strict=True)
+        ]
+        if self._file.isatty() and not self._is_wide:
+            room = shutil.get_terminal_size().columns - BETWEEN * len(widths) + 1
+            widths = narrowed(widths, room, [column in IDS for column in columns])
+            if sum(widths) > room:
+                longest = max(map(len, columns))
+                blocks = (zip(columns, row, strict=True) for row in rows)
+                self.say("\n\n".join("\n".join(f"{key:{longest}}  {cell}" for key, cell in block) for block in blocks))
+                return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text("".join(_visible(sign) for sign in str(cell))) for cell in row))
-        width = None if self._file.isatty() else WIDEST_IN_A_PIPE
-        Console(file=self._file, width=width, highlight=False).print(table)
+        for column, width in zip(columns, widths, strict=True):
+            table.add_column(column, overflow="fold", width=width)
+        for row in cells:
+            table.add_row(*row)
+        width = sum(widths) + BETWEEN * len(widths) - 1
+        Console(file=self._file, width=width, height=LINES, highlight=False).print(table)
 
     def result(self, document: object) -> None:
         """Print the answer for programs: one JSON document on one line."""
@@ -60,6 +84,18 @@ class Output:
             list(columns.values()), [[record.get(key, "") for key in columns] for record in records], empty=empty
         )
         self.result(records)
+
+
+def narrowed(widths: Sequence[int], room: int, is_kept: Sequence[bool]) -> list[int]:
+    """Return the widths of columns that shall have `room` together: the widest is narrowed first, none that is kept,
+    and none below NARROW. They take more than `room` if that is not enough."""
+    found = [width if kept else min(width, max(room, NARROW)) for width, kept in zip(widths, is_kept, strict=True)]
+    while sum(found) > room:
+        width, at = max((0 if kept else width, at) for at, (width, kept) in enumerate(zip(found, is_kept, strict=True)))
+        if width <= NARROW:
+            break
+        found[at] -= 1
+    return found
 
 
 def _visible(sign: str) -> str:

@@ -1,0 +1,70 @@
+"""Tables on a terminal: other columns are narrowed before any id is broken; `--wide` and a pipe have no limit."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.output import IDS, Output
+
+SOURCE = "a-platform-with-a-long-name/a-shop-whose-name-is-longer"
+WHY = "the platform said no, and it said so at some length: " * 4
+
+
+class Terminal(StringIO):
+    """A file that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(columns: Sequence[str], rows: Sequence[Sequence[object]], *, file: StringIO, is_wide: bool = False) -> str:
+    Output(is_json=False, is_wide=is_wide, file=file).table(columns, rows)
+    return file.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def test_on_80_columns_a_long_id_stays_whole_and_the_text_beside_it_is_folded() -> None:
+    shown = printed(["source", "state", "why"], [[SOURCE, "parked", WHY]], file=Terminal())
+    assert SOURCE in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_where_the_ids_alone_take_the_room_each_cell_has_a_line() -> None:
+    rows = [["x" * 40, "y" * 60, "because"], ["t", "i", "why not"]]
+    assert printed(["topic", "id", "why"], rows, file=Terminal()).split("\n\n") == [
+        f"topic  {'x' * 40}\nid     {'y' * 60}\nwhy    because",
+        "topic  t\nid     i\nwhy    why not\n",
+    ]
+
+
+@pytest.mark.parametrize(("file", "is_wide"), [(Terminal(), True), (StringIO(), False)])
+def test_wide_and_in_a_pipe_nothing_is_folded(file: StringIO, is_wide: bool) -> None:
+    shown = printed(
+        ["source", "state", "why"], [[SOURCE, "parked", WHY], ["a/b", "on", "two\nlines"]], file=file, is_wide=is_wide
+    )
+    assert f"{SOURCE}   parked   {WHY}" in shown
+    assert max(map(len, shown.splitlines())) <= len(SOURCE) + len("parked") + len(WHY) + 10
+
+
+words = st.text(alphabet="abcdefgh-/.0123456789", min_size=1, max_size=64)
+
+
+@given(
+    columns=st.lists(st.sampled_from([*sorted(IDS), "why", "state", "from", "tried"]), min_size=1, max_size=10),
+    data=st.data(),
+)
+def test_no_id_is_ever_broken(columns: list[str], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.tuples(*(words for _ in columns)), min_size=1, max_size=4))
+    lines = printed(columns, rows, file=Terminal()).splitlines()
+    assert max(map(len, lines)) <= 80
+    for row in rows:
+        for column, cell in zip(columns, row, strict=True):
+            assert column not in IDS or any(cell in line.split() for line in lines)
