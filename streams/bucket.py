@@ -7,7 +7,7 @@ A read by key is the leader's answer: what was told to be stored is there. Reads
 replica and be a moment old; compare-and-set makes that harmless.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic
 
 import anyio
@@ -69,15 +69,24 @@ class Bucket(Generic[T]):
             _ = entry.value  # raises for what does not decode
         return sorted(found, key=lambda entry: entry.key)
 
-    def watch(self, pattern: str = ">") -> Watch[T]:
+    def watch(self, pattern: str = ">", *, on_reading: Callable[[], None] = lambda: None) -> Watch[T]:
         """Return a context manager whose iterator tells changes: `async with bucket.watch() as changes: async for …`.
 
         First every matching key (raw: an entry is decoded when its `value` is read), then Synced, then each change as
         it comes. After a reconnect all keys are told again, those that vanished as deleted, and then Synced. Expired
         keys are told as deleted within 0.3 s. Entering raises NoStream if there is no such bucket.
+
+        `on_reading` is called before each time that all keys are read: what the server confirmed until then is among
+        them.
         """
         return Watch(
-            self._connection, self._stream, self._prefix, check_key_pattern(pattern), self._codec, self._expired_or_not
+            self._connection,
+            self._stream,
+            self._prefix,
+            check_key_pattern(pattern),
+            self._codec,
+            self._expired_or_not,
+            on_reading,
         )
 
     # ---- writing

@@ -69,6 +69,7 @@ class Watch(Generic[T]):
         pattern: str,
         codec: Codec[T],
         read: Callable[[str], Awaitable[Entry[T] | None]],
+        on_reading: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._stream = stream
@@ -76,6 +77,7 @@ class Watch(Generic[T]):
         self._filter = prefix + pattern
         self._decode = codec.decode
         self._read = read
+        self._on_reading = on_reading
         self._known: dict[str, int] = {}
         self._unseen: set[str] = set()
         self._ready: deque[Change[T] | Synced | _FlowReply] = deque()
@@ -127,6 +129,7 @@ class Watch(Generic[T]):
         self._heard_s = monotonic_s()
         inbox = self._connection.new_inbox()
         self._sid = self._connection.listen(inbox, self._delivered)
+        self._on_reading()
         name = f"watch_{secrets.token_hex(8)}"
         body = {"stream_name": self._stream, "config": _consumer(name, inbox, self._filter), "action": "create"}
         answer = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
