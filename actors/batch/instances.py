@@ -2,10 +2,9 @@
 
 A change is a move of `model/batch_moves.py`: a plain function from the record to the next one. A lost race reads again
 and moves again, and so does a write whose answer was lost, so a move must be harmless when it is applied twice; all of
-them are. Records of other makers that do not decode are told once and left alone.
+them are. Records of other makers that do not decode are told once and kept out.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 
 import anyio
@@ -13,12 +12,10 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.batch.rules.record import FINAL, Instance
-from actors.runtime.logs import fields
+from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
-from streams.bucket import Bucket, Entry, Synced
+from streams.bucket import Bucket, Entry
 from streams.errors import MalformedMessage, RevisionConflict
-
-log = logging.getLogger(__name__)
 
 __all__ = ["InstanceExists", "Instances", "UnknownInstance", "decode_instance"]
 
@@ -60,17 +57,15 @@ class Instances:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._known: dict[str, Instance] = {}
+        self._live = Live(bucket, lambda _key, raw: _kept(decode_instance(raw)), unreadable="instance.unreadable")
+        self._live.on_change(self._sort)
         self._unfinished: dict[str, dict[str, Instance]] = {}
+        self._task_of: dict[str, str] = {}
         self._last_starts_ms: dict[str, int] = {}
-        self._listeners: list[Callable[[str], None]] = []
-        self._broken: set[tuple[str, int]] = set()
-        self._own: dict[str, int] = {}
-        """At which revision stands what we wrote ourselves and the watch has not told yet."""
 
     def known(self) -> Iterator[Instance]:
         """Yield all instances as last seen."""
-        return iter(tuple(self._known.values()))
+        return (record for _, record in self._live.items())
 
     def unfinished(self, task: str) -> list[Instance]:
         """Return a task's instances that have not ended, as last seen; its cost does not grow with those that have."""
@@ -82,22 +77,15 @@ class Instances:
 
     def seen(self, instance_id: str) -> Instance | None:
         """Return an instance as last seen."""
-        return self._known.get(instance_id)
+        return self._live.get(instance_id)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the id of each instance that changed or vanished; it must be short."""
-        self._listeners.append(listener)
+        self._live.on_change(listener)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled; started once all that stands there is known."""
-        is_known = False
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    self._hear(change.key, change.entry)
-                elif not is_known:  # again after each reconnect
-                    is_known = True
-                    task_status.started()
+        await self._live.run(task_status=task_status)
 
     async def get(self, instance_id: str) -> Instance:
         """Read an instance. Raises UnknownInstance, MalformedMessage, Disconnected."""
@@ -131,7 +119,8 @@ class Instances:
                     raise
                 await anyio.sleep(0.002 * (TRIES - tries_left))
             else:
-                self._foresee(after, revision)
+                if instance_id in self._live:  # who counts what is at work counts it before the watch reports it
+                    self._live.learn(instance_id, _kept(after), revision)
                 return after
         raise AssertionError("the last try returns or raises")
 
@@ -145,46 +134,17 @@ class Instances:
             raise UnknownInstance(instance_id)
         return entry
 
-    def _foresee(self, after: Instance, revision: int) -> None:
-        """Know what we have written before the watch tells it: whoever counts what is at work counts it."""
-        before = self._known.get(after.instance_id)
-        if before is not None and revision > self._own.get(after.instance_id, 0):
-            self._own[after.instance_id] = revision
-            self._known[after.instance_id] = _kept(after)
-            self._sort(before, self._known[after.instance_id])
-
-    def _hear(self, key: str, entry: Entry[bytes] | None) -> None:
-        if entry is None or entry.revision >= self._own.get(key, 0):
-            self._own.pop(key, None)
-            self._take(key, entry)
-
-    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
-        before = self._known.get(key)
-        if entry is None:
-            self._known.pop(key, None)
-            self._sort(before, None)
-        else:
-            try:
-                after = self._known[key] = _kept(decode_instance(entry.raw))
-                self._sort(before, after)
-            except MalformedMessage as error:
-                self._sort(before, None)
-                if (key, entry.revision) not in self._broken:
-                    self._broken.add((key, entry.revision))
-                    log.warning("instance.unreadable", extra=fields(instance=key, reason=str(error)))
-                return
-        for listener in self._listeners:
-            listener(key)
-
-    def _sort(self, before: Instance | None, after: Instance | None) -> None:
+    def _sort(self, instance_id: str) -> None:
         """Keep the unfinished instances of each task apart; a removed id may be another task's later."""
-        if before is not None:
-            self._unfinished[before.task].pop(before.instance_id, None)
-        if after is not None:
-            self._last_starts_ms[after.task] = max(self.last_start_ms(after.task), after.started_ms)
-            unfinished = self._unfinished.setdefault(after.task, {})
-            if after.state not in FINAL:
-                unfinished[after.instance_id] = after
+        if (task := self._task_of.pop(instance_id, None)) is not None:
+            self._unfinished[task].pop(instance_id)
+        record = self._live.get(instance_id)
+        if record is None:
+            return
+        self._last_starts_ms[record.task] = max(self.last_start_ms(record.task), record.started_ms)
+        if record.state not in FINAL:
+            self._task_of[instance_id] = record.task
+            self._unfinished.setdefault(record.task, {})[instance_id] = record
 
 
 def _kept(record: Instance) -> Instance:

@@ -13,9 +13,10 @@ import msgspec
 from anyio.abc import TaskStatus
 from msgspec import Meta
 
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.backoff import Backoff
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket
 from streams.errors import MalformedMessage
 
 log = logging.getLogger(__name__)
@@ -104,45 +105,31 @@ class Tasks:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._known: dict[str, TaskRecord] = {}
-        self._unreadable: set[str] = set()
-        self._listeners: list[Callable[[str], None]] = []
+        self._live = Live(bucket, lambda _task, raw: decode_task(raw), unreadable="task.unreadable", keeps_last=True)
 
     def current(self, task: str) -> TaskRecord:
         """Return a task's record as last seen. Raises UnknownTask."""
-        if task not in self._known:
+        record = self._live.get(task)
+        if record is None:
             raise UnknownTask(task)
-        return self._known[task]
+        return record
 
     def of_any(self, task: str) -> TaskRecord:
         """Return a task's record as last seen; of one whose record somebody removed, what holds where nothing is said.
         Raises UnknownTask if there is one that this node cannot read."""
-        if task in self._unreadable:
-            raise UnknownTask(task)
-        return self._known.get(task) or TaskRecord(task=task)
+        return self.current(task) if task in self._live else TaskRecord(task=task)
 
     def known(self) -> tuple[str, ...]:
         """Return the keys of all tasks."""
-        return tuple(sorted(self._known))
+        return tuple(sorted(task for task, _ in self._live.items()))
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the key of each task that changed; it must be short."""
-        self._listeners.append(listener)
+        """Call `listener` with the key of each task that changed or vanished; it must be short."""
+        self._live.on_change(listener)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled; started once all that stands there is known."""
-        is_known = False
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if isinstance(change, Synced):
-                    if not is_known:
-                        is_known = True
-                        task_status.started()
-                elif change.entry is None:
-                    self._known.pop(change.key, None)
-                    self._unreadable.discard(change.key)
-                else:
-                    self._take(change.key, change.entry.raw)
+        await self._live.run(task_status=task_status)
 
     async def declare(self, record: TaskRecord) -> None:
         """Store what an application says of its task; limits that a person set stay. A repeat stores nothing.
@@ -156,9 +143,9 @@ class Tasks:
             except MalformedMessage as error:
                 log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
         raw = msgspec.json.encode(record)
-        if entry is None or entry.raw != raw:
-            await self._bucket.put(record.task, raw)
-        self._take(record.task, raw)
+        is_stored = entry is not None and entry.raw == raw
+        revision = entry.revision if entry is not None and is_stored else await self._bucket.put(record.task, raw)
+        self._live.learn(record.task, record, revision)
 
     async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
         """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
@@ -169,15 +156,3 @@ class Tasks:
         record = msgspec.structs.replace(record, limits=change(record))
         await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
         return record
-
-    def _take(self, task: str, raw: bytes) -> None:
-        try:
-            self._known[task] = decode_task(raw)
-            self._unreadable.discard(task)
-        except MalformedMessage as error:
-            if task not in self._known:
-                self._unreadable.add(task)
-            log.warning("task.unreadable", extra=fields(task=task, reason=str(error)))
-            return
-        for listener in self._listeners:
-            listener(task)

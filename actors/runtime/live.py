@@ -5,7 +5,8 @@ bucket is the truth.
 
 The view may be run again, and the watch starts anew after each lost link. Each time, records that vanished while nobody
 followed are dropped, and the listeners hear of them; records that did not change are not decoded again
-(`actors/runtime/rules/known_records.py`). A record that cannot be read costs itself alone: it is logged once and kept out.
+(`actors/runtime/rules/known_records.py`). A record that cannot be read costs itself alone: it is logged once and kept
+out.
 """
 
 import logging

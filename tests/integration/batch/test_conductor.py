@@ -13,12 +13,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.conductor import Conductor
-from actors.batch.instances import Instances, UnknownInstance
+from actors.batch.instances import UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from actors.batch.tasks import TaskLimits, TaskRecord
 from streams.batch_messages import Chunk, Counts
-from streams.bucket import Entry
+from streams.bucket import Change
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files, files_stream
@@ -233,16 +233,18 @@ async def test_what_was_begun_counts_before_the_watch_tells_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch tells only that there are instances, and nothing more of them."""
-    heard, late = Instances._hear, list[str]()
-
-    def hear(instances: Instances, key: str, entry: Entry[bytes] | None) -> None:
-        if instances.seen(key) is None:
-            heard(instances, key, entry)
-        else:
-            late.append(key)
-
-    monkeypatch.setattr(Instances, "_hear", hear)
+    late: list[str] = []
     async with plant(connection, [], roles=("conductor",)) as node:
+        live = node.engine.instances._live
+        heard = live._hear
+
+        def hear(change: Change[bytes]) -> None:
+            if change.key in live:
+                late.append(change.key)
+            else:
+                heard(change)
+
+        monkeypatch.setattr(live, "_hear", hear)
         await known(node, replace(TASK, limits=TaskLimits(main_concurrency=3)))
         for number in range(9):
             await node.engine.instances.create(

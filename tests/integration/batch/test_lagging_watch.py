@@ -71,7 +71,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 def freeze(worker: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the worker sees no change of any record."""
     assert isinstance(worker.engine.instances, Instances)
-    monkeypatch.setattr(worker.engine.instances, "_take", lambda key, entry: None)
+    monkeypatch.setattr(worker.engine.instances._live, "_hear", lambda change: None)
 
 
 async def test_a_worker_that_has_not_seen_an_instance_does_not_take_it_for_cancelled(
