@@ -57,7 +57,7 @@ class Instances:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._live = Live(bucket, lambda _key, raw: _kept(decode_instance(raw)), unreadable="instance.unreadable")
+        self._live = Live(bucket, lambda entry: _kept(decode_instance(entry.raw)), unreadable="instance.unreadable")
         self._live.on_change(self._sort)
         self._unfinished: dict[str, dict[str, Instance]] = {}
         self._task_of: dict[str, str] = {}

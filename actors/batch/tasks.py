@@ -105,7 +105,7 @@ class Tasks:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._live = Live(bucket, lambda _task, raw: decode_task(raw), unreadable="task.unreadable", keeps_last=True)
+        self._live = Live(bucket, lambda entry: decode_task(entry.raw), unreadable="task.unreadable", keeps_last=True)
 
     def current(self, task: str) -> TaskRecord:
         """Return a task's record as last seen. Raises UnknownTask."""

@@ -14,7 +14,6 @@ others go on. Nothing is dropped from the cache for a failed write: the next one
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -26,12 +25,10 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from actors.fetch.rules.ledger import Ledger
-from actors.fetch.sources import SourceKey
-from actors.runtime.logs import fields
-from streams.bucket import Bucket, Change, Synced
+from actors.fetch.sources import SourceKey, source_of
+from actors.runtime.live import Live
+from streams.bucket import Bucket, Entry
 from streams.errors import RevisionConflict
-
-log = logging.getLogger(__name__)
 
 __all__ = ["BrokenLedger", "Contended", "Ledgers", "MissingLedger", "open_ledgers", "read_ledger"]
 
@@ -92,32 +89,33 @@ def read_ledger(source: SourceKey, raw: bytes) -> Ledger:
     return ledger
 
 
-class _Seen:
-    """What is known of one ledger: a revision with its bytes, or with the record decoded. `is_heard`: the watch has
-    told of this revision; until then it is a write of our own, of which the watch may be behind."""
+class _Stored:
+    """A ledger at a revision: its bytes, until somebody asks for the record."""
 
-    __slots__ = ("_ledger", "_raw", "is_heard", "revision")
+    __slots__ = ("_ledger", "_raw", "revision", "source")
 
-    def __init__(
-        self, revision: int, raw: bytes | None, ledger: Ledger | None = None, *, is_heard: bool = False
-    ) -> None:
+    def __init__(self, source: SourceKey, revision: int, *, raw: bytes = b"", ledger: Ledger | None = None) -> None:
+        self.source = source
         self.revision = revision
-        self.is_heard = is_heard
         self._raw = raw
         self._ledger = ledger
 
-    def is_broken(self, source: SourceKey) -> bool:
+    def is_broken(self) -> bool:
         try:
-            self.ledger(source)
+            self.ledger()
         except BrokenLedger:
             return True
         return False
 
-    def ledger(self, source: SourceKey) -> Ledger:
+    def ledger(self) -> Ledger:
+        """Return the record. Raises BrokenLedger."""
         if self._ledger is None:
-            assert self._raw is not None
-            self._ledger, self._raw = read_ledger(source, self._raw), None
+            self._ledger, self._raw = read_ledger(self.source, self._raw), b""
         return self._ledger
+
+
+def _stored(entry: Entry[bytes]) -> _Stored:
+    return _Stored(source_of(entry.key), entry.revision, raw=entry.raw)
 
 
 class _Asked(Generic[R]):
@@ -137,23 +135,21 @@ class Ledgers:
     def __init__(self, bucket: Bucket[bytes], tasks: TaskGroup) -> None:
         self._bucket = bucket
         self._tasks = tasks
-        self._seen: dict[SourceKey, _Seen] = {}
+        self._live = Live(bucket, _stored)
         self._asked: dict[SourceKey, deque[_Asked[Any]]] = {}
-        self._listeners: list[Callable[[SourceKey], None]] = []
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
         """Call `listener` with each source whose ledger was changed, by anybody; it must be short. Return its
         remover."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        return self._live.on_change(lambda key: listener(source_of(key)))
 
     def known(self) -> list[SourceKey]:
-        return list(self._seen)
+        return [stored.source for _, stored in self._live.items()]
 
     def peek(self, source: SourceKey) -> Ledger | None:
         """Return the ledger as last seen, perhaps a moment old; None if there is none. Raises BrokenLedger."""
-        seen = self._seen.get(source)
-        return None if seen is None else seen.ledger(source)
+        stored = self._live.get(source.key)
+        return None if stored is None else stored.ledger()
 
     async def move(self, source: SourceKey, move: Move[R], *, tries: int = 10) -> R:
         """Change the ledger by `move` and return its result once stored; a move that returns the same ledger writes
@@ -170,58 +166,11 @@ class Ledgers:
 
     async def create(self, source: SourceKey, ledger: Ledger) -> None:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
-        revision = await self._bucket.create(source.key, _encode(ledger))
-        self._written(source, revision, ledger)
+        self._written(source, await self._bucket.create(source.key, _encode(ledger)), ledger)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket for ever; started once the present ledgers are known. It may be run again: what vanished
-        while nobody followed is dropped."""
-        unheard, is_started = set(self._seen), False
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    unheard.discard(self._hear(change))
-                elif not is_started:
-                    for source in unheard:
-                        self._drop(source)
-                    task_status.started()
-                    is_started = True
-
-    # ---- what is seen
-
-    def _hear(self, change: Change[bytes]) -> SourceKey:
-        """Take what the watch tells, and return whom it concerns."""
-        platform, _, name = change.key.partition(".")
-        source, entry = SourceKey(platform, name), change.entry
-        if entry is None:
-            self._drop(source)
-            return source
-        known = self._seen.get(source)
-        if known is not None and known.revision >= entry.revision:
-            if known.revision == entry.revision or not known.is_heard:
-                known.is_heard = known.is_heard or known.revision == entry.revision
-                return source
-            log.warning(
-                "ledger.went_back", extra=fields(source=str(source), revision=entry.revision, known=known.revision)
-            )
-        self._seen[source] = _Seen(entry.revision, entry.value, is_heard=True)
-        self._notify(source)
-        return source
-
-    def _written(self, source: SourceKey, revision: int, ledger: Ledger) -> None:
-        """Take a write of our own, unless the watch has told of a later one meanwhile."""
-        known = self._seen.get(source)
-        if known is None or revision > known.revision:
-            self._seen[source] = _Seen(revision, None, ledger)
-            self._notify(source)
-
-    def _drop(self, source: SourceKey) -> None:
-        if self._seen.pop(source, None) is not None:
-            self._notify(source)
-
-    def _notify(self, source: SourceKey) -> None:
-        for listener in tuple(self._listeners):
-            listener(source)
+        """Follow the bucket for ever; started once the present ledgers are known."""
+        await self._live.run(task_status=task_status)
 
     # ---- what is written
 
@@ -249,48 +198,48 @@ class Ledgers:
     async def _settle(self, source: SourceKey, batch: list[_Asked[Any]]) -> None:
         """Decide on what is cached; before a change is taken for void or refused, or after a lost race, on what is
         stored."""
-        seen, is_fresh, lost = self._seen.get(source), False, 0
+        stored, is_fresh, lost = self._live.get(source.key), False, 0
         while any(not asked.future.done() for asked in batch):
-            if seen is None or (not is_fresh and seen.is_broken(source)):
-                seen, is_fresh = await self._read(source), True
-            before = seen.ledger(source)
+            if stored is None or (not is_fresh and stored.is_broken()):
+                stored, is_fresh = await self._read(source), True
+            before = stored.ledger()
             after, results, errors = _apply_all(batch, before)
             if (after is before or errors) and not is_fresh:
-                seen = None
+                stored = None
                 continue
             if after is not before:
                 try:
-                    revision = await self._bucket.compare_and_set(source.key, _encode(after), seen.revision)
+                    revision = await self._bucket.compare_and_set(source.key, _encode(after), stored.revision)
                 except RevisionConflict as conflict:
                     lost += 1
-                    await self._lost(source, batch, lost, seen.revision, conflict)
-                    seen = None
+                    await self._lost(source, batch, lost, stored.revision, conflict)
+                    stored = None
                     continue
                 self._written(source, revision, after)
             _answer(results, errors)
+
+    def _written(self, source: SourceKey, revision: int, ledger: Ledger) -> None:
+        self._live.learn(source.key, _Stored(source, revision, ledger=ledger), revision)
 
     async def _lost(
         self, source: SourceKey, batch: list[_Asked[Any]], lost: int, revision: int, conflict: RevisionConflict
     ) -> None:
         """Fail those that have lost too often; let the others try again, soon and not in step with their rivals."""
         if conflict.actual is not None and conflict.actual < revision:
-            self._seen.pop(source, None)  # the server's memory is older than ours: it was put back to an earlier state
+            self._live.drop(source.key)  # the server's memory is older than ours: it was put back to an earlier state
         _refuse([asked for asked in batch if lost >= asked.tries], Contended(source, lost))
         if lost > 1:
             await anyio.sleep(secrets.randbelow(1000) / 1000 * min(lost * STEP_ASIDE_S, LONGEST_ASIDE_S))
 
-    async def _read(self, source: SourceKey) -> _Seen:
+    async def _read(self, source: SourceKey) -> _Stored:
         """Return the newer one of what a read says and what is known."""
         entry = await self._bucket.get(source.key)
         if entry is None:
-            self._drop(source)
+            self._live.drop(source.key)
             raise MissingLedger(source)
-        known = self._seen.get(source)
-        if known is not None and known.revision >= entry.revision:
-            return known
-        seen = self._seen[source] = _Seen(entry.revision, entry.value)
-        self._notify(source)
-        return seen
+        read = _stored(entry)
+        self._live.learn(source.key, read, entry.revision)
+        return self._live.get(source.key) or read
 
 
 Results = list[tuple[_Asked[Any], Any]]

@@ -22,7 +22,7 @@ from streams.bucket import Bucket, Synced
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SourceKey", "SourceRecord", "Sources", "UnknownSource", "UnusableSource"]
+__all__ = ["SourceKey", "SourceRecord", "Sources", "UnknownSource", "UnusableSource", "source_of"]
 
 
 class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
@@ -38,6 +38,12 @@ class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     def key(self) -> str:
         """The bucket key of the source's ledger."""
         return f"{self.platform}.{self.source}"
+
+
+def source_of(key: str) -> SourceKey:
+    """Return the source that a key `platform.source` names."""
+    platform, _, source = key.partition(".")
+    return SourceKey(platform, source)
 
 
 class SourceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.known_records import KnownRecords
-from streams.bucket import Bucket, Change, Synced
+from streams.bucket import Bucket, Change, Entry, Synced
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +29,16 @@ Listener = Callable[[str], None]
 
 
 class Live(Generic[R]):
-    """The records under `pattern`; cheap to look at at any time. `read` makes of a key and its bytes what is kept; if
-    it raises, the record is unreadable, and the event `unreadable` is logged. Of an unreadable record the view has no
+    """The records under `pattern`; cheap to look at at any time. `read` makes of an entry what is kept; if it raises,
+    the record is unreadable, and the event `unreadable` is logged. Of an unreadable record the view has no
     value; with `keeps_last` it has the last one that could be read."""
 
     def __init__(
         self,
         bucket: Bucket[bytes],
-        read: Callable[[str, bytes], R],
+        read: Callable[[Entry[bytes]], R],
         *,
-        unreadable: str,
+        unreadable: str = "record.unreadable",
         pattern: str = ">",
         keeps_last: bool = False,
     ) -> None:
@@ -66,11 +66,6 @@ class Live(Generic[R]):
     def items(self) -> Iterator[tuple[str, R]]:
         """Yield the records that can be read, by key."""
         return ((key, value) for key in self._records if (value := self.get(key)) is not None)
-
-    def revision(self, key: str) -> int:
-        """Return at which revision a record is known; 0 if there is none."""
-        known = self._records.get(key)
-        return 0 if known is None else known.revision
 
     def fault(self, key: str) -> str:
         """Return why the stored record cannot be read; empty if it can, or if there is none."""
@@ -112,17 +107,17 @@ class Live(Generic[R]):
         if entry is None:
             self.drop(key)
         elif self._records.is_news(key, entry.revision, entry.stored_ms):
-            value, fault = self._made(key, entry.raw)
+            value, fault = self._made(entry)
             self._records.hear(key, value, entry.revision, entry.stored_ms, fault=fault)
             self._tell(key)
 
-    def _made(self, key: str, raw: bytes) -> tuple[R | None, str]:
+    def _made(self, entry: Entry[bytes]) -> tuple[R | None, str]:
         """Return the record, and why it cannot be read."""
         try:
-            return self._read(key, raw), ""
+            return self._read(entry), ""
         except Exception as error:  # people write records by hand; no record may end the view of the others
-            last = self.get(key) if self._keeps_last else None
-            facts = fields(key=key, error=str(error), keeps_last=last is not None)
+            last = self.get(entry.key) if self._keeps_last else None
+            facts = fields(key=entry.key, error=str(error), keeps_last=last is not None)
             log.warning(self._unreadable, extra=facts)
             return last, str(error)
 

@@ -17,7 +17,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.steering import NotPossible
 from actors.fetch.settings_desk import Desk, read_stored
 from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.sources import SourceKey, SourceRecord
+from actors.fetch.sources import SourceKey, SourceRecord, source_of
 from actors.runtime.events import outgoing_event
 from actors.runtime.membership import living
 from actors.runtime.supervisor import one_error
@@ -160,12 +160,6 @@ class Records:
     async def tell(self, *events: FetchEvent) -> None:
         """Publish events about what was done."""
         await self.publisher.publish_many([outgoing_event(self.namespace, event) for event in events])
-
-
-def source_of(key: str) -> SourceKey:
-    """Return the source that a key `platform.source` names."""
-    platform, _, source = key.partition(".")
-    return SourceKey(platform, source)
 
 
 T = TypeVar("T")

@@ -359,7 +359,7 @@ async def test_an_allocator_that_is_started_again_goes_on(connection: Connection
             await tasks.start(run_actor, allocator)
             await queue.until(4)
             tasks.cancel_scope.cancel()
-        assert len(node.engine.ledgers._listeners) == 1
+        assert len(node.engine.ledgers._live._listeners) == 1
 
 
 async def run_actor(allocator: SliceAllocator, *, task_status: anyio.abc.TaskStatus[None]) -> None:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from actors.fetch.ledgers import open_ledgers
+from actors.fetch.ledgers import Ledgers, open_ledgers
 from actors.fetch.rules import holding, steering
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.ledger import faults as broken_rules
@@ -43,13 +43,18 @@ async def add_shop(connection: Connection, publisher: Publisher, mall: Mall, **o
     await add_source(connection, publisher, SHOP, url=mall.url, **own)
 
 
+def revision_of(ledgers: Ledgers) -> int:
+    stored = ledgers._live.get(SHOP.key)
+    assert stored is not None
+    return stored.revision
+
+
 async def change(node: Node, connection: Connection, publisher: Publisher, move: Any) -> None:
     """Change the ledger as a person does, from elsewhere, and wait until the node has seen it."""
     async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
         await ledgers.move(SHOP, lambda ledger: (move(ledger), None))
-        revision = ledgers._seen[SHOP].revision
         with anyio.fail_after(20):
-            while node.engine.ledgers._seen[SHOP].revision < revision:
+            while revision_of(node.engine.ledgers) < revision_of(ledgers):
                 await connection.flush()
 
 
