@@ -38,11 +38,12 @@ from actors.jobs.rules.recurrence import (
 from actors.runtime.actor import FATAL
 from actors.runtime.agenda import Agenda
 from actors.runtime.failpoints import reach
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.entries import Change
+from streams.entries import Entry
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.job_messages import Job, NewJob
 from streams.lease import Lease, lead
@@ -107,6 +108,11 @@ def decode_recurring(raw: bytes) -> Recurring:
         raise MalformedMessage(f"no recurring job: {error}") from error
 
 
+def _read(entry: Entry[bytes]) -> _Held:
+    names_of(entry.key)
+    return _Held(entry.revision, check_recurring(decode_recurring(entry.raw)))
+
+
 def names_of(key: str) -> tuple[str, str]:
     """Return topic and name of a key. Raises MalformedMessage."""
     tokens = key.split(".")
@@ -139,7 +145,8 @@ class RecurringJobs:
         self._store = store
         self._clock = clock
         self._stop = stop
-        self._held: dict[str, _Held] = {}
+        self._live = Live(records, _read, unreadable="recurring.failed")
+        self._live.on_change(self._look_soon)
         self._agenda: Agenda[str] = Agenda(clock)
         self._failures: dict[str, str] = {}
         self.elected = anyio.Event()
@@ -158,13 +165,15 @@ class RecurringJobs:
 
     async def _lead(self, lease: Lease) -> None:
         log.info("recurring.leads", extra=fields(node=self._node))
-        self._held.clear()
         self._failures.clear()
         self._agenda.clear()
         limiter = anyio.CapacityLimiter(AT_ONCE)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._follow)
+                await tasks.start(self._live.run)
+                for key, _ in self._live.items():
+                    self._agenda.put(key, 0)
+                self.elected.set()
                 while True:
                     key = await self._agenda.next()
                     await limiter.acquire_on_behalf_of(key)
@@ -172,31 +181,10 @@ class RecurringJobs:
         finally:
             self.elected = anyio.Event()
 
-    # ---- what people change
-
-    async def _follow(self) -> None:
-        """Keep the copy of the records; raises when the bucket is gone, and the supervisor comes back to it."""
-        async with self._records.watch() as changes:
-            async for change in changes:
-                if isinstance(change, Synced):
-                    self.elected.set()
-                else:
-                    self._take(change)
-
-    def _take(self, change: Change[bytes]) -> None:
-        key, entry = change.key, change.entry
-        held = self._held.get(key)
-        if entry is None:
-            self._held.pop(key, None)
+    def _look_soon(self, key: str) -> None:
+        if self._live.get(key) is None:
             self._failures.pop(key, None)
-        elif held is None or entry.revision > held.revision:  # else it is our own write, told once more
-            try:
-                names_of(key)
-                self._held[key] = _Held(entry.revision, check_recurring(decode_recurring(entry.raw)))
-            except FORESEEN as error:
-                self._held.pop(key, None)
-                self._tell(key, error)
-                return
+        else:
             self._agenda.put(key, 0)
 
     # ---- one record
@@ -222,14 +210,14 @@ class RecurringJobs:
     async def _attend(self, lease: Lease, key: str) -> int | None:
         """Bring a record up to the present moment; return when to look again."""
         topic, name = names_of(key)
-        while lease.is_held() and (held := self._held.get(key)) is not None:
+        while lease.is_held() and (held := self._live.get(key)) is not None:
             record = held.record
             if record.stale:
                 await self._take_back(topic, name, record.stale)
                 await self._set(key, held, taken_back(record, record.stale))
             elif record.is_removed:
                 await self._records.delete(key, revision=held.revision)
-                self._held.pop(key, None)
+                self._live.drop(key)
             elif record.adding:
                 await self._add(topic, name, held)
                 reach("job.recur")
@@ -256,8 +244,7 @@ class RecurringJobs:
     async def _set(self, key: str, held: _Held, record: Recurring) -> None:
         """Store the record at the revision that it had. Raises RevisionConflict if a person was first."""
         revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
-        if self._held.get(key) is held:
-            self._held[key] = _Held(revision, record)
+        self._live.learn(key, _Held(revision, record), revision)
 
     async def _add(self, topic: str, name: str, held: _Held) -> None:
         """Add what is claimed; what has expired by now is left out, as if it had been added in time."""

@@ -21,11 +21,12 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.jobs.rules.topic_settings import DEFAULT, LANES, TopicSettings, parse_topic, resolve_topic
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket, Entry
 from streams.connection import Connection
-from streams.errors import MalformedSubject, RevisionConflict
+from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.job_messages import Priority
 from streams.subjects import TOKEN, Namespace, check_token
 from streams.topology import ensure_consumer, job_consumer
@@ -43,6 +44,8 @@ class Topics:
 
     def __init__(self, bucket: Bucket[bytes], connection: Connection, namespace: Namespace) -> None:
         self._bucket = bucket
+        self._live = Live(bucket, _read, unreadable="topics.refused", keeps_last=True)
+        self._live.on_change(self._take)
         self._connection = connection
         self._namespace = namespace
         self._default: _Values = {}
@@ -99,20 +102,8 @@ class Topics:
         raise RevisionConflict("others keep changing it", subject=topic)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the records for ever; started once the present ones are known. It may be run again: what vanished
-        while nobody followed is dropped."""
-        unheard = {*self._own, DEFAULT}
-        is_started = False
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    unheard.discard(change.key)
-                    self._take(change.key, change.entry.value if change.entry else None)
-                elif not is_started:
-                    for key in unheard:
-                        self._take(key, None)
-                    task_status.started()
-                    is_started = True
+        """Follow the records for ever; started once the present ones are known."""
+        await self._live.run(task_status=task_status)
 
     # ---- first use
 
@@ -138,20 +129,14 @@ class Topics:
 
     # ---- following
 
-    def _take(self, key: str, raw: bytes | None) -> None:
-        if not TOKEN.fullmatch(key):
-            log.warning("topics.bad_key", extra=fields(key=key, want="default, or a topic"))
-            return
+    def _take(self, key: str) -> None:
         try:
-            values = parse_topic(raw) if raw is not None else {}
             if key == DEFAULT:
-                self._take_default(values)
-            else:
-                self._take_own(key, values if raw is not None else None)
+                self._take_default(self._live.get(DEFAULT) or {})
+            elif TOKEN.fullmatch(key):
+                self._take_own(key)
         except BadSetting as error:
-            log.warning("topics.refused", extra=fields(topic=key, reason=str(error), keeps="the last good ones"))
-            if key != DEFAULT:
-                self._settings.setdefault(key, self._default_settings)
+            log.warning("topics.refused", extra=fields(key=key, error=str(error), keeps_last=True))
 
     def _take_default(self, values: _Values) -> None:
         """Take the default level over if it fits every topic's own."""
@@ -163,18 +148,26 @@ class Topics:
         for topic in changed:
             self._tell(topic)
 
-    def _take_own(self, topic: str, values: _Values | None) -> None:
-        before = self._settings.get(topic)
-        if values is None:
+    def _take_own(self, topic: str) -> None:
+        before, values = self._settings.get(topic), self._live.get(topic)
+        if topic not in self._live:
             self._own.pop(topic, None)
             self._settings.pop(topic, None)
             self.forget_consumer(topic)
         else:
-            now = resolve_topic(self._default, values)
-            self._own[topic], self._settings[topic] = values, now
+            self._settings.setdefault(topic, self._default_settings)
+            if values is not None:
+                self._settings[topic] = resolve_topic(self._default, values)
+                self._own[topic] = values
         if before != self._settings.get(topic):
             self._tell(topic)
 
     def _tell(self, topic: str) -> None:
         for listener in tuple(self._listeners):
             listener(topic)
+
+
+def _read(entry: Entry[bytes]) -> _Values:
+    if not TOKEN.fullmatch(entry.key):
+        raise MalformedMessage("a key is `default` or a topic")
+    return parse_topic(entry.raw)

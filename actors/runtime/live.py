@@ -54,6 +54,10 @@ class Live(Generic[R]):
         """Whether there is a record, readable or not."""
         return key in self._records
 
+    def __len__(self) -> int:
+        """How many records there are, readable or not."""
+        return len(self._records)
+
     def __iter__(self) -> Iterator[str]:
         """Yield the keys of all records, readable or not."""
         return iter(self._records)

@@ -18,10 +18,11 @@ from anyio.abc import TaskStatus
 
 from actors.jobs.rules.due_times import PARTITIONS
 from actors.runtime.actor import FATAL
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
 from actors.runtime.rules.placement import ranking
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.errors import StreamError
 from streams.lease import Lease, acquire, hold
@@ -43,6 +44,8 @@ class Partitions:
 
     def __init__(self, leases: Bucket[bytes], members: Members, on_change: Callable[[], None]) -> None:
         self._leases = leases
+        self._live = Live(leases, lambda entry: _number(entry.key), pattern=f"{_KEY}*")
+        self._live.on_change(self._lease_changed)
         self._members = members
         self._on_change = on_change
         self._held: set[int] = set()
@@ -68,35 +71,22 @@ class Partitions:
         self._free.clear()
         self._handed_over.clear()
         async with anyio.create_task_group() as tasks:
-            await tasks.start(self._follow)
+            await tasks.start(self._live.run)
+            for n in set(range(PARTITIONS)) - {n for _, n in self._live.items()}:
+                self._free.setdefault(n, monotonic_s())
             for n in range(PARTITIONS):
                 tasks.start_soon(self._campaign, n)
             task_status.started()
 
-    async def _follow(self, *, task_status: TaskStatus[None]) -> None:
-        seen: set[int] = set()
-        is_synced = False
-        async with self._leases.watch(f"{_KEY}*") as changes:
-            async for change in changes:
-                if isinstance(change, Synced):
-                    for n in set(range(PARTITIONS)) - seen:
-                        self._free.setdefault(n, monotonic_s())
-                    self._tell_news()
-                    if not is_synced:
-                        is_synced = True
-                        task_status.started()
-                    continue
-                number = change.key.removeprefix(_KEY)
-                n = int(number) if number.isdecimal() else PARTITIONS
-                if n >= PARTITIONS:
-                    continue
-                if change.entry is not None:
-                    seen.add(n)
-                    self._free.pop(n, None)
-                else:
-                    seen.discard(n)
-                    self._free[n] = monotonic_s()
-                    self._tell_news()
+    def _lease_changed(self, key: str) -> None:
+        n = _number(key)
+        if n >= PARTITIONS:
+            return
+        if key in self._live:
+            self._free.pop(n, None)
+        else:
+            self._free[n] = monotonic_s()
+            self._tell_news()
 
     async def _campaign(self, n: int) -> None:
         while True:
@@ -162,3 +152,9 @@ class Partitions:
     def _tell_news(self) -> None:
         self._news.set()
         self._news = anyio.Event()
+
+
+def _number(key: str) -> int:
+    """Return the partition of a lease's key, `PARTITIONS` for what is none."""
+    number = key.removeprefix(_KEY)
+    return int(number) if number.isdecimal() else PARTITIONS

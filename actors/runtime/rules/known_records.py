@@ -40,6 +40,9 @@ class KnownRecords(Generic[R]):
     def __contains__(self, key: str) -> bool:
         return key in self._known
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._known))
 
