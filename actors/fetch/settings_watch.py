@@ -26,8 +26,9 @@ from actors.fetch.settings_history import History
 from actors.fetch.settings_levels import LevelName, Levels
 from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
 from actors.fetch.sources import SourceKey
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
-from streams.bucket import Bucket, Entry, Synced
+from streams.bucket import Bucket, Entry
 from streams.clock import Clock
 from streams.messages import FetchEvent, SettingsRefused
 
@@ -51,13 +52,6 @@ class Refusal(Struct, frozen=True):
     reason: str
 
 
-class _Stored(Struct, frozen=True):
-    """A level as it stands in the bucket: None if it was deleted."""
-
-    revision: int
-    text: bytes | None
-
-
 class LiveSettings:
     """What is in force now. `current` is cheap to ask at any time."""
 
@@ -69,12 +63,12 @@ class LiveSettings:
         history: History,
         tell: Callable[[FetchEvent], None] = lambda _event: None,
     ) -> None:
-        self._bucket = bucket
+        self._live: Live[Entry[bytes]] = Live(bucket, lambda entry: entry, pattern="fetch.>")
+        self._live.on_change(self._wait_for_turn)
         self._clock = clock
         self._history = history
         self._tell = tell
         self._levels = Levels()
-        self._last: dict[str, _Stored] = {}
         self._judged: Mapping[str, int] = {}
         self._waiting: set[str] = set()
         self._refused: dict[str, Refusal] = {}
@@ -93,7 +87,7 @@ class LiveSettings:
     def has_seen(self, platform: str, source: str, revision: int) -> bool:
         """True once the source's own level is in force, or was refused, in `revision` or a later one."""
         key = LevelName(platform, source).key
-        stored = self._last.get(key)
+        stored = self._live.get(key)
         seen = stored.revision if stored is not None else 0
         return seen >= revision and key not in self._waiting
 
@@ -114,7 +108,7 @@ class LiveSettings:
 
     def newest(self) -> list[Kept]:
         """Return what stands in the bucket now, in force or not."""
-        return [Kept(stored.revision, key, stored.text) for key, stored in self._last.items()]
+        return [Kept(entry.revision, key, entry.raw) for key, entry in self._live.items()]
 
     def refused(self) -> tuple[Refusal, ...]:
         """Return the stored levels that are not in force."""
@@ -123,39 +117,20 @@ class LiveSettings:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled; started once what stands there is in force."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow)
-            await self._next_apply()
+            await tasks.start(self._live.run)
+            await self._apply()
             task_status.started()
             while True:
                 await anyio.sleep(GAP_S)
-                await self._next_apply()
+                await self._wake.wait()
+                await self._apply()
 
-    async def _follow(self) -> None:
-        """Collect what arrives. The first state is complete at the first Synced, and applied only then."""
-        missing = {key for key, stored in self._last.items() if stored.text is not None}
-        is_synced = False
-        async with self._bucket.watch("fetch.>") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    missing.discard(change.key)
-                    self._take(change.key, change.entry)
-                elif not is_synced:
-                    is_synced = True
-                    for key in missing:  # deleted while nobody followed: this actor was restarted
-                        self._take(key, None)
-                if is_synced:
-                    self._wake.set()
-
-    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
-        stored = _Stored(entry.revision, entry.value) if entry else _Stored(0, None)
-        if self._last.get(key) == stored:
-            return
-        self._last[key] = stored
+    def _wait_for_turn(self, key: str) -> None:
         self._waiting.add(key)
+        self._wake.set()
 
-    async def _next_apply(self) -> None:
-        """Wait for news, and put in force what is to be."""
-        await self._wake.wait()
+    async def _apply(self) -> None:
+        """Put in force what is to be."""
         self._wake = anyio.Event()
         changed = sorted(self._waiting)
         found = await self._in_force()

@@ -2,25 +2,23 @@
 adapter under `adapter.<name>`. Written by `penstock sources add` or `nats kv put`; every node follows them live.
 
 A record that does not decode is set aside with a warning, and so is an adapter that cannot be used: what was in force
-before stays, and the others go on.
+before stays, and the others go on. SETTINGS holds the levels of settings too, which are left alone here.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
 from anyio.abc import TaskStatus
 
-from actors.runtime.logs import fields
+from actors.runtime.live import Live
 from actors.runtime.secrets import BadReference, is_reference, resolve_values
 from platforms.adapter import Account, Adapter
 from platforms.errors import BadDeclaration
 from platforms.registry import make_adapter
-from streams.bucket import Bucket, Synced
-
-log = logging.getLogger(__name__)
+from streams.bucket import Bucket, Entry
+from streams.errors import MalformedMessage
 
 __all__ = ["SourceKey", "SourceRecord", "Sources", "UnknownSource", "UnusableSource", "source_of"]
 
@@ -67,11 +65,10 @@ class Sources:
     """A live view of the source and adapter records. `known` and `adapter` are cheap to ask at any time."""
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
-        self._bucket = bucket
+        self._live = Live(bucket, _read, unreadable="source.bad_record", keeps_last=True)
+        self._live.on_change(self._take)
         self._records: dict[SourceKey, SourceRecord] = {}
         self._plain: dict[SourceKey, tuple[SourceRecord, Account]] = {}  # accounts that hold no reference
-        self._declared: dict[str, bytes] = {}
-        self._adapters: dict[str, Adapter] = {}
         self._listeners: list[Callable[[SourceKey], None]] = []
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
@@ -88,13 +85,15 @@ class Sources:
     def adapter(self, source: SourceKey) -> Adapter:
         """Return the source's adapter. Raises UnknownSource, UnusableSource."""
         name = self._record(source).adapter
-        found = self._adapters.get(name)
-        if found is None:
-            try:
-                found = self._adapters[name] = _make(name, self._declared.get(name))
-            except BadDeclaration as error:
-                raise UnusableSource(f"{source}: {error}") from error
-        return found
+        found = self._live.get(f"adapter.{name}")
+        if found is not None and not isinstance(found, SourceRecord):
+            return found
+        if fault := self._live.fault(f"adapter.{name}"):
+            raise UnusableSource(f"{source}: {fault}")
+        try:
+            return make_adapter(name)
+        except BadDeclaration as error:
+            raise UnusableSource(f"{source}: {error}") from error
 
     def settings_revision(self, source: SourceKey) -> int:
         """Return the revision of the settings that the source was added with."""
@@ -117,20 +116,8 @@ class Sources:
         return account
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the records for ever; started once the present ones are known. It may be run again: what vanished
-        while nobody followed is dropped."""
-        unheard = {f"source.{source.key}" for source in self._records} | {f"adapter.{name}" for name in self._declared}
-        is_started = False
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    unheard.discard(change.key)
-                    self._take(change.key, change.entry.value if change.entry else None)
-                elif not is_started:
-                    for key in unheard:
-                        self._take(key, None)
-                    task_status.started()
-                    is_started = True
+        """Follow the records for ever; started once the present ones are known."""
+        await self._live.run(task_status=task_status)
 
     def _record(self, source: SourceKey) -> SourceRecord:
         record = self._records.get(source)
@@ -138,60 +125,41 @@ class Sources:
             raise UnknownSource(f"{source} has no record; add it with `penstock sources add {source} …`")
         return record
 
-    def _take(self, key: str, raw: bytes | None) -> None:
+    def _take(self, key: str) -> None:
         match key.split("."):
             case ["source", platform, name]:
-                self._take_source(SourceKey(platform, name), raw)
+                self._take_source(SourceKey(platform, name), self._live.get(key))
             case ["adapter", name]:
-                self._take_adapter(name, raw)
-            case ["source" | "adapter", *_]:
-                log.warning(
-                    "source.bad_key", extra=fields(key=key, want="source.<platform>.<source> or adapter.<name>")
-                )
+                for source in [source for source, record in self._records.items() if record.adapter == name]:
+                    self._tell(source)
 
-    def _take_source(self, source: SourceKey, raw: bytes | None) -> None:
-        if raw is None:
+    def _take_source(self, source: SourceKey, record: object) -> None:
+        if isinstance(record, SourceRecord):
+            self._records[source] = record
+        else:
             self._records.pop(source, None)
             self._plain.pop(source, None)
-        else:
-            try:
-                self._records[source] = msgspec.json.decode(raw, type=SourceRecord)
-            except _UNREADABLE as error:
-                log.warning("source.bad_record", extra=fields(source=str(source), error=str(error)))
-                return
         self._tell(source)
-
-    def _take_adapter(self, name: str, raw: bytes | None) -> None:
-        """Take an adapter over if it can be used, or if there is none to keep instead."""
-        if raw is None:
-            self._adapters.pop(name, None)
-            self._declared.pop(name, None)
-        else:
-            try:
-                adapter = _make(name, raw)
-            except BadDeclaration as error:
-                keeps = name in self._adapters
-                log.warning("source.bad_adapter", extra=fields(adapter=name, error=str(error), keeps_last=keeps))
-                if keeps:
-                    return
-            else:
-                self._adapters[name] = adapter
-            self._declared[name] = raw
-        for source in [source for source, record in self._records.items() if record.adapter == name]:
-            self._tell(source)
 
     def _tell(self, source: SourceKey) -> None:
         for listener in tuple(self._listeners):
             listener(source)
 
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+def _read(entry: Entry[bytes]) -> SourceRecord | Adapter | None:
+    """Return what a key of SETTINGS holds, `None` for what belongs to others. Raises for what cannot be used."""
+    match entry.key.split("."):
+        case ["source", _, _]:
+            return msgspec.json.decode(entry.raw, type=SourceRecord)
+        case ["adapter", name]:
+            return _make(name, entry.raw)
+        case ["source" | "adapter", *_]:
+            raise MalformedMessage("a key is source.<platform>.<source> or adapter.<name>")
+    return None
 
 
-def _make(name: str, declared: bytes | None) -> Adapter:
-    """Return the adapter of a stored table, else the built-in one of that name. Raises BadDeclaration."""
-    if declared is None:
-        return make_adapter(name)
+def _make(name: str, declared: bytes) -> Adapter:
+    """Return the adapter of a stored table. Raises BadDeclaration."""
     try:
         return make_adapter(msgspec.json.decode(declared, type=dict[str, object]))
     except BadDeclaration:

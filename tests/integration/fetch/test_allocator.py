@@ -166,7 +166,7 @@ async def test_a_removed_source_is_left_alone(
         await queue.until(4)
         gone = anyio.Event()
         node.engine.sources.on_change(lambda source: gone.set() if source == SHOP else None)
-        await node.settings._bucket.delete(f"source.{SHOP.key}")
+        await node.settings._live._bucket.delete(f"source.{SHOP.key}")
         with anyio.fail_after(20):
             await gone.wait()
         queue.subjects.clear()
@@ -196,7 +196,7 @@ async def test_a_changed_adapter_is_taken_up_and_a_broken_one_is_not(
         await put_setting(connection, publisher, "adapter.own", b'{"name": "own"}')
         await put_setting(connection, publisher, "adapter.own", {**table, "settle": "1s"})
         await queue.until(4)
-    bad = [record for record in caplog.records if record.message == "source.bad_adapter"]
+    bad = [record for record in caplog.records if record.message == "source.bad_record"]
     assert [record.__dict__["fields"]["keeps_last"] for record in bad] == [True]
 
 
