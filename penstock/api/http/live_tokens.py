@@ -5,37 +5,36 @@ record that does not decode is left out, told in the log, and still counts as on
 While the server is away, what was known last holds.
 """
 
-import logging
 from collections.abc import Callable
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 
-from actors.runtime.logs import fields
+from actors.runtime.live import Live
 from penstock.api.http.callers import Caller, caller_of
 from penstock.api.http.tokens import TokenRecord, decode_token, token_id
-from streams.bucket import Bucket, Entry, Synced
-
-log = logging.getLogger(__name__)
+from streams.bucket import Bucket, Entry
 
 __all__ = ["LiveTokens"]
+
+_Held = tuple[TokenRecord, Caller]
 
 
 class LiveTokens:
     """The tokens that are known now."""
 
     def __init__(self, bucket: Bucket[bytes], now_ms: Callable[[], int]) -> None:
-        self._bucket = bucket
+        self._live = Live(bucket, _read, unreadable="token.unreadable")
+        self._live.on_change(self._take)
         self._now_ms = now_ms
-        self._records: dict[str, TokenRecord | None] = {}
-        self._by_id: dict[str, tuple[TokenRecord, Caller]] = {}
+        self._by_id: dict[str, _Held] = {}
+        self._id_of: dict[str, str] = {}
         self._news = anyio.Event()
 
     @property
     def are_there(self) -> bool:
         """True once any token was made, whether or not it is still valid."""
-        return bool(self._records)
+        return len(self._live) > 0
 
     @property
     def is_any_live(self) -> bool:
@@ -57,36 +56,18 @@ class LiveTokens:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the bucket until cancelled; started once all is known that stands there. Raises NoStream."""
-        unseen, is_started = set(self._records), False
-        async with self._bucket.watch() as changes:
-            async for change in changes:
-                if isinstance(change, Synced):
-                    for key in unseen:
-                        self._take(key, None)
-                    unseen = set()
-                    if not is_started:  # it is told again after each reconnect
-                        is_started = True
-                        task_status.started()
-                    continue
-                unseen.discard(change.key)
-                self._take(change.key, change.entry)
+        await self._live.run(task_status=task_status)
 
-    def _take(self, key: str, entry: Entry[bytes] | None) -> None:
-        before = self._records.pop(key, None)
-        if before is not None:
-            self._by_id.pop(before.id, None)
-        if entry is not None:
-            record = self._records[key] = _record(key, entry)
-            if record is not None:
-                self._by_id[record.id] = (record, caller_of(record))
+    def _take(self, key: str) -> None:
+        self._by_id.pop(self._id_of.pop(key, ""), None)
+        held = self._live.get(key)
+        if held is not None:
+            self._id_of[key] = held[0].id
+            self._by_id[held[0].id] = held
         self._news.set()
         self._news = anyio.Event()
 
 
-def _record(key: str, entry: Entry[bytes]) -> TokenRecord | None:
-    try:
-        record = decode_token(entry.value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        log.warning("token.unreadable", extra=fields(key=key, error=str(error)))
-        return None
-    return record
+def _read(entry: Entry[bytes]) -> _Held:
+    record = decode_token(entry.raw)
+    return record, caller_of(record)
