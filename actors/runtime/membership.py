@@ -13,24 +13,25 @@ the server, or our own loop is blocked, nobody can be heard, so nobody is droppe
 believe that it is alone, and take every share for itself, and a server's restart must not look like everybody's death.
 
 Repeats and late records do no harm: only a higher revision counts. A record that does not decode is somebody's mistake;
-it is told once and left alone. When two nodes carry one name, the one that started later raises `NameTaken`.
+it is logged and left alone. When two nodes carry one name, the one that started later raises `NameTaken`.
 """
 
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Meta
 
 from actors.runtime.actor import FATAL, ticks
+from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorState
-from streams.bucket import Bucket, Change, Entry, Synced
+from streams.bucket import Bucket, Entry
 from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, StreamError
 from streams.messages import FetchEvent, NodeJoined, NodeLeft
@@ -102,6 +103,12 @@ class NameTaken(Exception):
         self.record = record
 
 
+class _Beat(NamedTuple):
+    record: NodeRecord
+    revision: int
+    stored_ms: int
+
+
 class _Seen(msgspec.Struct):
     record: NodeRecord
     revision: int
@@ -163,6 +170,8 @@ class Members:
     ) -> None:
         self.name = own.node
         self._bucket = bucket
+        self._beats = Live(bucket, _beat_of, unreadable="node.bad_record")
+        self._beats.on_change(self._hear)
         self._own = own
         self._clock = clock
         self._is_connected = is_connected
@@ -176,7 +185,6 @@ class Members:
         self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least: from what we heard
         self._highest = 0
         self._is_synced = False
-        self._misfits: set[str] = set()
         self._listeners: list[Callable[[], None]] = []
         self._beat_now = anyio.Event()
         self._heard_s = -math.inf
@@ -210,60 +218,46 @@ class Members:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._keep_beating)
                 tasks.start_soon(self._keep_looking)
-                await self._follow(task_status)
+                await self._learn_who_is_there(tasks)
+                task_status.started()
         finally:
             with anyio.move_on_after(LEAVE_S, shield=True):
                 await self._leave()
 
-    async def _follow(self, task_status: TaskStatus[None]) -> None:
-        """Take what comes; what is there at first only when all of it is known, our own first beat among it."""
-        present: list[Change[bytes]] = []
-        async with self._bucket.watch(">") as changes:
-            async for change in changes:
-                if not isinstance(change, Synced):
-                    present.append(change)
-                if self._is_synced or isinstance(change, Synced):
-                    self._take_all(present)
-                    present.clear()
-                if isinstance(change, Synced) and not self._is_synced:
-                    self._is_synced = True
-                    task_status.started()
+    async def _learn_who_is_there(self, tasks: TaskGroup) -> None:
+        """Begin to follow. What is there at first is taken when all of it is known, our own first beat among it."""
+        self._is_synced = False
+        await tasks.start(self._beats.run)
+        self._take_all([beat for _, beat in self._beats.items()])
+        self._is_synced = True
 
-    def _take_all(self, changes: Sequence[Change[bytes]]) -> None:
-        """Take changes, but for records of the dead: those that are neither new nor as fresh as a beat has to be. An
-        expired or deleted record is no news: the beats that stay out are."""
-        entries = [change.entry for change in changes if change.entry is not None]
+    def _hear(self, key: str) -> None:
+        """Take a beat. An expired or deleted record is no news: the beats that stay out are."""
+        beat = self._beats.get(key)
+        if beat is not None and self._is_synced:
+            self._take_all([beat])
+
+    def _take_all(self, beats: Sequence[_Beat]) -> None:
+        """Take beats, but for records of the dead: those that are neither new nor as fresh as a beat has to be."""
         known = self._highest if self._is_synced else math.inf
-        self._highest = max([self._highest, *(entry.revision for entry in entries)])
+        self._highest = max([self._highest, *(beat.revision for beat in beats)])
         at_ms = monotonic_s() * 1000
-        self._ahead_ms = max([self._ahead_ms, *(entry.stored_ms - at_ms for entry in entries)])
-        for entry in entries:
-            if entry.revision > known or is_fresh(entry.stored_ms, at_ms + self._ahead_ms, self._ttl_s):
-                self._take(entry)
+        self._ahead_ms = max([self._ahead_ms, *(beat.stored_ms - at_ms for beat in beats)])
+        for beat in beats:
+            if beat.revision > known or is_fresh(beat.stored_ms, at_ms + self._ahead_ms, self._ttl_s):
+                self._take(beat.record, beat.revision)
 
-    def _take(self, entry: Entry[bytes]) -> None:
-        record = self._decoded(entry.key, entry.value)
-        if record is None:
-            return
-        self._check_name(record, entry.revision)
+    def _take(self, record: NodeRecord, revision: int) -> None:
+        self._check_name(record, revision)
         if record.is_leaving:
             gone = self._view.leave(record.node)
             self._gone([] if gone is None else [gone])
             return
         before = self._view.live().get(record.node)
-        if self._view.hear(record, entry.revision, monotonic_s()):
+        if self._view.hear(record, revision, monotonic_s()):
             self._came(record)
         elif before is not None and _place(before) != _place(record):
             self._notify()
-
-    def _decoded(self, key: str, value: bytes) -> NodeRecord | None:
-        try:
-            return decode_node(key, value)
-        except MalformedMessage as error:
-            if key not in self._misfits:
-                self._misfits.add(key)
-                log.warning("node.bad_record", extra=fields(key=key, error=str(error)))
-            return None
 
     def _check_name(self, record: NodeRecord, revision: int) -> None:
         """Of two living nodes with one name the later one gives way. What was stored before our first beat is not
@@ -381,6 +375,10 @@ def decode_node(key: str, value: bytes) -> NodeRecord:
     if record.node != key:
         raise MalformedMessage(f"node {key}: the record says that it is {record.node!r}")
     return record
+
+
+def _beat_of(entry: Entry[bytes]) -> _Beat:
+    return _Beat(decode_node(entry.key, entry.raw), entry.revision, entry.stored_ms)
 
 
 def _place(record: NodeRecord) -> tuple[object, ...]:

@@ -97,6 +97,19 @@ async def test_a_node_is_seen_when_it_comes_and_gone_at_once_when_it_leaves(
     assert b.events == []
 
 
+async def test_a_second_run_starts_as_the_first_did(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
+        for others in (["a"], ["a", "b"]):
+            async with anyio.create_task_group() as shorter:
+                with anyio.fail_after(20):
+                    await shorter.start(a.members.run)
+                assert list(a.members.names()) == others
+                shorter.cancel_scope.cancel()
+            if others == ["a"]:
+                await tasks.start(b.members.run)
+        tasks.cancel_scope.cancel()
+
+
 async def test_each_monitor_has_a_turn_of_its_own(server: EmbeddedServer, ready: Namespace) -> None:
     async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
         await tasks.start(a.members.run)
