@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -189,9 +189,10 @@ class HistoryWorld:
                 await anyio.sleep(chance.uniform(0, self.form.pick(3, 6)))  # some are killed again while they start
             else:
                 self._fault("node stopped")
-                node.signal(signal.SIGSTOP)
-                await anyio.sleep(chance.choice((chance.uniform(0.2, 2), chance.uniform(2, longest_s))))
-                node.signal(signal.SIGCONT)
+                with suppress(ProcessLookupError):  # it has just ended by itself
+                    node.signal(signal.SIGSTOP)
+                    await anyio.sleep(chance.choice((chance.uniform(0.2, 2), chance.uniform(2, longest_s))))
+                    node.signal(signal.SIGCONT)
 
     def _fault(self, what: str) -> None:
         self.faults[what] += 1
