@@ -1,19 +1,17 @@
 """`penstock dead`: letters about what was given up on; sent round again, or dropped."""
 
-import math
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import msgspec
 import typer
 
 from penstock.cli.call import Call, command
 from penstock.cli.help import Group
-from penstock.cli.person import By, Yes, confirm, progress, who
+from penstock.cli.person import By, PerSecond, Yes, confirm, progress, who
 from penstock.errors import UsageError
 from penstock.times import span_text, time_text
-from streams.clock import monotonic_s, now_ms
+from streams.clock import now_ms
 
 if TYPE_CHECKING:
     from penstock.admin.dead_letters import Filter, Letter, Replayed
@@ -37,8 +35,6 @@ All = Annotated[bool, typer.Option("--all", help="All that the other options cho
 LONGEST_BODY = 20_000
 LABELS = {"stored_ms": "since", "first_ms": "first", "attempts": "tried", "reason": "why"}
 MOST_AT_ONCE = 256
-TURNS_A_SECOND = 10
-"""With --rate: so often some are sent, so that a rate of 100 comes as ten and ten."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -195,7 +191,7 @@ async def _replay(
     reason: Reason = "",
     older_than: OlderThan = "",
     newer_than: NewerThan = "",
-    rate: Annotated[float, typer.Option(min=0.001, help="At most so many a second.", show_default=False)] = math.inf,
+    rate: PerSecond = None,
     by: By = "",
 ) -> None:
     """Send letters round again, and remove those that were.
@@ -228,17 +224,14 @@ async def _replay(
 
 
 async def _paced(
-    chosen: "AsyncIterator[tuple[Letter, float]]", rate: float
+    chosen: "AsyncIterator[tuple[Letter, float]]", rate: float | None
 ) -> "AsyncIterator[tuple[list[Letter], float]]":
     """Yield letters in groups, no more of them a second than `rate`, with the share that is done by each group."""
-    from actors.runtime.rules.pacing import Pace, Rate, acquire
+    from penstock.rows.own_pace import OwnPace
 
-    most = MOST_AT_ONCE if math.isinf(rate) else max(1, min(MOST_AT_ONCE, int(rate / TURNS_A_SECOND)))
-    pace = Pace()
-    async for group, share in _grouped(chosen, most):
-        if not math.isinf(rate):
-            pace, wait_ms = acquire(pace, Rate(rate, most), monotonic_s() * 1000, len(group))
-            await anyio.sleep(wait_ms / 1000)
+    pace = OwnPace(rate, most=MOST_AT_ONCE)
+    async for group, share in _grouped(chosen, pace.group):
+        await pace.wait(len(group))
         yield group, share
 
 

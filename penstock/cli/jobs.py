@@ -10,7 +10,7 @@ from penstock.cli import held, job_list, recur
 from penstock.cli.call import Call, command
 from penstock.cli.held import Topic, open_jobs
 from penstock.cli.help import Group
-from penstock.cli.person import progress
+from penstock.cli.person import PerSecond, progress
 from penstock.errors import NotAccepted, UsageError
 from penstock.times import time_text
 from streams.clock import now_ms
@@ -64,6 +64,7 @@ async def _add(
     ] = "",
     on_bad: Annotated[OnBad, typer.Option(help="At a line that is no job: stop before it, or leave it out.")] = "stop",
     from_line: Annotated[int, typer.Option(min=1, metavar="N", help="Of --file: begin there.")] = 1,
+    rate: PerSecond = None,
 ) -> None:
     """Add a job, or with --file many of them.
 
@@ -88,7 +89,7 @@ async def _add(
         on_same=on_same,
     )
     if file:
-        await _add_file(call, file, Defaults(job, tz), skips_bad=on_bad == "skip", from_line=from_line)
+        await _add_file(call, file, Defaults(job, tz), skips_bad=on_bad == "skip", from_line=from_line, rate=rate)
         return
     await _add_one(call, replace(job, body=read_body(body, sys.stdin.buffer)))
 
@@ -106,14 +107,16 @@ async def _add_one(call: Call, job: NewJob) -> None:
     call.out.result(answer)
 
 
-async def _add_file(call: Call, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int) -> None:
+async def _add_file(
+    call: Call, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int, rate: float | None
+) -> None:
     from penstock.rows.job_files import add_rows, open_rows
 
     with open_rows(path) as rows:
         async with open_jobs(call) as jobs:
             with progress("adding") as advance:
                 told = await add_rows(
-                    jobs.add_many, rows, defaults, skips_bad=skips_bad, from_line=from_line, advance=advance
+                    jobs.add_many, rows, defaults, skips_bad=skips_bad, from_line=from_line, rate=rate, advance=advance
                 )
     for bad in told.bad[:MOST_TOLD]:
         typer.echo(f"{path} line {bad.line}: {bad.reason}", err=True)

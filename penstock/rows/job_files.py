@@ -19,6 +19,7 @@ from msgspec import Struct
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.errors import PenstockError, UsageError
 from penstock.rows.job_rows import BadRow, Defaults, Read, read_rows
+from penstock.rows.own_pace import OwnPace
 from streams.clock import now_ms
 from streams.job_messages import NewJob
 
@@ -61,10 +62,12 @@ async def add_rows(
     *,
     skips_bad: bool,
     from_line: int = 1,
+    rate: float | None = None,
     advance: Callable[[float], None] = lambda _share: None,
 ) -> Told:
-    """Add the jobs of a file by `add`; return what became of them. Where `add` fails, it is said from which line on."""
-    told, batch, size, total = Told(), list[Read](), 0, _size_of(file)
+    """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return what became of them. Where
+    `add` fails, the error says from which line on."""
+    told, batch, size, total, pace = Told(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
         if isinstance(row, BadRow):
             told.bad.append(row)
@@ -74,12 +77,14 @@ async def add_rows(
             continue
         batch.append(row)
         size += len(bytes(row.job.body))
-        if len(batch) == MOST_IN_BATCH or size >= BATCH_BYTES:
+        if len(batch) == pace.group or size >= BATCH_BYTES:
+            await pace.wait(len(batch))
             if await _flush(add, batch, told) and not skips_bad:
                 told.next_line = batch[-1].line + 1
                 return told
             advance(batch[-1].read_bytes / total if total else 0.0)
             batch, size = [], 0
+    await pace.wait(len(batch))
     if await _flush(add, batch, told) and not skips_bad and not told.next_line:
         told.next_line = batch[-1].line + 1
     return told

@@ -140,5 +140,5 @@ async def test_a_rate_parts_letters_into_groups() -> None:
 
     sizes = [(len(group), share) async for group, share in _paced(many(), 100.0)]
     assert sizes == [(10, 0.4), (10, 0.8), (5, 1.0)]
-    assert [len(group) async for group, _ in _paced(many(), float("inf"))] == [25]
+    assert [len(group) async for group, _ in _paced(many(), None)] == [25]
     assert [len(group) async for group, _ in _paced(many(), 1e6)] == [25]

@@ -200,7 +200,9 @@ def fault_of(words: list[str]) -> str:
             return f"there is no command {words[0]}"
         found = command_named(name) if isinstance(command, Commands) else command.commands[name]
         command, words = found, words[1:]
-    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    options = {"--help"} | {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     unknown = [word for word in words if re.match(r"--?[a-z]", word) and not re.match(r"-\d", word)]
     return next(
         (f"{command.name} has no option {each}" for each in unknown if each.partition("=")[0] not in options), ""

@@ -15,6 +15,7 @@ from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.errors import PenstockError, UsageError
 from penstock.rows.job_files import Told, add_rows, open_rows
 from penstock.rows.job_rows import LONGEST_LINE, BadRow, Defaults, Read, read_body, read_due, read_rows, read_span
+from streams.clock import monotonic_s
 from streams.job_messages import LARGEST_BODY, NewJob
 
 NOW_MS = 1_795_253_400_000
@@ -226,6 +227,13 @@ async def test_a_file_goes_out_in_batches() -> None:
     found = await told(taker, numbered(2500))
     assert (found.added, found.kept, found.bad, found.next_line, taker.calls) == (2500, 0, [], 0, 3)
     assert (await told(taker, numbered(10))).kept == 10
+
+
+async def test_a_file_goes_out_at_a_rate_in_small_groups() -> None:
+    taker, began_s = Taker(), monotonic_s()
+    found = await add_rows(taker, numbered(250), MAIL, skips_bad=False, rate=1000)
+    assert (found.added, taker.calls) == (250, 3)
+    assert monotonic_s() - began_s >= (250 - 100) / 1000
 
 
 async def test_a_broken_line_stops_before_it_and_one_can_go_on_from_there() -> None:
