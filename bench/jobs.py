@@ -21,10 +21,10 @@ import anyio
 import nats
 
 from actors.jobs.desk import JobDesk
-from actors.jobs.release import ReleaseRates
 from actors.jobs.rules.job_answers import Added
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.shares import Shares
 from bench._fetch import Bench, fetch_bench
 from bench._jobs_theirs import Theirs
 from bench.harness import Result, Rounds, in_turns, rate_of
@@ -121,7 +121,7 @@ async def _desk(bench: Bench) -> AsyncIterator[JobDesk]:
     namespace = bench.connection.namespace
     topics = Topics(bench.bucket("TOPICS"), bench.connection, namespace)
     store = JobStore(bench.connection, bench.publisher, namespace, SYSTEM)
-    rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+    rates = Shares(lambda topic: topics.current(topic).rate)
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(

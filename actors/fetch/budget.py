@@ -1,8 +1,8 @@
 """What this node may spend: requests of a source and of a platform, and orders on their way to the sinks. Whatever is
 stricter holds, our settings or the limits that the platform's adapter declares.
 
-The limits hold for the cluster; a node spends its part, the limit divided by the live nodes that fetch, so that a node
-that comes or goes changes the parts within a heartbeat. How many requests may be under way at once narrows when a
+The limits hold for the cluster; a node spends its share of each, evenly, and in no second above it
+(actors/runtime/shares.py). How many requests may be under way at once narrows when a
 platform throttles or times out, and widens again by success. Nothing here sleeps: a reservation says how long to wait.
 State: memory only; after a restart a node begins with a full burst.
 """
@@ -10,7 +10,7 @@ State: memory only; after a restart a node begins with a full burst.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -18,6 +18,7 @@ import anyio
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.rules.pacing import Pace, Rate, Window, acquire, stop_until, succeeded, throttled, timed_out
+from actors.runtime.rules.second_cap import SecondCap
 from platforms.adapter import RateBucket
 from streams.clock import monotonic_s
 
@@ -25,6 +26,9 @@ __all__ = ["Budgets", "TooSlow"]
 
 ROUND_MS = 1_000
 FEW_PACES = 256
+SECOND_MS = 1_100
+LOOK_MS = 250
+"""How soon whoever may not spend looks whether it may again."""
 
 
 class TooSlow(Exception):
@@ -36,17 +40,30 @@ class TooSlow(Exception):
 
 
 class Budgets:
-    """Paces a node's requests and orders. `nodes` tells how many live nodes share each limit; `now_ms` is a clock that
-    does not go back."""
+    """Paces a node's requests and orders. `share(per_s)`: this node's part of a rate of the cluster. `is_heard()`:
+    whether that is still its own. `now_ms`: a clock that does not go back."""
 
-    def __init__(self, nodes: Callable[[], int], *, now_ms: Callable[[], float] = lambda: monotonic_s() * 1000) -> None:
-        self._nodes = nodes
+    def __init__(
+        self,
+        share: Callable[[float], float],
+        *,
+        is_heard: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
+    ) -> None:
+        self._share = share
         self._now_ms = now_ms
         self._paces: dict[Hashable, Pace] = {}
+        self._caps: dict[Hashable, SecondCap] = {}
+        self._is_heard = is_heard
         self._prune_at = FEW_PACES
         self._windows: dict[str, Window] = {}
         self._under_way: dict[str, int] = {}
         self._freed: anyio.Event | None = None  # there is one while somebody waits for a place
+
+    async def until_heard(self, wait: Callable[[float], Awaitable[None]]) -> None:
+        """Wait while nobody hears of this node: the others have its share by then. `wait` takes milliseconds."""
+        while not self._is_heard():
+            await wait(LOOK_MS)
 
     def reserve_request(
         self, source: SourceKey, settings: FetchSettings, *, most_ms: float, declared: Sequence[RateBucket] = ()
@@ -54,8 +71,8 @@ class Budgets:
         """Reserve one request to the source, within our settings and what its adapter declares of the platform's own
         limits; return how many milliseconds to wait before it is sent. Raises TooSlow."""
         rates: dict[Hashable, Rate | None] = {
-            source: self._share(settings.rate, settings.burst),
-            source.platform: self._share(settings.platform_rate, settings.burst),
+            source: self._part(settings.rate, settings.burst),
+            source.platform: self._part(settings.platform_rate, settings.burst),
         }
         for number, bucket in enumerate(declared):
             is_own = bucket.scope in ("shop", "app_shop")
@@ -65,12 +82,12 @@ class Budgets:
     def reserve_orders(self, source: SourceKey, settings: FetchSettings, orders: int, *, most_ms: float) -> float:
         """Reserve room for orders, so that the back end is not overrun (FETCH-04); return how many milliseconds to wait
         before they enter. Raises TooSlow."""
-        rate = self._share(settings.inflow, int(settings.inflow) + 1)
+        rate = self._part(settings.inflow, int(settings.inflow) + 1)
         return self._reserve({("inflow", source): rate}, orders, most_ms)
 
     def hold(self, source: SourceKey, settings: FetchSettings, wait_ms: int) -> None:
         """Send nothing more to the source for `wait_ms`: it has just throttled us."""
-        rate = self._share(settings.rate, settings.burst)
+        rate = self._part(settings.rate, settings.burst)
         if rate is not None:
             pace = self._paces.get(source, Pace())
             self._paces[source] = stop_until(pace, rate, self._now_ms() + wait_ms)
@@ -117,29 +134,36 @@ class Budgets:
 
     def _reserve(self, rates: Mapping[Hashable, Rate | None], cost: int, most_ms: float) -> float:
         """Reserve of every rate or of none."""
-        now_ms, longest_ms, after = self._now_ms(), 0.0, {}
+        now_ms, longest_ms = self._now_ms(), 0.0
+        after: dict[Hashable, tuple[Pace, SecondCap]] = {}
         for key, rate in rates.items():
             if rate is not None:
-                after[key], wait_ms = acquire(self._paces.get(key, Pace()), rate, now_ms, cost)
-                longest_ms = max(longest_ms, wait_ms)
+                pace, wait_ms = acquire(self._paces.get(key, Pace()), rate, now_ms, cost)
+                cap, most = self._caps.get(key) or SecondCap(), max(rate.per_s, rate.burst)
+                cap.room(most, now_ms)
+                longest_ms = max(longest_ms, wait_ms, cap.wait_ms(most, now_ms, cost))
+                after[key] = pace, cap
         if longest_ms > most_ms:
             raise TooSlow(math.ceil(longest_ms))
-        self._paces |= after
+        for key, (pace, cap) in after.items():
+            cap.add(cost, now_ms + longest_ms)
+            self._paces[key], self._caps[key] = pace, cap
         self._prune(now_ms)
         return longest_ms
 
     def _prune(self, now_ms: float) -> None:
-        """Forget what says nothing any more: a rate that is not spent beyond now."""
+        """Forget what says nothing any more: a rate that is not spent beyond now, and was not in the last second."""
         if len(self._paces) >= self._prune_at:
-            self._paces = {key: pace for key, pace in self._paces.items() if pace.spent_ms > now_ms}
+            self._paces = {key: pace for key, pace in self._paces.items() if pace.spent_ms > now_ms - SECOND_MS}
+            self._caps = {key: self._caps[key] for key in self._paces if key in self._caps}
             self._prune_at = max(FEW_PACES, 2 * len(self._paces))
 
     def _part_of(self, bucket: RateBucket) -> Rate | None:
         """Return this node's part; a limit by address is the node's own, since nodes have addresses of their own."""
         if bucket.scope == "address":
             return Rate(bucket.per_second, bucket.burst)
-        return self._share(bucket.per_second, bucket.burst)
+        return self._part(bucket.per_second, bucket.burst)
 
-    def _share(self, per_s: float, burst: int) -> Rate | None:
-        nodes = max(1, self._nodes())
-        return Rate(per_s / nodes, max(1, burst // nodes)) if per_s > 0 else None
+    def _part(self, per_s: float, burst: int) -> Rate | None:
+        own = self._share(per_s) if per_s > 0 else 0.0
+        return Rate(own, max(1, int(burst * own / per_s))) if own > 0 else None

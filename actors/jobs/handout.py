@@ -20,12 +20,12 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
-from actors.jobs.release import ReleaseRates
 from actors.jobs.rules.job_rules import lane_order
 from actors.jobs.store import JobStore, Reservation
 from actors.jobs.topics import Topics
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.shares import Shares
 from actors.runtime.supervisor import one_error
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
@@ -57,7 +57,7 @@ class Handout:
         store: JobStore,
         topics: Topics,
         pulls: PullOnce,
-        rates: ReleaseRates,
+        rates: Shares,
         namespace: Namespace,
         on_handing: Callable[[], None] = lambda: None,
     ) -> None:

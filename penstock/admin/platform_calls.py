@@ -97,7 +97,7 @@ async def open_asker(records: Records, source: SourceKey) -> AsyncIterator[Asker
             adapter,
             account,
             transport=transport,
-            budgets=Budgets(lambda: nodes + 1),
+            budgets=Budgets(lambda per_s: per_s / (nodes + 1)),
             logins=logins,
             patience=patience,
             clock=records.clock,

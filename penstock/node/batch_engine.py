@@ -16,7 +16,7 @@ from actors.batch.desk import BatchDesk
 from actors.batch.executor.chunks import Chunks
 from actors.batch.executor.executor import Executor
 from actors.batch.executor.handler import TaskHandler
-from actors.batch.executor.lanes import ItemRates, chunk_size, part_of, share_of
+from actors.batch.executor.lanes import chunk_size
 from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
@@ -25,8 +25,9 @@ from actors.batch.submissions import BatchSubmissions
 from actors.batch.tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.revenants import Revenants
+from actors.runtime.shares import part_of, shared_rates, sharers
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
 from penstock.node.batch_submitting import submitter
@@ -160,7 +161,7 @@ def _executor(
         node=node.members.name,
         instances=instances,
         items=items,
-        rates=ItemRates(_share(tasks, node.members), is_heard=node.members.is_heard),
+        rates=shared_rates(node.members, lambda task: _limits(tasks, task).item_rate, _serves),
         at_once=at_once,
         stop=node.stop,
     )
@@ -183,22 +184,18 @@ def _limits(tasks: Tasks, task: str) -> TaskLimits:
         return TaskLimits()
 
 
-def _share(tasks: Tasks, members: Members) -> Callable[[str], float]:
-    """Return this process's part of the rate of a task's items, as a function of the task."""
-    return lambda task: share_of(_limits(tasks, task).item_rate, _servers(members, task), members.name)
-
-
 def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:
     """Return this process's part of how many of a task's items may be at work, None for any number, as a function of
     the task."""
 
+    serving = sharers(members, _serves)
+
     def at_once(task: str) -> int | None:
         most = _limits(tasks, task).item_concurrency
-        return part_of(most, _servers(members, task), members.name) if most else None
+        return part_of(most, serving(task), members.name) if most else None
 
     return at_once
 
 
-def _servers(members: Members, task: str) -> list[str]:
-    """Return the nodes that serve a task: those that live, and this one, of which it may not be known yet."""
-    return list({members.name, *(name for name, node in members.live().items() if task in node.tasks)})
+def _serves(node: NodeRecord, task: str) -> bool:
+    return task in node.tasks

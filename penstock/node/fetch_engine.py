@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,9 +18,10 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.slice_allocator import SliceAllocator
 from actors.fetch.sources import Sources
 from actors.runtime.measures import Measures
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.notify import Notifier
 from actors.runtime.revenants import Revenants
+from actors.runtime.shares import share_of, sharers
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.transport import Transport, open_transport
 from penstock.node.node import AT_ONCE
@@ -84,7 +85,7 @@ def _reader(shared: _Shared) -> WindowReader:
         sources=shared.sources,
         publisher=shared.publisher,
         digests=Digests(Bucket(shared.connection, shared.publisher, bucket, Digest)),
-        budgets=Budgets(_counter(shared.members)),
+        budgets=_budgets(shared.members),
         measures=shared.measures,
         namespace=shared.connection.namespace,
         clock=shared.clock,
@@ -135,21 +136,9 @@ def _monitor(shared: _Shared) -> Monitor:
     )
 
 
-def fetching_nodes(members: Members) -> int:
-    """Return how many live nodes fetch; a node that names no roles does everything."""
-    return sum(node.has_role("fetcher") for node in members.live().values())
-
-
-def _counter(members: Members) -> Callable[[], int]:
-    """Return `fetching_nodes` as last counted: it is asked for with every request, and changes with the members."""
-    count = fetching_nodes(members)
-
-    def recount() -> None:
-        nonlocal count
-        count = fetching_nodes(members)
-
-    members.on_change(recount)
-    return lambda: count
+def _budgets(members: Members) -> Budgets:
+    names = sharers(members, NodeRecord.has_role)
+    return Budgets(lambda per_s: share_of(per_s, names("fetcher"), members.name), is_heard=members.is_heard)
 
 
 @asynccontextmanager

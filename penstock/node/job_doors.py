@@ -7,12 +7,12 @@ from functools import partial
 from actors.jobs.copies import Copies
 from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
-from actors.jobs.release import ReleaseRates
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
 from actors.jobs.submissions import Submissions
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
+from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
 from penstock.node.node import Node
@@ -21,14 +21,14 @@ from streams.connection import Connection
 from streams.pull_once import PullOnce
 from streams.standstill import Standstill
 
-__all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk", "sharing_nodes"]
+__all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk"]
 
 ROLE = "desk"
 
 
 @asynccontextmanager
 async def open_job_desk(
-    node: Node, *, store: JobStore, topics: Topics, rates: ReleaseRates, clock: Clock
+    node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock
 ) -> AsyncIterator[JobDesk]:
     """Open the node's desk; `clock` is the server's. Its `handing` belongs into the node's status."""
     opened = open_desk(
@@ -50,7 +50,7 @@ async def open_desk(
     *,
     store: JobStore,
     topics: Topics,
-    rates: ReleaseRates,
+    rates: Shares,
     clock: Clock,
     handling: Callable[[str], Collection[str]],
     on_handing: Callable[[], None] = lambda: None,
@@ -92,18 +92,3 @@ def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
 def handling_nodes(members: Members) -> Callable[[str], Collection[str]]:
     """Return the live nodes with handlers of a topic, as a function of the topic."""
     return lambda topic: [name for name, node in members.live().items() if topic in node.topics]
-
-
-def sharing_nodes(members: Members) -> Callable[[str], int]:
-    """Return how many live nodes hand out a topic's jobs, by handlers or by their desk, as a function of the topic."""
-    counts: dict[str, int] = {}
-
-    def count(topic: str) -> int:
-        found = counts.get(topic)
-        if found is None:
-            live = members.live().values()
-            found = counts[topic] = max(1, sum(topic in node.topics or topic in node.handing for node in live))
-        return found
-
-    members.on_change(counts.clear)
-    return count

@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
+from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 from penstock.sdk.jobs import handlers
@@ -33,7 +33,7 @@ def open_job_workers(
     *,
     store: JobStore,
     topics: Topics,
-    rates: ReleaseRates,
+    rates: Shares,
     clock: Clock,
     measures: Measures,
     registered: Mapping[str, Handler] | None = None,

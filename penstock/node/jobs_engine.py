@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
 from actors.jobs.recurring import RecurringJobs
-from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.runtime.measures import Measures
+from actors.runtime.membership import NodeRecord
 from actors.runtime.revenants import Revenants
+from actors.runtime.shares import shared_rates
 from actors.runtime.supervisor import ActorSpec
-from penstock.node.job_doors import job_door_actors, open_job_desk, sharing_nodes
+from penstock.node.job_doors import job_door_actors, open_job_desk
 from penstock.node.job_handlers import JobHandlers, open_job_workers
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.jobs import handlers as registered
@@ -59,7 +60,7 @@ async def open_jobs_engine(
     clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
-    rates = ReleaseRates(lambda topic: topics.current(topic).rate, sharing_nodes(node.members))
+    rates = shared_rates(node.members, lambda topic: topics.current(topic).rate, _hands_out)
     handlers = open_job_workers(
         node,
         store=store,
@@ -99,3 +100,7 @@ async def open_jobs_engine(
             recurring=recurring,
             revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory),
         )
+
+
+def _hands_out(node: NodeRecord, topic: str) -> bool:
+    return topic in node.topics or topic in node.handing

@@ -9,10 +9,10 @@ import anyio
 import msgspec
 
 from actors.jobs.desk import JobDesk
-from actors.jobs.release import ReleaseRates
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.shares import Shares
 from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
@@ -122,7 +122,7 @@ async def open_second_office(connection: Connection, *, again_after_s: float = 2
         following = asyncio.create_task(topics.run(task_status=started))  # no group: fixtures end in another task
         await started.wait()
         store = JobStore(connection, publisher, namespace, clock)
-        rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: office.nodes)
+        rates = Shares(lambda topic: topics.current(topic).rate / office.nodes)
         opened = open_desk(
             connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: office.handling
         )

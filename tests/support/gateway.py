@@ -14,9 +14,9 @@ from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.tasks import Tasks
 from actors.jobs.desk import JobDesk
-from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.tokens import TokenWish, create_token
@@ -81,7 +81,7 @@ async def running_gateway(
     clock = ServerClock(connection, namespace.stream("JOBS"))
     topics = Topics(bucket("TOPICS"), connection, namespace)
     store = JobStore(connection, publisher, namespace, clock)
-    rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+    rates = Shares(lambda topic: topics.current(topic).rate)
     opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
     async with opened as desk, anyio.create_task_group() as group:
         live = LiveTokens(bucket("TOKENS"), lambda: now_ms() + running.ahead_ms)

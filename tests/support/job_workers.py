@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from actors.jobs.release import ReleaseRates
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
+from actors.runtime.shares import Shares
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.topology import Topology, apply
@@ -93,7 +93,7 @@ async def working(
     async with opened_topics(jobs.connection, jobs, settings or {}) as topics, anyio.create_task_group() as tasks:
         stop = anyio.Event()
         measures = Measures()
-        rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+        rates = Shares(lambda topic: topics.current(topic).rate)
         worker = JobWorker(
             handlers,
             node=node,

@@ -12,7 +12,7 @@ import anyio
 from msgspec import Raw
 
 from actors.batch.executor.handler import TaskHandler
-from actors.batch.executor.lanes import Gate, ItemRates, TaskGate
+from actors.batch.executor.lanes import Gate, TaskGate
 from actors.batch.executor.patience import patiently
 from actors.batch.executor.rounds import Round, run_items
 from actors.batch.executor.singly import run_marked, run_suspected
@@ -30,6 +30,7 @@ from actors.batch.rules.rounds import (
 )
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.shares import Shares
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 from streams.errors import TooLarge
 
@@ -57,7 +58,7 @@ class Chunks:
         node: str,
         instances: Instances,
         items: BatchItems,
-        rates: ItemRates,
+        rates: Shares,
         at_once: Callable[[str], int | None],
         stop: anyio.Event,
     ) -> None:

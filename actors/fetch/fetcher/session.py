@@ -171,6 +171,7 @@ class Session:
     async def _pace(self) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that the place is free
         for other sources; after it a narrower window is what needs fewer requests."""
+        await self._budgets.until_heard(self._patience.wait)
         most_ms = self._patience.left_ms if self._has_asked else IN_PLACE_MS
         try:
             wait_ms = self._budgets.reserve_request(

@@ -244,6 +244,7 @@ class WindowReader:
 
     async def _pace(self, work: ReadSlice, orders: int, patience: Patience) -> None:
         """Wait until so many orders may enter. A slice that holds more than may enter in its time is split."""
+        await self._budgets.until_heard(patience.wait)
         try:
             wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=patience.left_ms)
         except TooSlow as error:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actors.jobs.release import ReleaseRates
 from actors.jobs.topics import Topics
 from actors.jobs.worker.hold import Hold
 from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.slices import Slices
 from actors.runtime.measures import Measures
+from actors.runtime.shares import Shares
 from streams.clock import Clock
 from streams.connection import Connection
 
@@ -28,7 +28,7 @@ class Shared:
     slices: Slices
     settling: Settling
     topics: Topics
-    rates: ReleaseRates
+    rates: Shares
     clock: Clock
     chance: Callable[[], float]
     measures: Measures

@@ -20,7 +20,6 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
@@ -33,6 +32,7 @@ from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
+from actors.runtime.shares import Shares
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -69,7 +69,7 @@ class JobWorker:
         connection: Connection,
         store: JobStore,
         topics: Topics,
-        rates: ReleaseRates,
+        rates: Shares,
         clock: Clock,
         chance: Callable[[], float],
         measures: Measures,

@@ -15,7 +15,8 @@ not always the same."""
 
 
 class SecondCap:
-    """Counts what was let through. For less than one a second the span is longer, and the count is one."""
+    """Counts what was let through, or will be: moments do not go back. For less than one a second the span is longer,
+    and the count is one."""
 
     def __init__(self) -> None:
         self._lumps: deque[tuple[float, int]] = deque()
@@ -33,14 +34,24 @@ class SecondCap:
         self._lumps.append((now_ms, count))
         self._count += count
 
-    def wait_ms(self, per_s: float, now_ms: float) -> float:
-        """Return how long it takes until there is room again; 0 if there is."""
+    def take_back(self, count: int) -> None:
+        """Count no more what was let through last."""
+        while count > 0 and self._lumps:
+            at_ms, last = self._lumps.pop()
+            taken = min(count, last)
+            self._count, count = self._count - taken, count - taken
+            if last > taken:
+                self._lumps.append((at_ms, last - taken))
+
+    def wait_ms(self, per_s: float, now_ms: float, count: int = 1) -> float:
+        """Return how long it takes until there is room for so many; 0 if there is. More than the second may have wait
+        until nothing else is in it."""
         most, span_ms = _measure(per_s)
-        over = self._count - most + 1
+        over = self._count - most + min(count, most)
         if over <= 0:
             return 0.0
-        for at_ms, count in self._lumps:
-            over -= count
+        for at_ms, lump in self._lumps:
+            over -= lump
             if over <= 0:
                 return max(0.0, at_ms + span_ms - now_ms)
         return 0.0

@@ -13,11 +13,12 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.executor.chunks import Chunks
-from actors.batch.executor.lanes import ItemRates, OpenGate
+from actors.batch.executor.lanes import OpenGate
 from actors.batch.executor.rounds import Round
 from actors.batch.executor.singly import run_marked
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, OpenChunk, Seal
+from actors.runtime.shares import Shares
 from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Chunk, Counts, Pointer
 from streams.connection import Connection, connect
@@ -240,7 +241,7 @@ async def test_a_round_that_comes_again_while_it_is_at_work_here_waits_for_its_e
             node="n1",
             instances=node.engine.instances,
             items=node.items,
-            rates=ItemRates(lambda _task: 0.0),
+            rates=Shares(lambda _task: 0.0),
             at_once=lambda _task: None,
             stop=anyio.Event(),
         )

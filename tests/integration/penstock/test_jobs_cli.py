@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from actors.jobs.recurring import RecurringJobs
-from actors.jobs.release import ReleaseRates
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.shares import Shares
 from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.clock import SYSTEM, now_ms
@@ -30,7 +30,7 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
     session = cli.records.session
     store = JobStore(connection, cli.records.publisher, namespace, SYSTEM)
     topics = Topics(session.bucket("TOPICS"), connection, namespace)
-    rates = ReleaseRates(lambda topic: topics.current(topic).rate, lambda _topic: 1)
+    rates = Shares(lambda topic: topics.current(topic).rate)
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.budget import FEW_PACES, Budgets, TooSlow
+from actors.fetch.budget import FEW_PACES, LOOK_MS, Budgets, TooSlow
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from platforms.adapter import RateBucket
@@ -20,7 +20,7 @@ class Hand:
     def __init__(self, nodes: int = 1) -> None:
         self.now_ms = 0.0
         self.nodes = nodes
-        self.budgets = Budgets(lambda: self.nodes, now_ms=lambda: self.now_ms)
+        self.budgets = Budgets(lambda per_s: per_s / self.nodes, now_ms=lambda: self.now_ms)
 
     def ask(self, source: SourceKey, settings: FetchSettings, most_ms: float = FOREVER) -> float:
         return self.budgets.reserve_request(source, settings, most_ms=most_ms)
@@ -50,6 +50,16 @@ def test_all_nodes_together_keep_the_rate(nodes: int, rate: float, burst: int, a
     sent_ms = sorted(hand.ask(SHOP, settings) for hand in hands for _ in range(asked))
     for at, ms in enumerate(sent_ms, start=1):
         assert at <= rate * ms / 1000 + max(burst, nodes) + nodes
+
+
+@given(st.floats(0.5, 200), st.integers(1, 50), st.lists(st.floats(0, 500), min_size=1, max_size=200))
+def test_no_second_has_more_than_the_rate_or_the_burst(rate: float, burst: int, gaps: list[float]) -> None:
+    hand, settings = Hand(), FetchSettings(rate=rate, burst=burst)
+    sent_ms: list[float] = []
+    for gap_ms in gaps:
+        hand.now_ms += gap_ms
+        sent_ms.append(hand.now_ms + hand.ask(SHOP, settings))
+    assert max(sum(at_ms <= ms < at_ms + 1000 for ms in sent_ms) for at_ms in sent_ms) <= max(1, rate, burst)
 
 
 def test_a_node_that_goes_leaves_its_part_to_the_others() -> None:
@@ -98,7 +108,7 @@ def test_orders_enter_at_their_own_rate() -> None:
     hand = Hand()
     settings = FetchSettings(inflow=100)
     waits = [hand.budgets.reserve_orders(SHOP, settings, 100, most_ms=FOREVER) for _ in range(3)]
-    assert waits == [0, 990, 1990]
+    assert waits == [0, 1010, 2020]
     assert hand.budgets.reserve_orders(SHOP, FetchSettings(inflow=0), 10**9, most_ms=0) == 0
 
 
@@ -109,6 +119,17 @@ def test_what_says_nothing_any_more_is_forgotten() -> None:
         hand.ask(SourceKey("mall", f"s{number}"), settings)
         hand.now_ms += 100
     assert len(hand.budgets._paces) <= FEW_PACES
+
+
+async def test_whom_nobody_hears_sends_nothing() -> None:
+    heard, waits = [False, False, True], list[float]()
+    budgets = Budgets(lambda per_s: per_s, is_heard=lambda: heard.pop(0))
+
+    async def wait(wait_ms: float) -> None:
+        waits.append(wait_ms)
+
+    await budgets.until_heard(wait)
+    assert waits == [LOOK_MS] * 2
 
 
 async def under_way(budgets: Budgets, most: int, wanted: int) -> int:
