@@ -24,10 +24,10 @@ from actors.batch.rules.moments import CallState
 from actors.batch.rules.record import Instance, Moment
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
 from actors.runtime.secrets import BadReference
 from actors.runtime.transport import PlatformDown, TooMuch, Transport, shown_url
 from platforms.adapter import Request
+from streams.backoff import Backoff, next_delay_ms
 from streams.batch_messages import BatchEvent, encode_message
 from streams.clock import Clock
 from streams.errors import Refused

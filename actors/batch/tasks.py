@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.bucket import Bucket
 from streams.errors import MalformedMessage
 

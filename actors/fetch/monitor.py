@@ -12,7 +12,6 @@ When it cannot go on: a source that fails is skipped until the next scan; notice
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Hashable, Sequence
 
 import anyio
@@ -39,6 +38,7 @@ from actors.runtime.notify import Notice, Notifier
 from actors.runtime.teller import Teller
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
+from streams.chance import chance
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
@@ -279,11 +279,11 @@ class Monitor:
     # ---- holders that vanished
 
     async def _expire(self, source: SourceKey, settings: FetchSettings) -> None:
-        chance, now_ms = secrets.randbelow(1 << 20) / (1 << 20), self._clock.now_ms()
+        spread, now_ms = chance(), self._clock.now_ms()
 
         def move(ledger: Ledger) -> tuple[Ledger, tuple[FetchEvent, ...]]:
             held = {piece.slice_id: piece for piece in ledger.open}
-            after, ended = holding.expire(ledger, settings, now_ms, chance=chance)
+            after, ended = holding.expire(ledger, settings, now_ms, chance=spread)
             return after, tuple(
                 slice_failed(source, held[result.slice.slice_id], result.slice, now_ms)
                 if isinstance(result, holding.Retried)

@@ -47,8 +47,9 @@ from actors.jobs.told import (
     shown_of,
 )
 from actors.jobs.topics import Topics
-from actors.runtime.rules.backoff import next_delay_ms
 from actors.runtime.rules.setting_values import BadSetting
+from streams.backoff import next_delay_ms
+from streams.chance import chance
 from streams.clock import Clock, monotonic_s
 from streams.job_messages import (
     LONGEST_DELAY_MS,
@@ -95,7 +96,7 @@ class JobDesk:
         copies: Copies,
         replay: JobReplay,
         clock: Clock,
-        chance: Callable[[], float] = lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        chance: Callable[[], float] = chance,
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
         admit: Callable[[str], None] = lambda _subject: None,
         check: Callable[[], None] = lambda: None,

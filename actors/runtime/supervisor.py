@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import acting_as, fields
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.backoff import Backoff, next_delay_ms
 from streams.clock import monotonic_s, now_ms
 from streams.errors import Disconnected, OutcomeUnknown
 

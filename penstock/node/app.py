@@ -33,6 +33,7 @@ from penstock.node.last_end import LAST_S, end_within
 from penstock.node.node import Node, open_node
 from penstock.node.session import credentials_of, server_folder, server_url, topology_of
 from penstock.node.wiring import open_engines
+from streams.chance import chance
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.server import EmbeddedServer, embedded_server
@@ -107,7 +108,7 @@ async def _run(node: Node, specs: tuple[ActorSpec, ...], signals: "_Signals", on
         wanted,
         stop=node.stop,
         drain_s=node.config.drain_s,
-        chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        chance=chance,
         on_change=changed,
     )
     told = node.status

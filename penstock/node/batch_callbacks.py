@@ -1,6 +1,5 @@
 """Opens what makes a node's calls to submitters of batches, as a handler for its job worker."""
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,10 +9,11 @@ from actors.batch.instances import Instances
 from actors.batch.rules.callbacks import parse_allowed
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
-from actors.runtime.rules.backoff import Backoff
 from actors.runtime.secrets import resolve_reference
 from penstock.errors import UsageError
 from penstock.node.node import Node
+from streams.backoff import Backoff
+from streams.chance import chance
 
 __all__ = ["open_callbacks"]
 
@@ -42,7 +42,7 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
             publisher=node.publisher,
             namespace=node.connection.namespace,
             clock=node.clock,
-            chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+            chance=chance,
             tries=tries,
         )
         yield (_handler(caller),)

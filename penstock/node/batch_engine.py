@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.batches import task_handlers
 from streams.bucket import Bucket
+from streams.chance import chance
 from streams.files import Files
 
 __all__ = ["BatchEngine", "open_batch_engine"]
@@ -111,7 +111,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         files=files,
         beats=beats,
         clock=node.clock,
-        chance=lambda: secrets.randbelow(1 << 20) / (1 << 20),
+        chance=chance,
         tell=Moments(instances, node.publisher, node.connection.namespace).tell,
     )
     desk = BatchDesk(

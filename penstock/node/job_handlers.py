@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 from penstock.sdk.jobs import handlers
+from streams.chance import chance
 from streams.clock import Clock
 
 __all__ = ["JobHandlers", "open_job_workers"]
@@ -51,12 +51,8 @@ def open_job_workers(
         topics=topics,
         rates=rates,
         clock=clock,
-        chance=_chance,
+        chance=chance,
         measures=measures,
         stop=node.stop,
     )
     return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)
-
-
-def _chance() -> float:
-    return secrets.randbelow(1 << 20) / (1 << 20)

@@ -19,7 +19,6 @@ from actors.batch.rules.record import Instance
 from actors.batch.views import View
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
-from actors.runtime.rules.backoff import Backoff
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.batch_callbacks import open_callbacks
 from penstock.node.batch_engine import BatchEngine, open_batch_engine
@@ -27,6 +26,7 @@ from penstock.node.config import Config
 from penstock.node.jobs_engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
+from streams.backoff import Backoff
 from streams.batch_messages import ChunkResult, NewBatch
 from streams.connection import Connection
 from streams.topology import apply

@@ -22,7 +22,7 @@ from actors.batch.rules.record import (
     made_so_far,
     round_of_pass,
 )
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.backoff import Backoff, next_delay_ms
 from streams.batch_messages import LOST, Counts
 
 __all__ = [

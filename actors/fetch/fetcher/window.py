@@ -8,7 +8,6 @@ harmless. A window that is known not to be whole is no completed slice: its orde
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
@@ -51,6 +50,7 @@ from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Row, Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.reading import Reading, ReadingResult
+from streams.chance import chance
 from streams.clock import Clock
 from streams.errors import MalformedHeader, MalformedSubject, RevisionConflict, StreamError, TooLarge, Unwritable
 from streams.errors import Refused as NotStored
@@ -101,8 +101,8 @@ class WindowReader:
         """Read the slice's window; every trouble that was foreseen is an outcome. Raises FATAL errors."""
         outcome = await self._outcome(work)
         self._measures.slice_ended(work.source.platform, type(outcome).__name__.lower())
-        chance = 0.0 if isinstance(outcome, Stored) else secrets.randbelow(1 << 20) / (1 << 20)
-        return Ended(work.source, work.slice, outcome, work.settings, chance, self._step_ms(work))
+        spread = 0.0 if isinstance(outcome, Stored) else chance()
+        return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work))
 
     async def _outcome(self, work: ReadSlice) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000

@@ -15,7 +15,7 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Shortfall, find_o
 from actors.fetch.rules.outages import answered, earliest_ms, lengthened, may_take, others_read
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import MalformedSliceId, middle_ms, parse_slice_id
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.backoff import Backoff, next_delay_ms
 
 MAX_REASON = 300
 """Characters of a reason that the record keeps: a ledger is one message, and a platform's error page is long."""

@@ -12,7 +12,7 @@ The outage stands in the ledger, so that it outlives every node, and so does whe
 from msgspec.structs import replace
 
 from actors.fetch.rules.ledger import Ledger, OpenSlice, Outage
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.backoff import Backoff, next_delay_ms
 
 LONGEST_PROBE_MS = 60_000
 """So long at most a platform that is back may not be noticed; a request a minute hurts nobody."""

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import msgspec
 
 from actors.fetch.rules.setting_table import LEVELS, SETTINGS, Level, Setting
-from actors.runtime.rules.backoff import Backoff, Growth
 from actors.runtime.rules.setting_document import read_document
 from actors.runtime.rules.setting_values import (
     BadSetting,
@@ -26,6 +25,7 @@ from actors.runtime.rules.setting_values import (
     read_whole,
     start_ms_of,
 )
+from streams.backoff import Backoff, Growth
 
 MAX_AGAIN = 8
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from actors.runtime.rules.backoff import Backoff, next_delay_ms
+from streams.backoff import Backoff, next_delay_ms
 
 __all__ = [
     "MOST_AHEAD",

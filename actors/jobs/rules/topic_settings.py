@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from actors.runtime.rules.backoff import Backoff, Growth
 from actors.runtime.rules.setting_document import read_document
 from actors.runtime.rules.setting_values import (
     BadSetting,
@@ -20,6 +19,7 @@ from actors.runtime.rules.setting_values import (
     read_whole,
     span_ms,
 )
+from streams.backoff import Backoff, Growth
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
 
 __all__ = ["DEFAULT", "LANES", "TopicSettings", "as_document", "as_written", "parse_topic", "resolve_topic"]

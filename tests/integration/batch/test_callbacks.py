@@ -16,8 +16,8 @@ import penstock
 from actors.batch.callbacks import TOPIC
 from actors.batch.rules.record import Instance, Moment
 from actors.batch.rules.refusals import BatchRefused
-from actors.runtime.rules.backoff import Backoff
 from penstock.errors import UsageError
+from streams.backoff import Backoff
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
 from streams.log import read_log

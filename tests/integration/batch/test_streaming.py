@@ -12,10 +12,10 @@ import pytest
 
 import penstock
 from actors.batch.rules import moves
-from actors.runtime.rules.backoff import Backoff
 from penstock.sdk.batches import task_handlers
 from penstock.sdk.calls import Asker
 from penstock.sdk.client_batches import Batches
+from streams.backoff import Backoff
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown

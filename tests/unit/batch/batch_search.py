@@ -32,7 +32,7 @@ from actors.batch.rules.record import (
     is_superseded,
     made_so_far,
 )
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.batch_messages import Counts
 
 CHUNKS = 2

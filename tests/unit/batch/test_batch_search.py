@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.batch.rules import moves
 from actors.batch.rules.moves import Ended
 from actors.batch.rules.record import Instance, Seal, faults, fence_of, is_superseded, known_items
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.batch_messages import Counts
 from tests.unit.batch.batch_search import ENDS, ODD_ENDS, Rules, search
 

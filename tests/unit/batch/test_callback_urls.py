@@ -8,7 +8,7 @@ from yarl import URL
 from actors.batch.callback_transport import BadCallback, check_addresses, check_callback
 from actors.batch.callbacks import ATTEMPTS, TRIES
 from actors.batch.rules.callbacks import parse_allowed
-from actors.runtime.rules.backoff import next_delay_ms
+from streams.backoff import next_delay_ms
 
 LISTED = parse_allowed(["shop.example.com", "*.partner.example", "127.0.0.1:8080", "xn--bcher-kva.example"])
 BAD = [

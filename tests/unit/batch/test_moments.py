@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from actors.batch.rules import moments, moves
 from actors.batch.rules.moves import Ended
 from actors.batch.rules.record import Instance, Moment, OpenChunk, Seal
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.batch_messages import Counts, encode_message
 
 URL = "https://shop.example.com/told"

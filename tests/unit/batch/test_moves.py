@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.batch.rules import moves
 from actors.batch.rules.moves import Ended
 from actors.batch.rules.record import ROUNDS, Instance, OpenChunk, Seal
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.batch_messages import Counts
 
 POLICY = Backoff(retries=5, growth="exponential", base_ms=100, cap_ms=10_000, spread=0.0)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.batch.rules.moves import Ended, count, end_running, reduced, release, retry
 from actors.batch.rules.record import Instance, Seal, earlier_rounds, faults, first_round, round_of_pass
 from actors.batch.rules.rounds import attempts_of, items_to_run, may_leave, missing_round, result_of, shortened
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 from streams.batch_messages import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
 
 ITEMS = 5

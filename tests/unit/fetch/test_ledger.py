@@ -42,7 +42,7 @@ from actors.fetch.rules.steering import (
     resume,
     rewind,
 )
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 
 MINUTE = 60_000
 SETTINGS = FetchSettings(slice_ms=MINUTE, settle_ms=0, again_ms=(), max_open=4, retry_spread=0)

@@ -44,7 +44,7 @@ from actors.fetch.rules.steering import (
     resume,
     rewind,
 )
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 
 BASE = FetchSettings(slice_ms=10, settle_ms=3, max_open=4, back_open=2, again_ms=(15, 40), again_slice_ms=12)
 BASE = replace(BASE, retries=1, retry_base_ms=4, retry_cap_ms=20, stale_after_ms=25, reoffer_ms=7, max_holes=6)

@@ -18,7 +18,7 @@ from actors.jobs.rules.job_handling import (
     suspicion_of,
     unfit,
 )
-from actors.runtime.rules.backoff import Backoff
+from streams.backoff import Backoff
 
 COUNTS = st.integers(1, 1_000)
 SUSPICIONS: st.SearchStrategy[Suspicion] = st.sampled_from(("none", "some", "grave"))

@@ -10,8 +10,8 @@ from actors.fetch.rules.cutting import cut
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Shortfall, first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice
-from actors.runtime.rules.backoff import Backoff
 from penstock.admin.coverage import Coverage, cover
+from streams.backoff import Backoff
 from streams.messages import SliceCompleted
 
 M = 60_000

@@ -25,6 +25,10 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         """True if no attempt may follow `attempt`."""
         return attempt > self.retries
 
+    def wait_s(self, failures: int, *, chance: float = 0.0) -> float:
+        """Return the seconds to wait after so many failures in a row (1 or more)."""
+        return next_delay_ms(failures + 1, self, chance=chance) / 1000
+
 
 def next_delay_ms(attempt: int, policy: Backoff, *, chance: float) -> int:
     """Return the wait before `attempt` (2 or more): the number of the attempt that failed x base, or base doubled for

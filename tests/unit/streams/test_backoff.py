@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.rules.backoff import Backoff, Growth, next_delay_ms
+from streams.backoff import Backoff, Growth, next_delay_ms
 
 GROWTHS: st.SearchStrategy[Growth] = st.sampled_from(["linear", "exponential"])
 POLICIES = st.builds(

@@ -1,0 +1,10 @@
+"""Chance, for those who carry out decisions: the decisions themselves take it as an argument."""
+
+import secrets
+
+__all__ = ["chance"]
+
+
+def chance() -> float:
+    """Return a number in [0, 1)."""
+    return secrets.randbelow(1 << 20) / (1 << 20)
