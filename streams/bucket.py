@@ -8,7 +8,7 @@ replica and be a moment old; compare-and-set makes that harmless.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Generic
+from typing import Generic, TypeVar
 
 import anyio
 
@@ -20,12 +20,14 @@ from streams.leader_get import get_of_leader
 from streams.log import milliseconds_of
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
+from streams.races import race
 from streams.snapshot import last_of_each
 from streams.subjects import check_key, check_key_pattern, kv_stream
 from streams.watch import Watch
 
 __all__ = ["Bucket", "Change", "Entry", "Synced"]
 
+R = TypeVar("R")
 READ_S = 2.0
 
 
@@ -123,6 +125,27 @@ class Bucket(Generic[T]):
             subject, payload, message_id=self._writer.next_mark(), ttl_s=ttl_s, timeout_s=timeout_s
         )
         return receipt.seq
+
+    async def update(
+        self, key: str, change: Callable[[Entry[T] | None], tuple[T | None, R]], *, tries: int = 10
+    ) -> tuple[R, int]:
+        """Change a key by compare-and-set, however many change it at once; return the result and the key's revision.
+
+        `change` gets the entry (`None`: there is none), and returns the value to store (`None`: leave the key as it is)
+        and a result. After a lost race it is called again with the newer entry, so it must be harmless when it is
+        applied twice. The revision is 0 if there is no such key. Raises what `change` raises, RevisionConflict after
+        `tries` lost races, and as `compare_and_set`.
+        """
+
+        async def attempt() -> tuple[R, int]:
+            entry = await self.get(key)
+            value, result = change(entry)
+            revision = 0 if entry is None else entry.revision
+            if value is not None:
+                revision = await self.compare_and_set(key, value, revision)
+            return result, revision
+
+        return await race(attempt, tries=tries)
 
     async def delete(
         self, key: str, *, revision: int | None = None, ttl_s: int | None = None, timeout_s: float | None = None

@@ -7,7 +7,6 @@ them are. Records of other makers that do not decode are told once and kept out.
 
 from collections.abc import Callable, Iterator
 
-import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
@@ -89,7 +88,10 @@ class Instances:
 
     async def get(self, instance_id: str) -> Instance:
         """Read an instance. Raises UnknownInstance, MalformedMessage, Disconnected."""
-        return decode_instance((await self._entry(instance_id)).raw)
+        entry = await self._bucket.get(instance_id)
+        if entry is None:
+            raise UnknownInstance(instance_id)
+        return decode_instance(entry.raw)
 
     async def create(self, record: Instance) -> Instance:
         """Store a new instance, and return it. A repeat with the same task and input returns the first one as it is by
@@ -106,33 +108,22 @@ class Instances:
     async def move(self, instance_id: str, move: Callable[[Instance], Instance]) -> Instance:
         """Apply `move` to the stored record, store what it returns if that is another, and return what stands there
         now. Raises UnknownInstance, RevisionConflict after many lost races, OutcomeUnknown, Disconnected."""
-        for tries_left in range(TRIES - 1, -1, -1):
-            entry = await self._entry(instance_id)
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, Instance]:
+            if entry is None:
+                raise UnknownInstance(instance_id)
             before = decode_instance(entry.raw)
             after = move(before)
-            if after is before:
-                return before
-            try:
-                revision = await self._bucket.compare_and_set(instance_id, _encode(after), entry.revision)
-            except RevisionConflict:
-                if not tries_left:
-                    raise
-                await anyio.sleep(0.002 * (TRIES - tries_left))
-            else:
-                if instance_id in self._live:  # who counts what is at work counts it before the watch reports it
-                    self._live.learn(instance_id, _kept(after), revision)
-                return after
-        raise AssertionError("the last try returns or raises")
+            return (None if after is before else _encode(after)), after
+
+        record, revision = await self._bucket.update(instance_id, change, tries=TRIES)
+        if instance_id in self._live:  # who counts what is at work counts it before the watch reports it
+            self._live.learn(instance_id, _kept(record), revision)
+        return record
 
     async def remove(self, instance_id: str) -> None:
         """Remove a record for good. A repeat is harmless."""
         await self._bucket.delete(instance_id, ttl_s=GONE_S)
-
-    async def _entry(self, instance_id: str) -> Entry[bytes]:
-        entry = await self._bucket.get(instance_id)
-        if entry is None:
-            raise UnknownInstance(instance_id)
-        return entry
 
     def _sort(self, instance_id: str) -> None:
         """Keep the unfinished instances of each task apart; a removed id may be another task's later."""

@@ -16,7 +16,7 @@ from msgspec import Meta
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from streams.backoff import Backoff
-from streams.bucket import Bucket
+from streams.bucket import Bucket, Entry
 from streams.errors import MalformedMessage
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,17 @@ def _limits_with(fresh: TaskLimits, before: TaskRecord) -> TaskLimits:
     return msgspec.structs.replace(fresh, **{name: getattr(before.limits, name) for name in set_by_hand})
 
 
+def _declared(record: TaskRecord, entry: Entry[bytes] | None) -> TaskRecord:
+    """Return the record to store where there is this entry: limits that a person set stay."""
+    limits = record.limits
+    if entry is not None:
+        try:
+            limits = _limits_with(limits, decode_task(entry.raw))
+        except MalformedMessage as error:
+            log.warning("task.unreadable", extra=fields(key=record.task, error=str(error)))
+    return msgspec.structs.replace(record, declared=record.limits, limits=limits)
+
+
 class Tasks:
     """A live view of the tasks. `current` is cheap to ask at any time."""
 
@@ -134,25 +145,24 @@ class Tasks:
     async def declare(self, record: TaskRecord) -> None:
         """Store what an application says of its task; limits that a person set stay. A repeat stores nothing.
         The view knows it at once."""
-        record = msgspec.structs.replace(record, declared=record.limits)
-        entry = await self._bucket.get(record.task)
-        if entry is not None:
-            try:
-                limits = _limits_with(record.limits, decode_task(entry.raw))
-                record = msgspec.structs.replace(record, limits=limits)
-            except MalformedMessage as error:
-                log.warning("task.unreadable", extra=fields(task=record.task, reason=str(error)))
-        raw = msgspec.json.encode(record)
-        is_stored = entry is not None and entry.raw == raw
-        revision = entry.revision if entry is not None and is_stored else await self._bucket.put(record.task, raw)
-        self._live.learn(record.task, record, revision)
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, TaskRecord]:
+            after = _declared(record, entry)
+            raw = msgspec.json.encode(after)
+            return (None if entry is not None and entry.raw == raw else raw), after
+
+        stored, revision = await self._bucket.update(record.task, change)
+        self._live.learn(record.task, stored, revision)
 
     async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
         """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
-        entry = await self._bucket.get(task)
-        if entry is None:
-            raise UnknownTask(task)
-        record = decode_task(entry.raw)
-        record = msgspec.structs.replace(record, limits=change(record))
-        await self._bucket.compare_and_set(task, msgspec.json.encode(record), entry.revision)
+
+        def limited(entry: Entry[bytes] | None) -> tuple[bytes, TaskRecord]:
+            if entry is None:
+                raise UnknownTask(task)
+            record = decode_task(entry.raw)
+            record = msgspec.structs.replace(record, limits=change(record))
+            return msgspec.json.encode(record), record
+
+        record, _ = await self._bucket.update(task, limited)
         return record

@@ -14,7 +14,6 @@ others go on. Nothing is dropped from the cache for a failed write: the next one
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -29,14 +28,12 @@ from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from streams.bucket import Bucket, Entry
 from streams.errors import RevisionConflict
+from streams.races import step_aside
 
 __all__ = ["BrokenLedger", "Contended", "Ledgers", "MissingLedger", "open_ledgers", "read_ledger"]
 
 LATEST_MS = 10**15
 """Beyond this the name of a slice cannot be written any more."""
-STEP_ASIDE_S = 0.002
-LONGEST_ASIDE_S = 0.05
-"""How long a writer that keeps losing waits at most before its next try: some times what a write takes."""
 
 R = TypeVar("R")
 Move = Callable[[Ledger], tuple[Ledger, R]]
@@ -228,8 +225,7 @@ class Ledgers:
         if conflict.actual is not None and conflict.actual < revision:
             self._live.drop(source.key)  # the server's memory is older than ours: it was put back to an earlier state
         _refuse([asked for asked in batch if lost >= asked.tries], Contended(source, lost))
-        if lost > 1:
-            await anyio.sleep(secrets.randbelow(1000) / 1000 * min(lost * STEP_ASIDE_S, LONGEST_ASIDE_S))
+        await step_aside(lost)
 
     async def _read(self, source: SourceKey) -> _Stored:
         """Return the newer one of what a read says and what is known."""

@@ -24,6 +24,7 @@ from actors.runtime.supervisor import one_error
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.errors import RevisionConflict
+from streams.races import race
 
 __all__ = ["Changed", "Desk", "Seeded", "Stored", "change_level", "read_seed", "read_stored", "seed_levels", "value_of"]
 
@@ -96,7 +97,8 @@ async def change_level(
     """Set `values` and unset names of a level, in place of all that it said if `is_replaced`. With `is_ahead` the
     platform or source need not be there yet.
     Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten lost races, StreamError."""
-    for _ in range(TRIES):
+
+    async def attempt() -> Changed:
         stored = await read_stored(desk)
         if not is_ahead:
             _check_there(stored, name)
@@ -108,13 +110,10 @@ async def change_level(
         changed = _decide(stored, name, values, unset, now_ms, is_replaced=is_replaced)
         if is_trial or (changed.before == changed.after and name.key not in stored.broken):
             return changed
-        try:
-            await desk.bucket.compare_and_set(name.key, _encode(changed.after), stored.revisions.get(name.key, 0))
-        except RevisionConflict as error:
-            conflict = error
-            continue
+        await desk.bucket.compare_and_set(name.key, _encode(changed.after), stored.revisions.get(name.key, 0))
         return changed
-    raise conflict
+
+    return await race(attempt, tries=TRIES)
 
 
 def _decide(

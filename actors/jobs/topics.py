@@ -26,7 +26,7 @@ from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting
 from streams.bucket import Bucket, Entry
 from streams.connection import Connection
-from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
+from streams.errors import MalformedMessage, MalformedSubject
 from streams.job_messages import Priority
 from streams.subjects import TOKEN, Namespace, check_token
 from streams.topology import ensure_consumer, job_consumer
@@ -35,7 +35,6 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Topics"]
 
-TRIES = 10
 _Values = Mapping[str, object]
 
 
@@ -89,17 +88,14 @@ class Topics:
         """Set some of a topic's settings (`default`: of all topics), None: back to the wider level; return what is then
         in force. Raises BadSetting, RevisionConflict when others keep changing it, and as Bucket's writes."""
         check_token("topic", topic)
-        for _ in range(TRIES):
-            entry = await self._bucket.get(topic)
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes, TopicSettings]:
             before = parse_topic(entry.value) if entry else {}
             after = {name: value for name, value in {**before, **values}.items() if value is not None}
-            settings = resolve_topic({} if topic == DEFAULT else self._default, after)
-            try:
-                await self._bucket.compare_and_set(topic, msgspec.json.encode(after), entry.revision if entry else 0)
-            except RevisionConflict:
-                continue
-            return settings
-        raise RevisionConflict("others keep changing it", subject=topic)
+            return msgspec.json.encode(after), resolve_topic({} if topic == DEFAULT else self._default, after)
+
+        settings, _ = await self._bucket.update(topic, change)
+        return settings
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the records for ever; started once the present ones are known."""

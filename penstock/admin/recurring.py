@@ -4,7 +4,7 @@ rest."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ __all__ = [
     "upcoming",
 ]
 
-TRIES = 8
+R = TypeVar("R")
 _LEADERS = ("last_ms", "added_ms", "adding", "stale", "left_out", "is_paused", "is_removed")
 """What the leading node writes, or a person otherwise than by a definition."""
 
@@ -87,23 +87,18 @@ async def add(
 
     Raises UsageError if it cannot be followed, or if another of that name is there and is not to be replaced."""
     check(wanted)
-    for _ in range(TRIES):
-        entry = await bucket.get(f"{topic}.{name}")
+
+    def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Recurring, bool]]:
         before = None if entry is None else _record(entry).recurring
         if before is not None and not before.is_removed:
             if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
-                return before, False
+                return None, (before, False)
             if not is_replaced:
                 raise UsageError(f"{topic}/{name} is there already, and otherwise; add --replace, or use another name")
         stored = begun(wanted, before, now_ms=now_ms)
-        try:
-            await bucket.compare_and_set(
-                f"{topic}.{name}", msgspec.json.encode(stored), 0 if entry is None else entry.revision
-            )
-        except RevisionConflict:
-            continue
-        return stored, True
-    raise _contended(topic, name)
+        return msgspec.json.encode(stored), (stored, True)
+
+    return await _update(bucket, topic, name, change)
 
 
 async def pause(bucket: Bucket[bytes], topic: str, name: str) -> bool:
@@ -135,29 +130,48 @@ def upcoming(record: Recurring, *, now_ms: int, most: int) -> list[int]:
 async def _find(bucket: Bucket[bytes], topic: str, name: str) -> tuple[Record, int]:
     """Return a record with its revision. Raises UsageError."""
     entry = await bucket.get(f"{topic}.{name}")
-    record = None if entry is None else _record(entry)
-    if entry is None or record is None or (record.recurring is not None and record.recurring.is_removed):
+    record = _there(entry)
+    if entry is None or record is None:
         known = [str(each) for each in await records(bucket)]
         hint = nearest(f"{topic}/{name}", known) if known else "there is none at all"
         raise UsageError(f"no recurring job {topic}/{name}; {hint}")
     return record, entry.revision
 
 
+def _there(entry: Entry[bytes] | None) -> Record | None:
+    """Return what is there, `None` if it is removed or being removed."""
+    record = None if entry is None else _record(entry)
+    is_removed = record is not None and record.recurring is not None and record.recurring.is_removed
+    return None if is_removed else record
+
+
 async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Recurring], Recurring]) -> bool:
     """Change one; return whether anything was changed. Raises UsageError, PenstockError."""
-    for _ in range(TRIES):
-        record, revision = await _find(bucket, topic, name)
+    await _find(bucket, topic, name)  # its error names the nearest
+
+    def change(entry: Entry[bytes] | None) -> tuple[bytes | None, bool]:
+        record = _there(entry)
+        if record is None:
+            raise UsageError(f"no recurring job {topic}/{name}; it was removed just now")
         if record.recurring is None:
             raise PenstockError(f"{record} cannot be followed: {record.fault}; put a correct one with --replace")
         after = move(record.recurring)
-        if after is record.recurring:
-            return False
-        try:
-            await bucket.compare_and_set(f"{topic}.{name}", msgspec.json.encode(after), revision)
-        except RevisionConflict:
-            continue
-        return True
-    raise _contended(topic, name)
+        is_changed = after is not record.recurring
+        return (msgspec.json.encode(after) if is_changed else None), is_changed
+
+    return await _update(bucket, topic, name, change)
+
+
+async def _update(
+    bucket: Bucket[bytes], topic: str, name: str, change: Callable[[Entry[bytes] | None], tuple[bytes | None, R]]
+) -> R:
+    try:
+        result, _ = await bucket.update(f"{topic}.{name}", change)
+    except RevisionConflict as error:
+        raise PenstockError(
+            f"{topic}/{name}: others changed it again and again; nothing was changed, try again"
+        ) from error
+    return result
 
 
 def check(record: Recurring) -> None:
@@ -181,7 +195,3 @@ def _record(entry: Entry[bytes]) -> Record:
         return Record(topic, name, check_recurring(decode_recurring(entry.raw)))
     except (MalformedMessage, BadRecurrence) as error:
         return Record(topic, name, None, str(error))
-
-
-def _contended(topic: str, name: str) -> PenstockError:
-    return PenstockError(f"{topic}/{name}: others changed it again and again; nothing was changed, try again")

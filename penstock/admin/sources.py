@@ -214,14 +214,8 @@ async def _store_settings(records: Records, source: SourceKey, values: Mapping[s
     level = LevelName(source.platform, source.source)
     if values:
         await change_level(records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True)
-    while True:
-        entry = await records.settings.get(level.key)
-        if entry is not None:
-            return entry.revision
-        try:
-            return await records.settings.create(level.key, b"{}")
-        except RevisionConflict:
-            continue
+    _, revision = await records.settings.update(level.key, lambda entry: (b"{}" if entry is None else None, None))
+    return revision
 
 
 async def _store_record(

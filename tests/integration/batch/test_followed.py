@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from actors.batch.instances import Instances
 from actors.batch.rules.record import Instance
-from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
-from streams.bucket import Bucket
+from actors.batch.tasks import TaskRecord, Tasks, UnknownTask, decode_task
+from streams.bucket import Bucket, Entry
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.buckets import bucket_of
@@ -43,6 +44,27 @@ async def test_a_task_that_vanished_while_nobody_followed_is_known_no_more(bucke
         assert (tasks.known(), heard) == (("kept",), ["vanished"])
         with pytest.raises(UnknownTask):
             tasks.current("vanished")
+
+
+async def test_a_limit_that_a_person_sets_while_the_code_declares_its_own_stays(
+    bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, persons = Tasks(bucket), Tasks(bucket)
+    await tasks.declare(TaskRecord(task="t"))
+    get = bucket.get
+
+    async def overtaken(key: str) -> Entry[bytes] | None:
+        entry = await get(key)
+        monkeypatch.undo()
+        await persons.limit("t", lambda record: replace(record.limits, item_rate=5.0))
+        return entry
+
+    monkeypatch.setattr(bucket, "get", overtaken)
+    await tasks.declare(TaskRecord(task="t", version="2"))
+    stored = await get("t")
+    assert stored is not None
+    record = decode_task(stored.raw)
+    assert (record.version, record.limits.item_rate) == ("2", 5.0)
 
 
 async def test_an_instance_that_vanished_while_nobody_followed_counts_no_more(bucket: Bucket[bytes]) -> None:

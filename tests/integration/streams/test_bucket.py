@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket
+from streams.bucket import Bucket, Entry
 from streams.connection import Connection, connect
 from streams.errors import (
     Disconnected,
@@ -124,6 +124,60 @@ async def test_two_contenders_count_every_step_once(connection: Connection, publ
     assert entry is not None
     assert entry.value.n == 200
     assert conflicts > 0
+
+
+async def test_each_of_many_updates_is_counted(connection: Connection, publisher: Publisher) -> None:
+    bucket = await bucket_of(connection, publisher, Count)
+
+    def one_more(entry: Entry[Count] | None) -> tuple[Count, int]:
+        number = 1 if entry is None else entry.value.n + 1
+        return Count(number), number
+
+    results: list[tuple[int, int]] = []
+
+    async def change(times: int) -> None:
+        for _ in range(times):
+            results.append(await bucket.update("n", one_more, tries=50))
+
+    with fail_after(30):
+        async with create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(change, 10)
+    entry = await bucket.get("n")
+    assert entry is not None
+    assert sorted(number for number, _ in results) == [*range(1, 41)]
+    assert (entry.value.n, entry.revision) == max(results)
+
+
+async def test_an_update_that_leaves_a_key_alone_writes_nothing(connection: Connection, publisher: Publisher) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    assert await bucket.update("a", lambda entry: (None, entry)) == (None, 0)
+    revision = await bucket.put("a", b"1")
+    assert await bucket.update("a", lambda entry: (None, "kept")) == ("kept", revision)
+    await bucket.delete("a")
+    _, again = await bucket.update("a", lambda entry: (b"2" if entry is None else None, None))
+    assert again > revision
+
+
+async def test_an_update_that_loses_every_race_says_so(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    get, seen = bucket.get, list[bytes | None]()
+
+    async def overtaken(key: str) -> Entry[bytes] | None:
+        entry = await get(key)
+        await bucket.put(key, b"%d" % len(seen))
+        return entry
+
+    def change(entry: Entry[bytes] | None) -> tuple[bytes, None]:
+        seen.append(entry.raw if entry else None)
+        return b"ours", None
+
+    monkeypatch.setattr(bucket, "get", overtaken)
+    with pytest.raises(RevisionConflict, match=rf"KV\.{bucket.name}\.a: .* first 3 times in a row; try again"):
+        await bucket.update("a", change, tries=3)
+    assert seen == [None, b"0", b"1"]
 
 
 @asynccontextmanager
