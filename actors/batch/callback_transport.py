@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from actors.batch.rules.callbacks import Allowed, may_connect, refusal_of
+from actors.batch.rules.callbacks import LONGEST_URL, Allowed, may_connect, refusal_of
 from actors.runtime.transport import BadUrl, Transport, check_url, open_transport, shown_url
 
-__all__ = ["LONGEST_URL", "BadCallback", "check_addresses", "check_callback", "open_callback_transport"]
+__all__ = ["BadCallback", "check_addresses", "check_callback", "open_callback_transport"]
 
-LONGEST_URL = 2_000
 CONNECTIONS = 16
 
 

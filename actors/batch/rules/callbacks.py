@@ -15,9 +15,19 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-__all__ = ["Allowed", "is_public", "may_connect", "parse_allowed", "refusal_of", "signature", "tenant_secret"]
+__all__ = [
+    "LONGEST_URL",
+    "Allowed",
+    "is_public",
+    "may_connect",
+    "parse_allowed",
+    "refusal_of",
+    "signature",
+    "tenant_secret",
+]
 
 PORT = 443
+LONGEST_URL = 2_000
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
 _V6_GLOBAL = IPv6Network("2000::/3")

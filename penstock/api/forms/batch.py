@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from actors.batch.callback_transport import LONGEST_URL
+from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import Beat, ItemShown, View, Wanted
 from penstock.api.forms.reading import Asked, picked
