@@ -1,27 +1,23 @@
-"""The Litestar application: it finds the operation of a path, and everything else is ours.
+"""The application behind the door: it finds the operation of a path, carries it out, and sends the answer.
 
-Litestar's own reading of bodies and parameters is not used: `door.py` has read the body already, and msgspec makes of
-the bytes what an operation wants. So a request costs one handler and no middleware.
+`door.py` has read the body already, and msgspec makes of the bytes what an operation wants.
 """
 
-import itertools
 import logging
 import re
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Any
 
 import msgspec
-from litestar import Litestar, Response
-from litestar.handlers import HTTPRouteHandler
-from litestar.response.base import ASGIResponse
-from litestar.types import Receive, Scope, Send
 
 from actors.jobs.rules.job_rules import BadJob
 from actors.runtime.logs import fields
 from penstock.api.http.calls import Answer, Call, Shared, Stream
-from penstock.api.http.door import FAULT, problem_headers, send_problem
+from penstock.api.http.door import FAULT, App, Send, send_problem
 from penstock.api.http.openapi import document
-from penstock.api.http.problems import Problem, RefusedRequest, refused, shown, trouble_of, written
+from penstock.api.http.problems import RefusedRequest, refused, shown, trouble_of
+from penstock.api.http.router import Routes
 from penstock.api.operations import OPERATIONS, Operation
 from streams.errors import Disconnected, MalformedSubject, StreamError
 
@@ -29,48 +25,71 @@ log = logging.getLogger(__name__)
 
 __all__ = ["build_app"]
 
-Header = tuple[bytes, bytes]
+Handle = Callable[[Call, list[str], Send], Awaitable[None]]
+"""Answers a call, whose path has these parts in the place of braces."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def build_app(shared: Shared) -> Litestar:
-    """Return the application. Its requests must have come through the door."""
-    return Litestar(
-        [*(_handler(shared, one) for one in OPERATIONS), _schema()],
-        openapi_config=None,
-        logging_config=None,
-        exception_handlers={Exception: _failed},
-    )
+def build_app(shared: Shared) -> App:
+    """Return the ASGI application. Its requests must have come through the door."""
+    routes = Routes[Handle]()
+    for operation in OPERATIONS:
+        for method in (operation.method, "HEAD") if operation.is_public else (operation.method,):
+            routes.add(method, operation.path, _handler(shared, operation))
+    for path in ("/schema", "/schema/openapi.json"):
+        for method in ("GET", "HEAD"):
+            routes.add(method, path, _schema)
+
+    async def app(scope: Any, _receive: Any, send: Send) -> None:
+        methods, parts = routes.find(scope["path"])
+        handle = methods.get(scope["method"])
+        if handle is not None:
+            await handle(scope["state"]["call"], parts, send)
+        else:
+            await _refuse(scope, sorted(methods), send)
+
+    return app
 
 
-def _handler(shared: Shared, operation: Operation) -> HTTPRouteHandler:
+async def _refuse(scope: Any, methods: list[str], send: Send) -> None:
+    """Answer where there is nothing, or not by this method."""
+    if not methods:
+        told = refused(404, "not_found", "there is nothing at this path", hint="GET /schema tells what is")
+        await send_problem(send, told.problem, scope["path"])
+    elif scope["method"] == "OPTIONS":
+        allow = ", ".join(sorted([*methods, "OPTIONS"])).encode()
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow)]})
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        use = ", ".join(methods)
+        told = refused(405, "method", "this path has other methods", hint=f"use {use}")
+        await send_problem(send, told.problem, scope["path"], (b"allow", use.encode()))
+
+
+def _handler(shared: Shared, operation: Operation) -> Handle:
     names = re.findall(r"\{(\w+)\}", operation.path)
 
-    async def handle(scope: Scope) -> ASGIResponse:
-        problem = FAULT
+    async def handle(call: Call, parts: list[str], send: Send) -> None:
+        call.values = dict(zip(names, parts, strict=True))
         try:
-            answer = await _carry_out(shared, operation, names, cast(Any, scope))
-            if answer.stream is not None:
-                return _Streamed(answer.stream, operation.path)
-            return _Sent(_encode(answer.value), answer.status)
+            answer = await _carry_out(shared, operation, call)
+            body = b"" if answer.stream else _encode(answer.value)
         except RefusedRequest as told:
-            problem = told.problem
-            upload = cast(Call, cast(Any, scope)["state"]["call"]).upload
-            if told.closes or (upload is not None and not upload.is_read):
-                return _problem(problem, operation.path, (b"connection", b"close"))  # what still comes is not read
+            is_read = call.upload is None or call.upload.is_read  # what still comes is not read
+            await send_problem(send, told.problem, operation.path, closes=told.closes or not is_read)
         except Exception as error:  # the gateway's own end of an operation
             log.error("gateway.failed", exc_info=error, extra=fields(operation=operation.name))
-        return _problem(problem, operation.path)
+            await send_problem(send, FAULT, operation.path)
+        else:
+            await (
+                _send_bits(answer.stream, operation.path, send) if answer.stream else _send(body, answer.status, send)
+            )
 
-    return HTTPRouteHandler(
-        _path(operation.path), http_method=cast(Any, _methods(operation)), status_code=200, name=operation.name
-    )(handle)
+    return handle
 
 
-async def _carry_out(shared: Shared, operation: Operation, names: Sequence[str], scope: Any) -> Answer:
-    call: Call = scope["state"]["call"]
-    call.values = {name: scope["path_params"][f"p{at}"] for at, name in enumerate(names)}
+async def _carry_out(shared: Shared, operation: Operation, call: Call) -> Answer:
     if operation.verb is not None:
         call.caller.check(operation.verb)
     if not operation.is_public and not shared.is_connected():
@@ -86,90 +105,24 @@ async def _carry_out(shared: Shared, operation: Operation, names: Sequence[str],
         raise trouble_of(error) from error
 
 
-class _Sent(ASGIResponse):
-    """An answer whose bytes are there already: nothing of Litestar's own is needed, and half its time is saved."""
-
-    def __init__(self, body: bytes, status: int = 200, kind: bytes = b"application/json", *more: Header) -> None:
-        length = b"%d" % len(body)
-        self._start = {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(b"content-type", kind), (b"content-length", length), *more],
-        }
-        self._body = {"type": "http.response.body", "body": body}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(cast(Any, self._start))
-        await send(cast(Any, self._body))
+async def _send(body: bytes, status: int, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-def _problem(problem: Problem, path: str, *more: Header) -> _Sent:
-    body, kind = written(problem, path)
-    return _Sent(body, problem.status, kind, *problem_headers(problem), *more)
+async def _send_bits(stream: Stream, path: str, send: Send) -> None:
+    """Send an answer bit by bit, until the client goes."""
+    try:
+        await stream(send)
+    except RefusedRequest as told:
+        await send_problem(send, told.problem, path)
 
 
-class _Streamed(ASGIResponse):
-    """An answer that is sent bit by bit, until the client goes."""
-
-    def __init__(self, stream: Stream, path: str) -> None:
-        super().__init__()
-        self._stream = stream
-        self._path = path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._stream(cast(Any, send))
-        except RefusedRequest as told:
-            await send_problem(cast(Any, send), told.problem, self._path)
+async def _schema(_call: Call, _parts: list[str], send: Send) -> None:
+    await _send(_document(), 200, send)
 
 
-def _schema() -> HTTPRouteHandler:
-    text: list[bytes] = []
-
-    async def schema() -> ASGIResponse:
-        if not text:
-            text.append(_encode(document()))
-        return _Sent(text[0])
-
-    return HTTPRouteHandler(["/schema", "/schema/openapi.json"], http_method=["GET", "HEAD"], name="schema")(schema)
-
-
-def _path(path: str) -> str:
-    """Return the path as the router has it: by place, since it wants one name for what stands at one place."""
-    places = itertools.count()
-    return re.sub(r"\{\w+\}", lambda _: f"{{p{next(places)}:str}}", path)
-
-
-def _failed(request: Any, error: Exception) -> Response[bytes]:
-    """Answer for the router: there is no such path, no such method on it, or a fault that no operation had."""
-    problem, hint, path, headers = FAULT, "GET /schema tells what is", request.scope["path"], {}
-    match getattr(error, "status_code", 500):
-        case 404:
-            problem = refused(404, "not_found", "there is nothing at this path", hint=hint).problem
-        case 405:
-            methods = ", ".join(methods_of(path))
-            headers = {"Allow": methods}
-            problem = refused(405, "method", "this path has other methods", hint=f"use {methods}").problem
-        case status if 400 <= status < 500:
-            problem = refused(status, "malformed", "not a request as it should be").problem
-        case _:
-            log.error("gateway.failed", exc_info=error)
-    body, kind = written(problem, path)
-    return Response(body, status_code=problem.status, media_type=kind.decode(), headers=headers)
-
-
-def methods_of(path: str) -> list[str]:
-    """Return the methods that a path is called with."""
-    found = {method for operation in OPERATIONS if _fits(operation.path, path) for method in _methods(operation)} or {
-        "GET",
-        "HEAD",
-    }  # /schema
-    return sorted(found)
-
-
-def _methods(operation: Operation) -> list[str]:
-    return [operation.method, "HEAD"] if operation.is_public else [operation.method]
-
-
-def _fits(pattern: str, path: str) -> bool:
-    return re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", pattern), path) is not None
+@cache
+def _document() -> bytes:
+    return _encode(document())

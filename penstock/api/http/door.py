@@ -33,7 +33,7 @@ from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Door"]
+__all__ = ["FAULT", "App", "Door", "Send", "send_problem"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -164,24 +164,20 @@ class Door:
             load.body_bytes -= size
 
 
-async def send_problem(send: Send, problem: Problem, path: str, *, closes: bool = False) -> None:
-    """Answer with a problem. Nothing is sent once an answer has begun."""
+async def send_problem(
+    send: Send, problem: Problem, path: str, *more: tuple[bytes, bytes], closes: bool = False
+) -> None:
+    """Answer with a problem, and with `more` headers. Not to be used once an answer has begun."""
     body, kind = written(problem, path)
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *problem_headers(problem)]
-    if closes:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def problem_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
-    """Return the headers that belong to a problem, besides those of its body."""
-    headers = []
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
     if problem.retry_after_s:
         headers.append((b"retry-after", b"%d" % problem.retry_after_s))
     if problem.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    return headers
+    if closes:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _not_taken(scope: Message, media_type: str) -> RefusedRequest:

@@ -200,6 +200,32 @@ async def test_topics_over_http(asker: Recorder) -> None:
     check("topics_http", asker.text)
 
 
+async def test_paths_and_methods(asker: Recorder) -> None:
+    """What is at a path, and what is at none."""
+    for path in ("/", "/v1", "/v1/topics", "/v1/topics/", "/V1/topics", "/health", "/health/", "/schema/", "/schema/x"):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            if (path, method) != ("/v1/topics", "GET") and (path, method) != ("/v1/topics/", "GET"):
+                await asker.http(method, path)
+    for path in ("/v1/topics/mail", f"{JOBS}/none", f"{JOBS}/none/kick", f"{BATCHES}/count", f"{BATCHES}/none/items"):
+        for method in ("OPTIONS", "PUT", "PATCH", "HEAD"):
+            await asker.http(method, path)
+    for path in (
+        f"{JOBS}/a%2Fb",
+        f"{JOBS}/%20",
+        f"{JOBS}/none/",
+        f"{JOBS}/a/b/c",
+        "/v1/receipts/finish",
+        "/v1/topics/%2F",
+    ):
+        await asker.http("GET", path)
+    for path in ("/v1//topics", "/v1/./topics", "/v1/topics/..", "/queue/", "/ready", "/v1/topics/%ff", "/v1/tasks/"):
+        await asker.http("OPTIONS", path)
+        await asker.http("DELETE", path)
+    await asker.http("POST", "/schema", "{}")
+    await asker.http("GET", "/nothing", token="")
+    check("paths_http", asker.text)
+
+
 async def test_the_original_protocol(asker: Recorder) -> None:
     async def queue(body: str, *, token: str = "all") -> None:
         await asker.http("POST", "/queue", body, token=token)

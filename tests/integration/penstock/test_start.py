@@ -85,7 +85,6 @@ MOST_CPU_S = 0.7
 """Twice of what a machine with nothing else to do needs at most."""
 HEAVY = {
     "aiohttp.client",
-    "litestar",
     "markdown_it",
     "prometheus_client",
     "pydantic",
