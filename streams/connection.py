@@ -32,6 +32,7 @@ from streams.errors import (
     refusal,
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
+from streams.library import MADE_FOR, other_version
 from streams.store_health import StoreState
 from streams.subjects import Namespace
 from streams.wire import CLUSTER, WireClient
@@ -354,6 +355,8 @@ async def connect(
 
     Raises Disconnected when no server answers in time, PermissionDenied when the login is refused.
     """
+    if version := other_version():
+        log.warning("connection.other_library", extra={"fields": {"nats_py": version, "made_for": MADE_FOR}})
     client = WireClient()
     connection = Connection(client, name=name, namespace=namespace or Namespace())
     low_s, high_s = RECONNECT_S

@@ -32,12 +32,30 @@ def _without_aiohttp() -> Iterator[None]:
 
 with _without_aiohttp():
     from nats.aio import transport
-    from nats.aio.client import Client, Srv
+    from nats.aio.client import Client, Srv, __version__
     from nats.aio.subscription import Subscription
     from nats.errors import Error
     from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-__all__ = ["AWAITING_MSG_PAYLOAD", "Client", "Error", "Parser", "Srv", "Subscription", "load_websocket"]
+__all__ = [
+    "AWAITING_MSG_PAYLOAD",
+    "MADE_FOR",
+    "Client",
+    "Error",
+    "Parser",
+    "Srv",
+    "Subscription",
+    "load_websocket",
+    "other_version",
+]
+
+MADE_FOR = "2.16"
+"""The minor version whose private parts `wire.py` was written for. pyproject.toml allows no other."""
+
+
+def other_version(installed: str = __version__) -> str | None:
+    """Return the version that is installed if it is of another minor than MADE_FOR, else None."""
+    return None if installed.startswith(f"{MADE_FOR}.") else installed
 
 
 def load_websocket() -> None:

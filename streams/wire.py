@@ -4,6 +4,7 @@ nats-py hands each message through a queue to a task of the subscription, parses
 reads them, and formats each publish through three coroutines: good for a third of the speed that the wire allows.
 `WireClient` lets a finished frame be queued, and a message be taken off the parser, by plain calls. Everything else
 (connecting, TLS, logins, pings, reconnecting, replaying subscriptions) stays the library's.
+Private parts may change with each minor version: pyproject.toml allows one, and `connect` warns of any other.
 `tests/unit/streams/test_wire.py` fails when a new version of the library has moved what is used here.
 """
 

@@ -4,16 +4,43 @@ of nats-py means: read that version, and adapt wire.py before anything else.
 
 import asyncio
 import inspect
+import logging
+import tomllib
+from pathlib import Path
 
+import pytest
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
+from streams.connection import connect
+from streams.errors import Disconnected
+from streams.library import MADE_FOR, other_version
 from streams.wire import WireClient
 
 
 def parameters(function: object) -> list[str]:
     assert callable(function)
     return list(inspect.signature(function).parameters)
+
+
+def test_pyproject_allows_the_minor_version_that_the_wire_was_made_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    major, minor = map(int, MADE_FOR.split("."))
+    assert f"nats-py>={MADE_FOR},<{major}.{minor + 1}" in project["project"]["dependencies"]
+    assert other_version() is None
+    assert other_version(f"{MADE_FOR}.9") is None
+    assert other_version("2.160.1") == "2.160.1"
+
+
+async def test_another_minor_version_is_told_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streams.connection.other_version", lambda: "2.17.0")
+    with pytest.raises(Disconnected), caplog.at_level(logging.WARNING):
+        async with connect("nats://127.0.0.1:1", name="test", connect_timeout_s=0.05):
+            pass
+    told = next(record for record in caplog.records if record.message == "connection.other_library")
+    assert vars(told)["fields"] == {"nats_py": "2.17.0", "made_for": MADE_FOR}
 
 
 def test_the_library_is_where_it_was() -> None:
