@@ -1,14 +1,15 @@
 # Each chore, by one name. `just` lists them.
 
 bin := ".venv/bin"
+compile := "uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header pyproject.toml"
 
 default:
     @just --list --unsorted
 
-# make the environment from the lock
+# make the environment for developing
 setup:
     python3 -m venv .venv
-    {{bin}}/pip install -q --require-hashes -r requirements.lock
+    {{bin}}/pip install -q --require-hashes -r requirements-dev.lock
     {{bin}}/pip install -q --no-deps --no-build-isolation -e .
 
 # all that CI asks of a change
@@ -55,6 +56,7 @@ bench:
 nats:
     {{bin}}/nats-server -c nats/dev.conf
 
-# renew the lock (needs uv); no addresses in it
+# renew both locks (needs uv), the one for running with the versions of the one for developing; no addresses in them
 lock:
-    uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra dev pyproject.toml -o requirements.lock
+    {{compile}} --extra dev -o requirements-dev.lock
+    {{compile}} --extra build -c requirements-dev.lock -o requirements.lock
