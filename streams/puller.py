@@ -24,6 +24,7 @@ from typing import Self
 
 import anyio
 
+from streams.backoff import Backoff
 from streams.connection import Connection
 from streams.delivery import Delivery as Delivery
 from streams.delivery import is_delivery
@@ -35,8 +36,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """How often the puller looks whether it was heard; on top of the expiry, what silence costs at most."""
-RETRY_S = (0.1, 1.0)
-"""First and longest wait before asking again after a refusal; doubled each time."""
+RETRY = Backoff(growth="exponential", base_ms=100, cap_ms=1_000, spread=0.0)
+"""When to ask again after a refusal."""
 FEW = 16
 """Up to this capacity each free place is asked for at once; above, a quarter of the capacity at a time."""
 LEAVE_S = 1.0
@@ -76,7 +77,7 @@ class Puller:
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._silent_s = 0.0
-        self._retry_s = 0.0
+        self._troubles = 0
         self._end: StreamError | None = None
 
     async def __aenter__(self) -> Self:
@@ -153,7 +154,7 @@ class Puller:
     @property
     def is_troubled(self) -> bool:
         """Whether the consumer was last heard of by a refusal: it may be missing."""
-        return self._retry_s > 0
+        return self._troubles > 0
 
     @property
     def capacity(self) -> int:
@@ -238,7 +239,7 @@ class Puller:
             inbox.count_delivery()
             delivery = Delivery(self, subject, reply, payload, block)
             self._unsettled.add(delivery)
-            if self._retry_s:
+            if self._troubles:
                 self._recovered()
             self._deliver(delivery)
             if not inbox.requested:  # else one slow message would hold up all the places that are free beside it
@@ -259,21 +260,20 @@ class Puller:
 
     def _troubled(self, status: int, text: str) -> None:
         """No consumer (404, 503), or it ended the request (409): ask again after a while, and say so once."""
-        if not self._retry_s:
+        if not self._troubles:
             facts = {"subject": self._subject, "status": status, "reason": text or "nobody answers"}
             log.warning("puller.troubled", extra={"fields": facts})
-        first_s, longest_s = RETRY_S
-        self._retry_s = min(longest_s, self._retry_s * 2) or first_s
+        self._troubles += 1
         if self._retry not in self._timers:
-            self._timers[self._retry] = self._loop.call_later(self._retry_s, self._retry)
+            self._timers[self._retry] = self._loop.call_later(RETRY.wait_s(self._troubles), self._retry)
 
     def _retry(self) -> None:
         self._cancel(self._retry)
         self._ask()
 
     def _recovered(self) -> None:
-        if self._retry_s:
-            self._retry_s = 0.0
+        if self._troubles:
+            self._troubles = 0
             log.info("puller.recovered", extra={"fields": {"subject": self._subject}})
 
     def _look(self) -> None:

@@ -24,6 +24,7 @@ from actors.runtime.actor import FATAL, dead_letter
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.rules.texts import printable
+from streams.backoff import Backoff
 from streams.clock import SYSTEM, Clock
 from streams.connection import Connection
 from streams.errors import ConnectionLost, Disconnected, MalformedMessage, StreamError, TooLarge
@@ -69,6 +70,7 @@ One failed commit (a deadlock, a dropped connection) is no outage."""
 BURY_AGAIN_S = 30.0
 TELL_S = 5.0
 CLEAN_UP_S = 1.0
+AGAIN = Backoff(growth="exponential", base_ms=100, cap_ms=10_000, spread=0.0)
 
 
 class Outage(msgspec.Struct, frozen=True):
@@ -83,8 +85,8 @@ class Outage(msgspec.Struct, frozen=True):
 
     @property
     def pause_s(self) -> float:
-        """How long to leave the store alone: 0.1 s, doubled up to 10 s."""
-        return min(10.0, 0.1 * 2.0 ** min(self.failures - 1, 10))
+        """How long to leave the store alone."""
+        return AGAIN.wait_s(self.failures)
 
     @property
     def wants_parts(self) -> bool:

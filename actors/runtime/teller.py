@@ -10,18 +10,13 @@ from collections.abc import Callable, Collection, Hashable
 import anyio
 
 from actors.runtime.notify import Notice, Notifier
+from streams.backoff import Backoff
 from streams.clock import monotonic_s
 
-__all__ = ["Teller", "wait_s"]
+__all__ = ["Teller"]
 
 AT_ONCE = 8
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 60.0
-
-
-def wait_s(failures: int) -> float:
-    """Return how long after so many failures in a row a notice is tried again: a second, doubled up to a minute."""
-    return min(LONGEST_WAIT_S, FIRST_WAIT_S * (1 << min(failures - 1, 10)))
+AGAIN = Backoff(growth="exponential", base_ms=1_000, cap_ms=60_000, spread=0.0)
 
 
 class _Asked:
@@ -101,7 +96,7 @@ class Teller:
                 asked.is_told = True
             else:
                 asked.failures += 1
-                asked.due_s = monotonic_s() + wait_s(asked.failures)
+                asked.due_s = monotonic_s() + AGAIN.wait_s(asked.failures)
         finally:
             self._under_way.discard(asked.notice.source)
             self._news.set()

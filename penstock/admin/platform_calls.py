@@ -24,11 +24,12 @@ from penstock.times import span_text
 from platforms.adapter import Adapter, Row
 from platforms.errors import PlatformError
 from platforms.reading import Ask, Reading
+from streams.backoff import Backoff, next_delay_ms
 
 __all__ = ["Asker", "open_asker", "wait_of"]
 
 TRIES = 4
-FIRST_WAIT_MS = 500
+AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=60_000, spread=0.0)
 LONGEST_WAIT_MS = 60_000
 """A person waits for the answer: what takes longer is told instead."""
 
@@ -39,7 +40,7 @@ def wait_of(outcome: Outcome, tried: int) -> int | None:
         case Throttled(wait_ms=wait_ms) | NotNow(wait_ms=wait_ms) if wait_ms <= LONGEST_WAIT_MS:
             return wait_ms
         case Failed(least_wait_ms=least_ms) if tried + 1 < TRIES and least_ms <= LONGEST_WAIT_MS:
-            return max(least_ms, FIRST_WAIT_MS << tried)
+            return max(least_ms, next_delay_ms(tried + 2, AGAIN, chance=0.0))
         case _:
             return None
 

@@ -34,6 +34,7 @@ from actors.runtime.logs import fields
 from actors.runtime.supervisor import one_error
 from penstock.errors import Timeout, Unavailable, UsageError
 from penstock.sdk.outbox import Outbox, job_of
+from streams.backoff import Backoff
 from streams.clock import SYSTEM, monotonic_s
 from streams.job_messages import LARGEST_BODY, NewJob, is_json
 
@@ -46,7 +47,7 @@ POLL_S = 0.1
 """How often to look for new rows; a look at a table without any costs a glance at its index."""
 FULL_MS, AWAY_MS = 10_000, 1_000
 """When to try a job again whose topic was full, or which nobody took at the moment."""
-PAUSE_S = (0.2, 10.0)
+AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=10_000, spread=0.0)
 """How long to wait while database or nodes are away: at first, and at most."""
 HANGS_S = 60.0
 TELL_S = 10.0
@@ -83,19 +84,19 @@ async def relay(
 ) -> None:
     """Hand over what is committed, until cancelled. Raises UsageError if the table is missing, and NotAccepted if this
     client may not add jobs."""
-    work, report, pause_s = _Relay(engine, jobs, outbox or Outbox(), batch), _Report(), 0.0
+    work, report, failures = _Relay(engine, jobs, outbox or Outbox(), batch), _Report(), 0
     while True:
         try:
             moved = await work.step(SYSTEM.now_ms())
         except (SQLAlchemyError, OSError, Unavailable, Timeout) as error:
-            if not pause_s:
+            if not failures:
                 log.warning("outbox.waits", extra=fields(error=_said(error)))
-            pause_s = min(PAUSE_S[1], 2 * pause_s or PAUSE_S[0])
-            await anyio.sleep(pause_s)
+            failures += 1
+            await anyio.sleep(AGAIN.wait_s(failures))
             continue
-        if pause_s:
+        if failures:
             log.info("outbox.goes_on")
-        pause_s = 0.0
+        failures = 0
         report.add(moved)
         if sum(moved) < batch:
             await anyio.sleep(poll_s)

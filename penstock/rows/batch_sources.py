@@ -32,6 +32,7 @@ from yarl import URL as HttpUrl
 
 from actors.runtime.secrets import BadReference, is_reference, resolve_reference
 from penstock.errors import PenstockError, UsageError
+from streams.backoff import Backoff
 
 __all__ = ["SourceFailed", "opensearch_rows", "sql_rows"]
 
@@ -43,7 +44,7 @@ KEPT = "5m"
 MOST_PARTS = 1_024
 """The most slices a server takes (`index.max_slices_per_pit`), and the most shards of one index."""
 TRIES = 5
-TRY_AGAIN_S = 0.5
+AGAIN = Backoff(growth="exponential", base_ms=500, spread=0.0)
 BUSY = (429, 502, 503, 504)
 _DRIVERS = (sqlite3.Error, asyncpg.PostgresError, asyncpg.InterfaceError)
 _T = TypeVar("_T")
@@ -276,7 +277,7 @@ class _Search:
         said = ""
         for number in range(TRIES):
             if number:
-                await anyio.sleep(TRY_AGAIN_S * 2 ** (number - 1))
+                await anyio.sleep(AGAIN.wait_s(number))
             try:
                 status, raw = await self._once(method, url, body)
             except (aiohttp.ClientError, TimeoutError) as error:

@@ -21,6 +21,8 @@ import anyio
 import msgspec
 
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable
+from streams.backoff import Backoff
+from streams.chance import chance
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import (
@@ -53,7 +55,7 @@ NOBODY = 503
 """The server's status where nobody listens."""
 LATE_S = 30.0
 """How long an answer is waited for that came too late, where it has to be taken back."""
-PAUSE_S = (0.02, 1.0)
+AGAIN = Backoff(growth="exponential", base_ms=10, cap_ms=1_500, spread=2.0)
 """First and longest wait before asking again, doubled each time and spread."""
 
 
@@ -111,8 +113,7 @@ class Asker:
             question.close(on_late)
 
     async def _answer(self, question: "_Question", limit_s: float, wait_s: float) -> bytes:
-        pause_s = PAUSE_S[0]
-        while True:
+        for failures in count(1):
             try:
                 return await question.answer(TRY_S + wait_s)
             except NotAccepted as refused:
@@ -123,7 +124,7 @@ class Asker:
             except Unavailable as busy:
                 failure = busy
             self._preferred = ""
-            rest_s = pause_s * (0.5 + secrets.randbelow(1000) / 1000)
+            rest_s = AGAIN.wait_s(failures, chance=chance())
             if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
                 if question.is_repeated:
                     raise Timeout(
@@ -131,7 +132,7 @@ class Asker:
                     ) from failure
                 raise failure
             await anyio.sleep(rest_s)
-            pause_s = min(PAUSE_S[1], pause_s * 2)
+        raise AssertionError("count() does not end")
 
     # ---- for its questions, and for what is sent without waiting
 

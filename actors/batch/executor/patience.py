@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from itertools import chain, repeat
+from itertools import count
 from typing import TypeVar
 
 import anyio
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
+from streams.backoff import Backoff
 from streams.errors import RevisionConflict, StreamError, TooLarge
 
 log = logging.getLogger(__name__)
@@ -16,18 +17,19 @@ log = logging.getLogger(__name__)
 __all__ = ["patiently"]
 
 T = TypeVar("T")
-WAITS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=30_000, spread=0.0)
 
 
 async def patiently(write: Callable[[], Awaitable[T]]) -> T:
     """Return what the write returns, made again until the broker takes it; it must bear repeats. Raises what no repeat
     mends: RevisionConflict, TooLarge, FATAL errors."""
-    for wait_s in chain(WAITS_S, repeat(WAITS_S[-1])):
+    for failures in count(1):
         try:
             return await write()
         except (*FATAL, RevisionConflict, TooLarge):
             raise
         except StreamError as error:
+            wait_s = AGAIN.wait_s(failures)
             log.warning("executor.write_waits", extra=fields(error=str(error), wait_s=wait_s))
         await anyio.sleep(wait_s)
-    raise AssertionError("it is tried for ever")
+    raise AssertionError("count() does not end")

@@ -30,6 +30,7 @@ from platforms.adapter import EMPTY_PAGE, Account, Adapter, Bug, Empty, Later, L
 from platforms.adapter import Throttled as SaysThrottled
 from platforms.errors import Garbled
 from platforms.reading import Ask, Reading
+from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
 __all__ = ["Patience", "Session", "Stopped"]
@@ -37,7 +38,7 @@ __all__ = ["Patience", "Session", "Stopped"]
 IN_PLACE_MS = 5_000
 """A wait up to this is spent in place, a longer one gives the slice back: no worker sleeps for long."""
 IN_PLACE_TRIES = 3
-FIRST_WAIT_MS = 200
+AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=IN_PLACE_MS, spread=0.0)
 MOST_RENEWALS = 3
 """Between two good answers. A token may be void again at once: another node was granted one, which ended ours."""
 REFUSED_ATTEMPTS = 3
@@ -194,7 +195,7 @@ class Session:
         except PlatformDown as error:
             raise Stopped(self._ending(error)) from error
         self._has_others = self._account.values != refused.values
-        return Later(FIRST_WAIT_MS)
+        return Later(AGAIN.base_ms)
 
     def _ending(self, trouble: Trouble) -> Outcome:
         return ending(trouble, self._work.settings, self._status, was_answered=self._patience.was_answered)
@@ -207,13 +208,14 @@ class Session:
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
     """Return how long to wait before asking again: what the platform says, else a doubling wait of ours."""
+    again_ms = next_delay_ms(tried + 2, AGAIN, chance=0.0)
     match trouble:
         case Later(after_ms=int(after_ms)) | SaysThrottled(after_ms=int(after_ms)):
-            return min(max(after_ms, FIRST_WAIT_MS << tried), settings.throttle_cap_ms)
+            return min(max(after_ms, again_ms), settings.throttle_cap_ms)
         case SaysThrottled():
             return settings.throttle_wait_ms
         case _:
-            return FIRST_WAIT_MS << tried
+            return again_ms
 
 
 def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:

@@ -24,6 +24,7 @@ from aiohttp import web
 
 import penstock
 from penstock.rows import batch_sources
+from streams.backoff import Backoff
 from streams.connection import Connection
 from tests.support.batches import plant
 from tests.support.postgres import PostgresServer, find_programs, postgres_server
@@ -286,7 +287,7 @@ async def test_documents_come_in_the_order_of_a_field_that_no_two_share() -> Non
 
 
 async def test_the_point_in_time_is_closed_whoever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_sources, "TRY_AGAIN_S", 0.001)
+    monkeypatch.setattr(batch_sources, "AGAIN", Backoff(base_ms=1))
     index = Index(30)
     async with opensearch(index) as url:
         async with aclosing(penstock.opensearch_rows(url, "products-*", page=10)) as rows:
@@ -321,7 +322,7 @@ async def test_a_point_in_time_that_is_gone_is_told() -> None:
 
 
 async def test_an_index_that_is_not_whole_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_sources, "TRY_AGAIN_S", 0.001)
+    monkeypatch.setattr(batch_sources, "AGAIN", Backoff(base_ms=1))
     index = Index(30)
     index.lost = 1
     async with opensearch(index) as url:
@@ -335,7 +336,7 @@ async def test_an_index_that_is_not_whole_is_not_read(monkeypatch: pytest.Monkey
 
 
 async def test_what_is_no_opensearch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_sources, "TRY_AGAIN_S", 0.001)
+    monkeypatch.setattr(batch_sources, "AGAIN", Backoff(base_ms=1))
     with pytest.raises(penstock.SourceFailed, match="ClientConnectorError"):
         await pages(penstock.opensearch_rows("http://127.0.0.1:1", "products"))
     for url in ("ftp://host", "nonsense", "http://me:hunter2@host"):

@@ -4,10 +4,11 @@ import pytest
 
 from actors.fetch import settings_watch
 from actors.fetch.fetcher import decisions, session
+from streams.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FIRST_WAIT_MS", 10)
+    monkeypatch.setattr(session, "AGAIN", Backoff(growth="exponential", base_ms=10))
     monkeypatch.setattr(decisions, "UNKNOWN_AGAIN_S", 0.1)
     monkeypatch.setattr(settings_watch, "GAP_S", 0.02)

@@ -14,6 +14,7 @@ from actors.fetch.rules.outages import is_down
 from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
+from streams.backoff import Backoff
 from streams.connection import Connection
 from streams.messages import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
 from streams.publisher import Publisher
@@ -41,7 +42,7 @@ NO_TRY_TO_SPARE: dict[str, Any] = {"retries": 0, "slice": "5s", "retry_base": "5
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FIRST_WAIT_MS", 1)
+    monkeypatch.setattr(session, "AGAIN", Backoff(growth="exponential", base_ms=1))
     monkeypatch.setattr(outages, "LONGEST_PROBE_MS", 200)
 
 

@@ -10,7 +10,7 @@ from actors.fetch.monitor import hole_letter, lag_ms, overdue
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.teller import FIRST_WAIT_S, LONGEST_WAIT_S, wait_s
+from actors.runtime.teller import AGAIN
 from streams.message_ids import dead_letter_message_id
 from streams.messages import decode_dead_letter, encode
 from streams.subjects import TOKEN
@@ -59,7 +59,7 @@ def test_a_slice_given_up_again_has_another_letter() -> None:
 
 
 def test_a_webhook_is_tried_again_ever_less_often() -> None:
-    waits = [wait_s(failures) for failures in range(1, 100)]
-    assert waits[0] == FIRST_WAIT_S
+    waits = [AGAIN.wait_s(failures) for failures in range(1, 100)]
+    assert waits[0] == 1.0
     assert waits == sorted(waits)
-    assert waits[-1] == LONGEST_WAIT_S
+    assert waits[-1] == 60.0

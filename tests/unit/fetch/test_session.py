@@ -9,7 +9,7 @@ from actors.fetch.fetcher.calling import called
 from actors.fetch.fetcher.clocks import ODD_MS, PlatformClocks
 from actors.fetch.fetcher.decisions import Failed, Missed, Throttled
 from actors.fetch.fetcher.rows import pages_of
-from actors.fetch.fetcher.session import FIRST_WAIT_MS, IN_PLACE_MS, Patience, ending, patience_ms, wait_of
+from actors.fetch.fetcher.session import AGAIN, IN_PLACE_MS, Patience, ending, patience_ms, wait_of
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
@@ -131,4 +131,4 @@ def test_pages_hold_every_row_in_order_and_fit(sizes: list[int], most: int) -> N
 
 
 def test_the_first_wait_in_place_is_short() -> None:
-    assert FIRST_WAIT_MS << 3 < IN_PLACE_MS
+    assert AGAIN.wait_s(4) < IN_PLACE_MS / 1000
