@@ -4,9 +4,8 @@ it is among priorities, and what is written down of an attempt. No I/O, no clock
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -39,7 +38,6 @@ __all__ = [
     "BACKSTOP_MS",
     "FREE_TURN",
     "KEPT_MS",
-    "MOVES",
     "RESERVED_SLACK_MS",
     "STALE_AFTER_MS",
     "TRACE_MS",
@@ -81,15 +79,6 @@ KEPT_MS = 86_400_000
 """How long after its end an add is known that its caller may repeat on purpose: the promise of a day."""
 MOST_PAST = 16
 """Adds of one id that are known as over. With more in a day the oldest ones go."""
-
-MOVES: Mapping[State | None, frozenset[State | None]] = {
-    None: frozenset({"delayed", "ready"}),
-    "delayed": frozenset({"delayed", "ready", None}),
-    "ready": frozenset({"ready", "reserved", "delayed", "done", None}),
-    "reserved": frozenset({"reserved", "ready", "delayed", "done", None}),
-    "done": frozenset({"delayed", "ready", None}),
-}
-"""From each state to which. None: there is no such job; deleting leads there, and being forgotten."""
 
 FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
@@ -372,6 +361,3 @@ def given_back(job: Job, *, counts: bool, at_ms: int, reason: str) -> Job:
 
 def _moment(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()[:19]}Z"
-
-
-assert set(get_args(State)) == MOVES.keys() - {None}

@@ -16,7 +16,6 @@ from actors.jobs.rules.job_rules import (
     FREE_TURN,
     KEPT_MS,
     MOST_PAST,
-    MOVES,
     RESERVED_SLACK_MS,
     STALE_AFTER_MS,
     TRACE_MS,
@@ -165,17 +164,6 @@ def test_the_largest_body_is_taken(size: int) -> None:
 
 
 # ---- states
-
-
-def test_every_move_leads_to_a_state_and_every_state_can_be_left() -> None:
-    assert set().union(*MOVES.values()) == set(MOVES) == {None, *STATES}
-    assert all(moves for moves in MOVES.values())
-
-
-def test_only_what_is_ready_is_handed_out_and_only_what_is_there_comes_back() -> None:
-    assert [state for state, to in MOVES.items() if "reserved" in to] == ["ready", "reserved"]
-    assert "ready" in MOVES["reserved"]
-    assert all(None in MOVES[state] for state in STATES)
 
 
 def test_ours_and_the_servers_own_firing_do_not_meet() -> None:
