@@ -139,14 +139,15 @@ class Jobs:
         handed out and got lost on the way comes again when its TTR runs out."""
         wait_ms = millis("wait", wait)
         ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": min(wait_ms, PIECE_MS), "holder": holder}
-        if ttr is not None:
-            ask["ttr_ms"] = millis("ttr", ttr)
+        ttr_ms = None if ttr is None else millis("ttr", ttr)
+        if ttr_ms is not None:
+            ask["ttr_ms"] = ttr_ms
         until_s = monotonic_s() + wait_ms / 1000
         while True:
             answered = await self._asker.ask(
                 "reserve", encode(ask), wait_s=max(0, wait_ms) / 1000, on_late=self._give_back
             )
-            held = [HeldJob(self, reserved) for reserved in decode(answered.payload, ReservedJobs).jobs]
+            held = [HeldJob(self, reserved, ttr_ms) for reserved in decode(answered.payload, ReservedJobs).jobs]
             left_s = until_s - monotonic_s()
             if held or left_s <= 0:
                 return held
@@ -184,11 +185,13 @@ class Jobs:
 
     async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
         """Hold it for as long again from now on, or for `ttr`. Raises Stale."""
+        if ttr is None and isinstance(job, HeldJob):
+            ttr = job.ttr_s
         more = {} if ttr is None else {"ttr_ms": millis("ttr", ttr)}
         began_s = monotonic_s()
         await self._settle("touch", job, timeout_s=timeout_s, **more)
         if isinstance(job, HeldJob):
-            job.held_until_s = began_s + (job.ttr_s if ttr is None else more["ttr_ms"] / 1000)
+            job.held_until_s = began_s + more["ttr_ms"] / 1000
 
     async def release(
         self, job: HeldJob | str, *, delay: Duration | None = None, reason: str = "", counts: bool = True

@@ -28,7 +28,8 @@ GIVE_BACK_S = 2.0
 class HeldJob:
     """A job that this program holds until its TTR runs out. Settle it once: finish, release or bury."""
 
-    def __init__(self, jobs: "Jobs", reserved: Reserved) -> None:
+    def __init__(self, jobs: "Jobs", reserved: Reserved, ttr_ms: int | None = None) -> None:
+        """`ttr_ms`: how long it is held, in place of the job's own time."""
         self._jobs = jobs
         self._reserved = reserved
         self.topic = reserved.topic
@@ -39,7 +40,7 @@ class HeldJob:
         self.most_attempts = reserved.most_attempts
         self.history = reserved.history
         self.priority = reserved.priority
-        self.ttr_s = reserved.ttr_ms / 1000
+        self.ttr_s = (reserved.ttr_ms if ttr_ms is None else ttr_ms) / 1000
         self.held_until_s = monotonic_s() + self.ttr_s
         """By this process's monotonic clock; a touch moves it."""
         self.is_settled = False
