@@ -20,13 +20,14 @@ from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.callbacks import parse_allowed
-from actors.batch.submissions import BatchSubmissions
+from actors.batch.submissions import batch_submissions
 from actors.batch.tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.revenants import Revenants
 from actors.runtime.shares import part_of, shared_rates, sharers
+from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
 from penstock.node.batch_submitting import submitter
@@ -51,7 +52,7 @@ class BatchEngine:
     revenants: Revenants
     executor: Executor | None
     service: DeskService
-    submissions: BatchSubmissions
+    submissions: Submissions
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
         executor=executor,
         service=DeskService("batch", desk, node.connection, node.stop),
-        submissions=BatchSubmissions(submitter(desk), node.connection, node.publisher, node.stop),
+        submissions=batch_submissions(submitter(desk), node.connection, node.publisher, node.stop),
     )
 
 

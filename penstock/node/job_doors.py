@@ -9,7 +9,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
-from actors.jobs.submissions import Submissions
+from actors.jobs.submissions import job_submissions
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
 from actors.runtime.shares import Shares
@@ -82,7 +82,7 @@ async def open_desk(
 def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
     """Return the actors of the role `desk`: both finish what is in hand when the node stops."""
     service = DeskService("jobs", desk, node.connection, node.stop, desk.end_waits)
-    submissions = Submissions(desk, node.connection, node.publisher, node.stop)
+    submissions = job_submissions(desk, node.connection, node.publisher, node.stop)
     return (
         ActorSpec(name="job service", role=ROLE, run=service.run, drains=True),
         ActorSpec(name="submissions", role=ROLE, run=submissions.run, drains=True),

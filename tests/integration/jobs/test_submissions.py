@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.jobs import submissions
 from actors.jobs.rules.job_answers import Listed
-from actors.jobs.submissions import Refused, Submissions, read_submission
+from actors.jobs.submissions import Refused, job_submissions, read_submission
+from actors.runtime import submissions
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.job_messages import NewJob
@@ -36,7 +36,7 @@ async def office(connection: Connection) -> AsyncIterator[Office]:
 async def taking(office: Office) -> AsyncIterator[asyncio.Task[None]]:
     """Run the actor, and stop it at the end of the block."""
     stop, started = anyio.Event(), Started()
-    actor = Submissions(office.desk, office.connection, office.publisher, stop)
+    actor = job_submissions(office.desk, office.connection, office.publisher, stop)
     running = asyncio.create_task(actor.run(task_status=started))
     await started.wait()
     try:

@@ -2,12 +2,11 @@
 
 import pytest
 
-from actors.batch import submissions as batch_submissions
 from actors.batch.executor import executor
 from actors.fetch import sink
 from actors.fetch.fetcher import lanes
-from actors.jobs import submissions
 from actors.jobs.worker import hold
+from actors.runtime import submissions
 from streams.specs import (
     ConsumerSpec,
     batch_consumers,
@@ -31,7 +30,7 @@ OURS = Namespace("penstock")
         (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[0]),
         (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[1]),
         (submissions.KEEP_ALIVE_S, submit_consumer(OURS)),
-        (batch_submissions.KEEP_ALIVE_S, submit_batch_consumer(OURS)),
+        (submissions.KEEP_ALIVE_S, submit_batch_consumer(OURS)),
     ],
     ids=lambda value: value.name if isinstance(value, ConsumerSpec) else "",
 )

@@ -1,0 +1,134 @@
+"""Submissions: messages that any program publishes, taken in pages until the node stops, and settled.
+
+In: messages on `submit.<kind>.<name>`. Out: what the engine makes of them, by its `make`. What it refuses becomes a
+dead letter `dead.<engine>.<name>.<sequence>` with its payload as it came and the reason, and is dropped once that is
+stored.
+State: none. Under redelivery: `make` names what it makes after the message, so a repeat makes no second one.
+When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.actor import FATAL, dead_letter
+from actors.runtime.logs import fields
+from actors.runtime.supervisor import one_error
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.errors import StreamError
+from streams.message_ids import dead_letter_message_id
+from streams.messages import encode
+from streams.publisher import Outgoing, Publisher, Receipt
+from streams.puller import Puller
+from streams.specs import ConsumerSpec
+from streams.subjects import TOKEN
+from streams.topology import ensure_consumer
+
+log = logging.getLogger(__name__)
+
+__all__ = ["KEEP_ALIVE_S", "Refusal", "Submission", "Submissions"]
+
+WAIT_S = 0.005
+"""How long the first of a page waits for more: a page costs little more than one."""
+KEEP_ALIVE_S = 3.0
+AGAIN_S = 1.0
+
+
+class Submission(NamedTuple):
+    """A message, and the name that its subject ends with: empty if that is no token."""
+
+    delivery: Delivery
+    name: str
+
+
+Refusal = tuple[Submission, str]
+Make = Callable[[Sequence[Submission]], Awaitable[list[Refusal]]]
+"""Makes what the messages of a page ask for, and acks each. Returns those that it refuses, with the reasons. What it
+leaves alone comes again, and so does the rest of the page where it raises StreamError."""
+
+
+class Submissions:
+    """Takes what is submitted to one consumer. `at_once`: messages in a page."""
+
+    def __init__(
+        self,
+        engine: str,
+        spec: ConsumerSpec,
+        make: Make,
+        connection: Connection,
+        publisher: Publisher,
+        stop: anyio.Event,
+        *,
+        capacity: int,
+        at_once: int,
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._make = make
+        self._connection = connection
+        self._publisher = publisher
+        self._stop = stop
+        self._capacity = capacity
+        self._at_once = at_once
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Take what is submitted until the node's stop is set. Raises FATAL errors."""
+        spec = self._spec
+        await ensure_consumer(self._connection, spec)
+        puller = Puller(self._connection, spec.stream, spec.name, capacity=self._capacity, keep_alive_s=KEEP_ALIVE_S)
+        async with puller:
+            task_status.started()
+            while page := await _page(puller, self._stop, self._at_once):
+                await self._take(page)
+
+    async def _take(self, page: Sequence[Delivery]) -> None:
+        """Take one page to its end: each is acked, a dead letter, or given back."""
+        try:
+            await self._bury(await self._make([Submission(one, self._name_of(one)) for one in page]))
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.warning("submissions.not_taken", extra=fields(engine=self._engine, count=len(page), error=str(error)))
+        finally:
+            with suppress(StreamError):
+                for delivery in page:
+                    await delivery.nak(AGAIN_S)  # does nothing to those that are settled
+
+    def _name_of(self, delivery: Delivery) -> str:
+        """Return what the subject ends with; what the server stored may hold any signs."""
+        name = delivery.subject.removeprefix(self._spec.filter_subject.removesuffix(">"))
+        return name if TOKEN.fullmatch(name) else ""
+
+    async def _bury(self, refused: Sequence[Refusal]) -> None:
+        """Make dead letters of what is refused, and drop it; else it comes again."""
+        letters = []
+        for (delivery, name), reason in refused:
+            letter = dead_letter(self._engine, name or self._engine, delivery, reason)
+            subject = self._connection.namespace.dead(letter.engine, letter.name, letter.id)
+            letters.append(Outgoing(subject, encode(letter), dead_letter_message_id(letter, occurrence=delivery.seq)))
+            log.warning("submissions.refused", extra=fields(subject=delivery.subject, dead=subject, reason=reason))
+        for (submission, reason), answer in zip(refused, await self._publisher.publish_many(letters), strict=True):
+            if isinstance(answer, Receipt):
+                await submission.delivery.term(reason)
+
+
+async def _page(puller: Puller, stop: anyio.Event, most: int) -> list[Delivery]:
+    """Return up to `most` messages, at least one; none once `stop` is set: what is not received by then is given back
+    by the puller. The first of a page waits for more, but no longer than WAIT_S."""
+    page: list[Delivery] = []
+
+    async def receive() -> None:
+        page.extend(await puller.receive_many(most, WAIT_S))
+        tasks.cancel_scope.cancel()
+
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+    return page
