@@ -81,7 +81,9 @@ async def test_orders_reach_the_store_and_are_acknowledged(
         await store.taken.until(lambda taken: len(taken) >= 1_200)
         running.stop.set()
     assert stored(path) == {o.order_key: 1 for o in sent}
-    assert await unsettled(connection) == (0, 0)
+    with anyio.fail_after(20):  # three servers agree on the acknowledgements a moment later
+        while await unsettled(connection) != (0, 0):
+            await anyio.lowlevel.checkpoint()
     assert max(store.batches) <= 500
 
 
