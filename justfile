@@ -43,6 +43,16 @@ test:
 chaos seed="1":
     {{bin}}/pytest tests/chaos --long --seed {{seed}} --timeout 1800
 
+# build the sdist, the wheel from it, and run the demo from the wheel in a fresh environment
+package:
+    rm -rf dist build
+    {{bin}}/python -c "from setuptools.build_meta import build_sdist; build_sdist('dist')" > /dev/null
+    {{bin}}/python -m pip wheel -q --no-deps --no-build-isolation -w dist dist/*.tar.gz
+    python3 -m venv build/fresh
+    build/fresh/bin/python -m pip install -q --require-hashes -r requirements.lock
+    build/fresh/bin/python -m pip install -q --no-deps dist/*.whl
+    cd build/fresh && bin/penstock demo --kill --orders 2000 --data data
+
 # renew docs/settings.md from the table of settings, and check all pages
 docs:
     {{bin}}/python -m penstock.admin.settings_page > docs/settings.md
