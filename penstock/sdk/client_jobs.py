@@ -8,6 +8,7 @@ A held job's `body` is decoded when it is asked for. `reserve` is for one job at
 import builtins
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import anyio
@@ -130,7 +131,7 @@ class Jobs:
         does not use up the attempt. While the block runs the job is touched; when it is lost all the same (nobody
         could be reached for its TTR, somebody deleted it), the block is cancelled and Stale is raised. `ttr`: in place
         of the job's own. A job that the block settled itself is left alone."""
-        return Reservation(self, topic, wait, ttr, holder)
+        return Reservation(self, partial(self.reserve_many, topic, wait=wait, ttr=ttr, holder=holder))
 
     async def reserve_many(
         self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""

@@ -1,8 +1,9 @@
 """A job that this program holds, and the block that does all for it: touches, finishes, releases."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -13,9 +14,6 @@ from penstock.errors import PenstockError, Stale
 from streams.clock import monotonic_s
 from streams.job_messages import LONGEST_REASON
 
-if TYPE_CHECKING:
-    from penstock.sdk.client_jobs import Jobs
-
 __all__ = ["HeldJob", "Reservation"]
 
 _T = TypeVar("_T")
@@ -25,10 +23,21 @@ SHORTEST_TRY_S = 0.1
 GIVE_BACK_S = 2.0
 
 
+class Settles(Protocol):
+    """What a held job needs of the client; see `Jobs`."""
+
+    async def finish(self, job: "HeldJob") -> None: ...
+    async def touch(self, job: "HeldJob", ttr: Duration | None = None, *, timeout_s: float | None = None) -> None: ...
+    async def release(
+        self, job: "HeldJob", *, delay: Duration | None = None, reason: str = "", counts: bool = True
+    ) -> None: ...
+    async def bury(self, job: "HeldJob", reason: str = "") -> None: ...
+
+
 class HeldJob:
     """A job that this program holds until its TTR runs out. Settle it once: finish, release or bury."""
 
-    def __init__(self, jobs: "Jobs", reserved: Reserved, ttr_ms: int | None = None) -> None:
+    def __init__(self, jobs: Settles, reserved: Reserved, ttr_ms: int | None = None) -> None:
         """`ttr_ms`: how long it is held, in place of the job's own time."""
         self._jobs = jobs
         self._reserved = reserved
@@ -82,17 +91,14 @@ class HeldJob:
 class Reservation:
     """One job held for the length of a block; see `Jobs.reserve`."""
 
-    def __init__(self, jobs: "Jobs", topic: str, wait: Duration, ttr: Duration | None, holder: str) -> None:
+    def __init__(self, jobs: Settles, reserve: Callable[[], Awaitable[Sequence[HeldJob]]]) -> None:
         self._jobs = jobs
-        self._topic = topic
-        self._wait = wait
-        self._ttr = ttr
-        self._holder = holder
+        self._reserve = reserve
         self._job: HeldJob | None = None
         self._is_lost = False
 
     async def __aenter__(self) -> HeldJob | None:
-        found = await self._jobs.reserve_many(self._topic, wait=self._wait, ttr=self._ttr, holder=self._holder)
+        found = await self._reserve()
         if found:
             self._job = found[0]
             self._keeping = anyio.create_task_group()

@@ -11,26 +11,53 @@ only a cancellation that comes from the node ends the place.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.ready import ReadyJobs
+from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.threads import WorkThread
 from actors.runtime.closing import is_run_by
 from actors.runtime.failpoints import reach
 from streams.clock import monotonic_s
+from streams.delivery import Delivery
 
-if TYPE_CHECKING:
-    from actors.jobs.worker.job import Call, Job
-    from actors.jobs.worker.topic import TopicWorker
-
-__all__ = ["Cut", "Place"]
+__all__ = ["Cut", "Hall", "Place"]
 
 Cut = Literal["overran", "lost"]
+
+
+class Hall(Protocol):
+    """What a place needs of its topic."""
+
+    @property
+    def handler(self) -> Handler: ...
+    @property
+    def ready(self) -> ReadyJobs: ...
+    @property
+    def slices(self) -> Slices: ...
+    @property
+    def is_ending(self) -> bool: ...
+
+    async def breathe(self) -> None:
+        """Let the loop turn, and see whether the process had stopped."""
+
+    def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
+        """Return the jobs to call the handler with."""
+
+    def came_loose(self, place: Place) -> None:
+        """Hear of the end of a call that was stuck."""
+
+    async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
+        """Take the end of a call. Raises FATAL errors."""
 
 
 class Place:
     """Call `serve` once."""
 
-    def __init__(self, topic: TopicWorker, number: int) -> None:
+    def __init__(self, topic: Hall, number: int) -> None:
         self._topic = topic
         handler = topic.handler
         self._take = handler.take
