@@ -58,10 +58,6 @@ class Live(Generic[R]):
         """How many records there are, readable or not."""
         return len(self._records)
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield the keys of all records, readable or not."""
-        return iter(self._records)
-
     def get(self, key: str) -> R | None:
         """Return a record; `None` if there is none, or none that can be read."""
         known = self._records.get(key)
@@ -69,7 +65,7 @@ class Live(Generic[R]):
 
     def items(self) -> Iterator[tuple[str, R]]:
         """Yield the records that can be read, by key."""
-        return ((key, value) for key in self._records if (value := self.get(key)) is not None)
+        return self._records.items()
 
     def fault(self, key: str) -> str:
         """Return why the stored record cannot be read; empty if it can, or if there is none."""

@@ -46,6 +46,10 @@ class KnownRecords(Generic[R]):
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(self._known))
 
+    def items(self) -> Iterator[tuple[str, R]]:
+        """Yield the records that can be read, by key; they may change meanwhile."""
+        return ((key, known.value) for key, known in tuple(self._known.items()) if known.value is not None)
+
     def get(self, key: str) -> KnownRecord[R] | None:
         return self._known.get(key)
 

