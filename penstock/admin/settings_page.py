@@ -11,9 +11,9 @@ HEAD = """\
 
 <!-- Made by `just docs` from actors/fetch/rules/setting_table.py; a test compares the two. -->
 
-How orders are fetched, at three levels: `default`, a platform, a source. The narrower level wins, name by name. A
-change is checked with every source below it, is in force on all nodes within a second, and never moves a slice that is
-open.
+These settings say how orders are fetched. There are three levels: `default`, a platform, a source. For each name the
+narrower level wins. Penstock checks a change with every source below its level. The change is in force on all nodes
+within a second, and it never moves an open slice.
 
 ```sh
 penstock settings list teashop/s1
@@ -21,8 +21,8 @@ penstock settings set teashop slice=2m retries=3
 penstock settings set teashop/s1 --unset retries
 ```
 
-Durations are text with a unit: `250ms`, `60s`, `5m`, `1h30m`, `1d`. *Level* is the narrowest at which a setting may
-stand. What a process is (its server, folder, duties) is no setting: see `penstock config`.
+Durations are text with a unit: `250ms`, `60s`, `5m`, `1h30m`, `1d`. *Level* is the narrowest level at which you may set
+it. The configuration of a process (its server, folder, roles) is separate: see `penstock config`.
 
 | setting | default | range | level | what it is | why that default |
 | --- | --- | --- | --- | --- | --- |
