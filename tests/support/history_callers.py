@@ -195,9 +195,10 @@ class Caller:
         """Take what is there, and finish it."""
         for topic in (HELD, CROWD):
             began_ms = now_ms()
-            for held in await self._door.take(topic, 50, 500):
-                self._history.take(run_of(topic, held, began_ms, self._door.name))
-                await self._settle("finish", held, topic)
+            async with anyio.create_task_group() as tasks:
+                for held in await self._door.take(topic, 50, 500):
+                    self._history.take(run_of(topic, held, began_ms, self._door.name))
+                    tasks.start_soon(self._settle, "finish", held, topic)
 
 
 def run_of(topic: str, held: Held, began_ms: int, caller: str) -> Op:

@@ -41,6 +41,8 @@ SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}
 Hurt = Literal["nodes", "wires", "servers"]
 CALL_S = 12.0
 """After this a caller over HTTP gives up: unknown."""
+EMPTY_S = 300.0
+"""Generous: an hour of faults leaves thousands of jobs, which one caller finishes."""
 
 
 class HistoryVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +246,7 @@ class HistoryWorld:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(self.form.pick(0, 35))  # so long a publisher repeats
             try:
-                await eventually(self._is_empty, 90, "not every job has come to its end")
+                await eventually(self._is_empty, EMPTY_S, "not every job has come to its end")
             except TimeoutError as late:
                 reason = str(late)
         ops = [*self.history.ops, *runs_of(self.notes)]
