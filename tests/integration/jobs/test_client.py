@@ -301,8 +301,9 @@ async def test_a_finish_that_is_too_late_is_told(client: Client, office: Office)
 
 async def test_many_are_held_and_finished(client: Client, office: Office) -> None:
     await client.jobs.add_many([penstock.new_job(TOPIC, n) for n in range(30)])
-    held = await client.jobs.reserve_many(TOPIC, most=30, wait=10, ttr=100, holder="batch")
-    assert len(held) == 30
+    held: list[HeldJob] = []
+    while len(held) < 30:  # a server may be a moment behind
+        held += await client.jobs.reserve_many(TOPIC, most=30 - len(held), wait=10, ttr=100, holder="batch")
     assert {job.ttr_s for job in held} == {100.0}
     await client.jobs.release(held[0], delay=0, counts=False)
     answers = await client.jobs.finish_many(held)
