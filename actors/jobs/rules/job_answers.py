@@ -17,6 +17,7 @@ __all__ = [
     "Added",
     "Answer",
     "Code",
+    "HandedOut",
     "ListPage",
     "Listed",
     "NotAdded",
@@ -66,9 +67,8 @@ class NotAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_same_body: bool = False
 
 
-class Reserved(Struct, frozen=True, kw_only=True):
-    """A job handed out, held until `until_ms` by the server's clock. `attempt` counts from 1; `history` tells of the
-    attempts before."""
+class HandedOut(Struct, frozen=True, kw_only=True):
+    """A job handed out, held until `until_ms` by the server's clock. `attempt` counts from 1."""
 
     topic: str
     id: str
@@ -80,7 +80,12 @@ class Reserved(Struct, frozen=True, kw_only=True):
     until_ms: int
     added_ms: int
     due_ms: int
-    priority: Priority = "normal"
+    priority: Priority
+
+
+class Reserved(HandedOut, frozen=True, kw_only=True):
+    """`history` describes the attempts before this one."""
+
     history: tuple[str, ...] = ()
 
 

@@ -12,12 +12,12 @@ from msgspec.structs import asdict
 from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import Beat, ItemShown, View, Wanted
+from penstock.api.forms.jobs import Most
 from penstock.api.forms.reading import Asked, picked
 from streams.batch_messages import Counts
 from streams.job_messages import MOST_JOBS
 
 Text = Annotated[str, Meta(max_length=255)]
-Limit = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 
@@ -103,7 +103,7 @@ class SubmitQuery(Asked, frozen=True, kw_only=True):
 class BatchesQuery(Asked, frozen=True, kw_only=True):
     task: Annotated[str, Meta(max_length=64)] = ""
     state: Annotated[str, Meta(max_length=20)] = ""
-    limit: Limit = 100
+    limit: Most = 100
 
 
 class ItemsQuery(Asked, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ class ItemsQuery(Asked, frozen=True, kw_only=True):
 
     status: Wanted = "all"
     cursor: Annotated[str, Meta(max_length=40)] = ""
-    limit: Limit = 100
+    limit: Most = 100
 
 
 class ResultQuery(Asked, frozen=True, kw_only=True):

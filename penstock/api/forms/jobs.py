@@ -14,12 +14,14 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from actors.jobs.rules.job_answers import Answer, Code, Listed, NotAdded, Reserved, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import Answer, Code, HandedOut, Listed, NotAdded, Reserved, TopicCounted, TopicView
+from actors.jobs.rules.job_rules import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.reading import Asked, Malformed, check_text, explained, read_ask
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_ID,
+    LONGEST_REASON,
     LONGEST_TTR_MS,
     MOST_JOBS,
     SHORTEST_TTR_MS,
@@ -41,8 +43,9 @@ Receipts = Annotated[list[Receipt], Meta(min_length=1, max_length=MOST_JOBS)]
 Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999, description="milliseconds UTC since 1970")]
 Ttr = Annotated[int, Meta(ge=SHORTEST_TTR_MS, le=LONGEST_TTR_MS, description="time to run")]
 Delay = Annotated[int, Meta(ge=0, le=LONGEST_DELAY_MS)]
-Attempts = Annotated[int, Meta(ge=1, le=1_000)]
-Reason = Annotated[str, Meta(max_length=200)]
+Attempts = Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
+Reason = Annotated[str, Meta(max_length=LONGEST_REASON)]
+Most = Annotated[int, Meta(ge=1, le=MOST_JOBS)]
 
 _BLANKS = b" \t\r\n"
 _I = TypeVar("_I")
@@ -91,38 +94,37 @@ class ReserveAsk(Asked, frozen=True, kw_only=True):
     holder: str = ""
 
 
-class FinishAsk(Asked, frozen=True, kw_only=True):
-    """Done. By receipt; or by `id` alone, for those who kept no receipt."""
+class ReceiptsAsk(Asked, frozen=True, kw_only=True):
+    """Of one reservation, or of several."""
 
     receipt: str = ""
     receipts: tuple[str, ...] = ()
+
+
+class FinishAsk(ReceiptsAsk, frozen=True, kw_only=True):
+    """Done. By receipt; or by `id` alone, for those who kept no receipt."""
+
     id: str = ""
 
 
-class TouchAsk(Asked, frozen=True, kw_only=True):
+class TouchAsk(ReceiptsAsk, frozen=True, kw_only=True):
     """Still at it: held for `ttr_ms` more from now, if not told for as long as at first."""
 
-    receipt: str = ""
-    receipts: tuple[str, ...] = ()
     ttr_ms: int | None = None
 
 
-class ReleaseAsk(Asked, frozen=True, kw_only=True):
+class ReleaseAsk(ReceiptsAsk, frozen=True, kw_only=True):
     """Take it back: ready again in `delay_ms`, if that is not told after the topic's backoff. `counts`: the attempt is
     used up."""
 
-    receipt: str = ""
-    receipts: tuple[str, ...] = ()
     delay_ms: int | None = None
     reason: str = ""
     counts: bool = True
 
 
-class BuryAsk(Asked, frozen=True, kw_only=True):
+class BuryAsk(ReceiptsAsk, frozen=True, kw_only=True):
     """Set it aside among the dead letters."""
 
-    receipt: str = ""
-    receipts: tuple[str, ...] = ()
     reason: str = ""
 
 
@@ -247,7 +249,7 @@ class JobToAdd(Asked, frozen=True, kw_only=True):
 class ToReserve(Asked, frozen=True, kw_only=True):
     """How many ready jobs to hand out, and how long to wait for the first one."""
 
-    most: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 1
+    most: Most = 1
     wait_ms: Annotated[int, Meta(ge=0, le=LONGEST_WAIT_MS)] = 0
     ttr_ms: Ttr | None = None
 
@@ -282,7 +284,7 @@ class ListQuery(Asked, frozen=True, kw_only=True):
 
     state: State = "delayed"
     after: Annotated[str, Meta(max_length=1024)] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 100
+    limit: Most = 100
     due_after_ms: Moment | None = None
     due_before_ms: Moment | None = None
 
@@ -290,7 +292,7 @@ class ListQuery(Asked, frozen=True, kw_only=True):
 class PushQuery(Asked, frozen=True, kw_only=True):
     """`most`: how many handed-out jobs may be unsettled at a time."""
 
-    most: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 16
+    most: Most = 16
     ttr_ms: Ttr | None = None
 
 
@@ -329,21 +331,9 @@ class JobsAdded(Struct, frozen=True, kw_only=True):
     answers: list[ItemAnswer]
 
 
-class Reservation(Struct, frozen=True, kw_only=True):
+class Reservation(HandedOut, frozen=True, kw_only=True):
     """A job handed out, held until `until_ms` by the server's clock: settle it by `receipt`. `attempt` counts from
     1."""
-
-    topic: str
-    id: str
-    receipt: str
-    body: Raw
-    attempt: int
-    most_attempts: int
-    ttr_ms: int
-    until_ms: int
-    added_ms: int
-    due_ms: int
-    priority: Priority
 
 
 class Reservations(Struct, frozen=True, kw_only=True):
@@ -420,4 +410,4 @@ class TopicShown(TopicCounted, frozen=True, kw_only=True):
 
 class TopicsQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[str, Meta(max_length=64)] = ""
-    limit: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 100
+    limit: Most = 100

@@ -15,7 +15,7 @@ from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.rules.topic_settings import as_written
 from actors.jobs.worker.job import duration_ms
 from actors.runtime.rules.setting_values import Duration
-from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, OutboxOptions, read_jobs
+from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, JobToAdd, OutboxOptions, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
 from penstock.sdk.client_forms import AddAnswers, add_answer, decode, encode, millis, moment_ms, parts_of, too_large
@@ -86,6 +86,12 @@ def test_the_options_of_python_callers_are_those_of_a_new_job() -> None:
     fields = get_type_hints(NewJob)
     assert options == {name: fields[name] for name in fields if name not in ("topic", "body", "expires_ms")}
     assert JobOptions.__optional_keys__ - OutboxOptions.__optional_keys__ == {"on_same", "nonce"}
+
+
+def test_a_job_to_add_over_http_has_the_fields_of_a_new_job() -> None:
+    """Its topic is in the path, and its nonce in a header."""
+    added = get_type_hints(JobToAdd)
+    assert added == {name: type_ for name, type_ in get_type_hints(NewJob).items() if name not in ("topic", "nonce")}
 
 
 @pytest.mark.parametrize("option", ["dealy", "delay_ms", "topics"])
