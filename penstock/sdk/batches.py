@@ -23,7 +23,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypedDict, TypeVar, Unpack, get_args
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -54,120 +54,100 @@ ClassT = TypeVar("ClassT", bound=type)
 _handlers: dict[str, tuple[TaskHandler, type]] = {}
 
 
-def batch(
-    task: str,
-    *,
-    item_rate: float = 0.0,
-    item_concurrency: int = 0,
-    main_concurrency: int = 10,
-    main_rate: float = 0.0,
-    attempts: int = 3,
-    retry_base_s: float = 1.0,
-    retry_cap_s: float = 60.0,
-    most_failures: float = 1.0,
-    is_idempotent: bool = True,
-    streaming: bool = False,
-    chunk_items: int = 1_000,
-    item_timeout_s: float = 60.0,
-    step_timeout_s: float = 21_600.0,
-    keep_days: int = 14,
-    concurrency: int = 1,
-    callback: str = "",
-    version: str = "",
-) -> Callable[[ClassT], ClassT]:
-    """Have instances of the task run by the decorated class, which is made without arguments, once a process.
+class TaskOptions(TypedDict, total=False):
+    """The options of a task: those of `TaskRecord` and `TaskLimits`, which have the ranges and the other defaults. What
+    ends with `_s` is in seconds, and in milliseconds there.
 
     Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
     instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
-    fail before the rest is stopped. `concurrency`: items of one chunk at the same time, for functions that wait for
-    others. `item_timeout_s`: how long an item may take; `step_timeout_s`: a split or a reduce. `streaming`: items run
-    while the split still goes on; begun again it has to give the same items in the same order. `callback`: the URL
-    that is told of an instance whose submitter names none; the operator has to allow its host. Raises UsageError.
+    fail before the rest is stopped. `streaming`: items run while the split still goes on; begun again it has to give
+    the same items in the same order. `callback`: the URL that is told of an instance whose submitter names none; the
+    operator has to allow its host."""
+
+    item_rate: float
+    item_concurrency: int
+    main_concurrency: int
+    main_rate: float
+    attempts: int
+    retry_base_s: float
+    retry_cap_s: float
+    most_failures: float
+    streaming: bool
+    chunk_items: int
+    keep_days: int
+    callback: str
+    version: str
+
+
+class BatchOptions(TaskOptions, total=False):
+    """The options of a task that a class serves. `item_timeout_s`: how long an item may take; `step_timeout_s`: a split
+    or a reduce."""
+
+    is_idempotent: bool
+    item_timeout_s: float
+    step_timeout_s: float
+
+
+STATED: TaskOptions = {"retry_base_s": 1.0, "retry_cap_s": 60.0, "most_failures": 1.0, "chunk_items": 1_000}
+"""The defaults that a stored record states: whoever reads it need not know them."""
+TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 21_600.0
+
+
+def batch(task: str, *, concurrency: int = 1, **options: Unpack[BatchOptions]) -> Callable[[ClassT], ClassT]:
+    """Have instances of the task run by the decorated class, which is made without arguments, once a process.
+
+    `concurrency`: items of one chunk at the same time, for functions that wait for others. The other options are those
+    of `BatchOptions`. Raises UsageError.
     """
+    _check_options(options, BatchOptions.__optional_keys__)
+    stated: dict[str, Any] = {"item_timeout_s": TIMEOUT_S, "step_timeout_s": STEP_TIMEOUT_S, **options}
 
     def register(cls: ClassT) -> ClassT:
         known = _handlers.get(task)
         if known is not None and known[1] is not cls:
             raise UsageError(f"task {task!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
-        record = TaskRecord(
-            task=_checked_key(task),
-            app=cls.__module__,
-            version=version,
-            limits=TaskLimits(
-                main_concurrency=main_concurrency,
-                main_rate=main_rate,
-                item_rate=item_rate,
-                item_concurrency=item_concurrency,
-            ),
-            attempts=attempts,
-            retry_base_ms=round(retry_base_s * 1000),
-            retry_cap_ms=round(retry_cap_s * 1000),
-            most_failures=most_failures,
-            is_idempotent=is_idempotent,
-            has_check=hasattr(cls, "check"),
-            is_streaming=streaming,
-            chunk_items=chunk_items,
-            item_timeout_ms=round(item_timeout_s * 1000),
-            step_timeout_ms=round(step_timeout_s * 1000),
-            keep_days=keep_days,
-            callback=callback,
-        )
-        _handlers[task] = _handler(_checked(record), cls, concurrency), cls
+        record = _record(task, cls, stated, has_check=hasattr(cls, "check"))
+        _handlers[task] = _handler(record, cls, concurrency), cls
         return cls
 
     return register
 
 
-def external_batch(
-    task: str,
-    place: str,
-    *,
-    item_rate: float = 0.0,
-    item_concurrency: int = 0,
-    main_concurrency: int = 10,
-    main_rate: float = 0.0,
-    attempts: int = 3,
-    retry_base_s: float = 1.0,
-    retry_cap_s: float = 60.0,
-    most_failures: float = 1.0,
-    streaming: bool = False,
-    chunk_items: int = 100,
-    timeout_s: float = 60.0,
-    keep_days: int = 14,
-    callback: str = "",
-    version: str = "",
-) -> None:
+def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **options: Unpack[TaskOptions]) -> None:
     """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
-    `chunk_items` items are posted, or `nats:SUBJECT` on which they are asked for; actors/batch/executor/elsewhere.py
-    has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded sheet, the result is a sheet;
-    limits and `streaming` as for `batch`. An item may be asked for twice. Raises UsageError.
+    `chunk_items` items (100 by default) are posted, or `nats:SUBJECT` on which they are asked for;
+    actors/batch/executor/elsewhere.py has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded
+    sheet, the result is a sheet; the other options are those of `TaskOptions`. An item may be asked for twice. Raises
+    UsageError.
     """
+    _check_options(options, TaskOptions.__optional_keys__)
     if task in _handlers and _handlers[task][1] is not External:
         raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
-    record = _checked(
-        TaskRecord(
-            task=_checked_key(task),
-            app=External.__module__,
-            version=version,
-            limits=TaskLimits(
-                main_concurrency=main_concurrency,
-                main_rate=main_rate,
-                item_rate=item_rate,
-                item_concurrency=item_concurrency,
-            ),
-            attempts=attempts,
-            retry_base_ms=round(retry_base_s * 1000),
-            retry_cap_ms=round(retry_cap_s * 1000),
-            most_failures=most_failures,
-            is_streaming=streaming,
-            chunk_items=chunk_items,
-            item_timeout_ms=round(timeout_s * 1000),
-            keep_days=keep_days,
-            callback=callback,
-            executor=_checked_place(task, place),
-        )
-    )
+    stated: dict[str, Any] = {"chunk_items": 100, **options, "item_timeout_s": timeout_s}
+    record = _record(task, External, stated, executor=_checked_place(task, place))
     _handlers[task] = _handler(record, External, 1), External
+
+
+def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None:
+    if unknown := options.keys() - known:
+        raise TypeError(f"a task has no option {min(unknown)!r}")
+
+
+def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> TaskRecord:
+    """Return the record that these options make. Raises UsageError."""
+    limits: dict[str, Any] = {}
+    for name, value in {**STATED, **options}.items():
+        if name in TaskLimits.__struct_fields__:
+            limits[name] = value
+        elif name.endswith("_s"):
+            fields[f"{name[:-1]}ms"] = round(value * 1000)
+        else:
+            fields["is_streaming" if name == "streaming" else name] = value
+    record = TaskRecord(task=_checked_key(task), app=cls.__module__, limits=TaskLimits(**limits), **fields)
+    try:
+        return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"task {task!r}: {error}") from error
 
 
 class External:
@@ -193,13 +173,6 @@ def _checked_place(task: str, place: str) -> str:
     raise UsageError(
         f"task {task!r}: {shown!a}: say http://HOST/PATH, https://HOST/PATH without a user, or nats:SUBJECT"
     )
-
-
-def _checked(record: TaskRecord) -> TaskRecord:
-    try:
-        return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"task {record.task!r}: {error}") from error
 
 
 def task_handlers() -> Mapping[str, TaskHandler]:
