@@ -19,16 +19,14 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.rules.pacing import Pace, Rate, Window, acquire, stop_until, succeeded, throttled, timed_out
 from actors.runtime.rules.second_cap import SecondCap
+from actors.runtime.shares import FEW, LOOK_MS
 from platforms.adapter import RateBucket
 from streams.clock import monotonic_s
 
 __all__ = ["Budgets", "TooSlow"]
 
 ROUND_MS = 1_000
-FEW_PACES = 256
 SECOND_MS = 1_100
-LOOK_MS = 250
-"""How soon whoever may not spend looks whether it may again."""
 
 
 class TooSlow(Exception):
@@ -52,10 +50,9 @@ class Budgets:
     ) -> None:
         self._share = share
         self._now_ms = now_ms
-        self._paces: dict[Hashable, Pace] = {}
-        self._caps: dict[Hashable, SecondCap] = {}
+        self._spent: dict[Hashable, tuple[Pace, SecondCap]] = {}
         self._is_heard = is_heard
-        self._prune_at = FEW_PACES
+        self._prune_at = FEW
         self._windows: dict[str, Window] = {}
         self._under_way: dict[str, int] = {}
         self._freed: anyio.Event | None = None  # there is one while somebody waits for a place
@@ -89,8 +86,8 @@ class Budgets:
         """Send nothing more to the source for `wait_ms`: it has just throttled us."""
         rate = self._part(settings.rate, settings.burst)
         if rate is not None:
-            pace = self._paces.get(source, Pace())
-            self._paces[source] = stop_until(pace, rate, self._now_ms() + wait_ms)
+            pace, cap = self._spent_of(source)
+            self._spent[source] = stop_until(pace, rate, self._now_ms() + wait_ms), cap
 
     @asynccontextmanager
     async def one_of(self, platform: str, most: int) -> AsyncIterator[None]:
@@ -138,25 +135,28 @@ class Budgets:
         after: dict[Hashable, tuple[Pace, SecondCap]] = {}
         for key, rate in rates.items():
             if rate is not None:
-                pace, wait_ms = acquire(self._paces.get(key, Pace()), rate, now_ms, cost)
-                cap, most = self._caps.get(key) or SecondCap(), max(rate.per_s, rate.burst)
+                pace, cap = self._spent_of(key)
+                pace, wait_ms = acquire(pace, rate, now_ms, cost)
+                most = max(rate.per_s, rate.burst)
                 cap.room(most, now_ms)
                 longest_ms = max(longest_ms, wait_ms, cap.wait_ms(most, now_ms, cost))
                 after[key] = pace, cap
         if longest_ms > most_ms:
             raise TooSlow(math.ceil(longest_ms))
-        for key, (pace, cap) in after.items():
+        for _, cap in after.values():
             cap.add(cost, now_ms + longest_ms)
-            self._paces[key], self._caps[key] = pace, cap
+        self._spent |= after
         self._prune(now_ms)
         return longest_ms
 
+    def _spent_of(self, key: Hashable) -> tuple[Pace, SecondCap]:
+        return self._spent.get(key) or (Pace(), SecondCap())
+
     def _prune(self, now_ms: float) -> None:
         """Forget what says nothing any more: a rate that is not spent beyond now, and was not in the last second."""
-        if len(self._paces) >= self._prune_at:
-            self._paces = {key: pace for key, pace in self._paces.items() if pace.spent_ms > now_ms - SECOND_MS}
-            self._caps = {key: self._caps[key] for key in self._paces if key in self._caps}
-            self._prune_at = max(FEW_PACES, 2 * len(self._paces))
+        if len(self._spent) >= self._prune_at:
+            self._spent = {key: spent for key, spent in self._spent.items() if spent[0].spent_ms > now_ms - SECOND_MS}
+            self._prune_at = max(FEW, 2 * len(self._spent))
 
     def _part_of(self, bucket: RateBucket) -> Rate | None:
         """Return this node's part; a limit by address is the node's own, since nodes have addresses of their own."""

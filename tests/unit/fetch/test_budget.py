@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.budget import FEW_PACES, LOOK_MS, Budgets, TooSlow
+from actors.fetch.budget import Budgets, TooSlow
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
+from actors.runtime.shares import FEW, LOOK_MS
 from platforms.adapter import RateBucket
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
@@ -115,10 +116,10 @@ def test_orders_enter_at_their_own_rate() -> None:
 def test_what_says_nothing_any_more_is_forgotten() -> None:
     hand = Hand()
     settings = FetchSettings(rate=10, burst=1)
-    for number in range(10 * FEW_PACES):
+    for number in range(10 * FEW):
         hand.ask(SourceKey("mall", f"s{number}"), settings)
         hand.now_ms += 100
-    assert len(hand.budgets._paces) <= FEW_PACES
+    assert len(hand.budgets._spent) <= FEW
 
 
 async def test_whom_nobody_hears_sends_nothing() -> None:
