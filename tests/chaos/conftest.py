@@ -1,5 +1,6 @@
 """How much the attacks ask, and the report: one line of JSON a scenario, at the end."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -36,7 +37,14 @@ SHORT = {
 """The attacks of every test run, two and a half minutes in all; the others come with `--long` (`just chaos`), or when
 they are named."""
 
+SET_MS = 50
+
 Tell = Callable[[Judged], None]
+
+
+def _ahead_ms() -> int:
+    """Return by how much the wall clock is ahead of the monotonic one."""
+    return round((time.time() - time.monotonic()) * 1000)
 
 
 @pytest.fixture
@@ -47,11 +55,15 @@ def form(request: pytest.FixtureRequest) -> Form:
 
 @pytest.fixture
 def tell() -> Tell:
-    """Take a verdict into the report, and have the test fail if it is not whole."""
+    """Take a verdict into the report, and have the test fail if it is not whole. Callers judge what is early by the
+    machine's clock: if that was set meanwhile, the failure says so."""
+    ahead_ms = _ahead_ms()
 
     def take(verdict: Judged) -> None:
         _verdicts.append(verdict)
-        assert verdict.is_whole, verdict.line()
+        set_ms = _ahead_ms() - ahead_ms
+        why = f" (the machine's clock was set by {set_ms} ms meanwhile)" if abs(set_ms) > SET_MS else ""
+        assert verdict.is_whole, verdict.line() + why
 
     return take
 
