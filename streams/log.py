@@ -152,10 +152,11 @@ async def _asked_of_leader(
     return found and LogEntry(found.seq, found.subject, milliseconds_of(found.time), found.payload)
 
 
-async def delete_entry(connection: Connection, stream: str, seq: int) -> bool:
-    """Remove one message for good; False if it was gone before."""
+async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: bool = False) -> bool:
+    """Remove one message for good; False if it was gone before. `erase`: overwrite it in the server's files, so that
+    it cannot be there again after a crash."""
     try:
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": not erase})
     except Refused as refused:
         if refused.err_code not in _GONE:
             raise

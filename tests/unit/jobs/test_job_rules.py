@@ -228,6 +228,21 @@ def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_m
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW) == TRACE_MS // 1000
 
 
+def test_a_deleted_job_is_known_until_its_schedule_would_have_fired() -> None:
+    """A killed server may find the schedule again (ADR 35)."""
+    far, near = made(delay_ms=3_600_000, nonce="~abcdefghijkl"), made(nonce="~abcdefghijkl")
+    kept = [kept_s(past_of(job, now_ms=NOW), now_ms=NOW, until_ms=fires_of(job)) * 1000 for job in (far, near)]
+    assert kept[0] > 3_600_000
+    assert TRACE_MS <= kept[1] <= TRACE_MS + 2_000
+
+
+def test_a_job_that_came_back_and_is_delayed_fires_when_it_is_due() -> None:
+    """It still has the receipt of its last holder."""
+    held = replace(made(id="1"), receipt="mark", until_ms=NOW + 1_000)
+    assert fires_of(held) == NOW + 1_000 + RESERVED_SLACK_MS
+    assert fires_of(replace(held, due_ms=NOW + 9_000)) == NOW + 9_000 + BACKSTOP_MS
+
+
 def test_a_schedule_that_fired_behind_a_move_is_told_from_what_came_of_the_move() -> None:
     delayed = made(id="1", delay_ms=1000, nonce="~aaaaaaaaaaaa")
     at_ms = fires_of(delayed)
