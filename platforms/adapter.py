@@ -38,8 +38,8 @@ __all__ = [
     "Request",
     "Response",
     "Row",
+    "SlowDown",
     "Split",
-    "Throttled",
     "Window",
     "WindowRules",
 ]
@@ -130,7 +130,7 @@ class Later(Struct, frozen=True, tag="later"):
     after_ms: int | None = None
 
 
-class Throttled(Struct, frozen=True, tag="throttled"):
+class SlowDown(Struct, frozen=True, tag="throttled"):
     """We were too fast: slow the source down, give the slice back. Does not count as an attempt."""
 
     after_ms: int | None = None
@@ -160,7 +160,7 @@ class Empty(Struct, frozen=True, tag="empty"):
     """An error that means 'nothing there': `Reading.feed(EMPTY_PAGE)`."""
 
 
-Outcome = Later | Throttled | Login | Split | Park | Bug | Empty
+Outcome = Later | SlowDown | Login | Split | Park | Bug | Empty
 
 
 class WindowRules(Struct, frozen=True):

@@ -36,7 +36,7 @@ class Window(Struct, frozen=True):
             raise ValueError(f"window [{self.start_ms}, {self.end_ms}) is empty or turned round")
 
 
-class Asked(NamedTuple):
+class RequestedBounds(NamedTuple):
     """A window in the platform's words; None where it takes no such bound. An honest platform answers with rows of
     [earliest_ms, latest_ms] only (None: unbounded)."""
 
@@ -62,12 +62,12 @@ class Bounds(Struct, frozen=True):
                 "window.step", f"steps of {self.step_ms} ms cannot be told apart in {self.time.format}"
             )
 
-    def ask(self, window: Window) -> Asked:
+    def ask(self, window: Window) -> RequestedBounds:
         """Return the bounds to send for `window`, widened to the step and for the zone's jumps."""
         low, high = self._offsets(window.start_ms), self._offsets(window.end_ms)
         lower = None if self.lower == "absent" else self._lower(window.start_ms + low[0])
         upper = None if self.upper == "absent" else self._upper(window.end_ms + high[1])
-        return Asked(
+        return RequestedBounds(
             None if lower is None else write_time(lower - low[0], low[0], self.time),
             None if upper is None else write_time(upper - high[1], high[1], self.time),
             None if lower is None else lower - low[1] - self.step_ms,

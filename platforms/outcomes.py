@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, Split, Throttled
+from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, SlowDown, Split
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _PASSING = frozenset({408, 425})  # request timeout, too early
@@ -19,7 +19,7 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
     if 200 <= status < 300:
         return None
     if status == 429:
-        return Throttled(retry_after_ms(response.headers, longest_wait_ms))
+        return SlowDown(retry_after_ms(response.headers, longest_wait_ms))
     if status >= 500 or status in _PASSING:
         return Later(retry_after_ms(response.headers, longest_wait_ms))
     if status == 401:

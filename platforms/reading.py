@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
-from platforms.bounds import Asked, Window
+from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import Part, Step, cut_window, decide, parts_for, said
 
@@ -51,7 +51,7 @@ class Ask(NamedTuple):
     page: str | None
 
 
-class Short(NamedTuple):
+class ShortPart(NamedTuple):
     """A part of the window that is known not to be whole: `missing` of `listed` orders; 0 of 0 where nobody counts."""
 
     window: Window
@@ -73,7 +73,7 @@ class ReadingResult(Struct, frozen=True):
     cut: int
     strays: int
     missing: int
-    short: tuple[Short, ...]
+    short: tuple[ShortPart, ...]
     is_counted: bool
     bad: tuple[BadRow, ...]
 
@@ -105,7 +105,7 @@ class Reading:
         self._versions: dict[str, int] = {}
         self._is_proven = self._is_counted = True
         self._requests = self._cut = self._strays = 0
-        self._short: list[Short] = []
+        self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self.server_time_ms: int | None = None
 
@@ -235,7 +235,7 @@ class Reading:
                 self._is_proven = self._is_proven and step == "done"
                 self._is_counted = self._is_counted and part.last_total is not None
                 if part.missing or part.is_cut_off:
-                    self._short.append(Short(part.window, part.missing, part.last_total or 0))
+                    self._short.append(ShortPart(part.window, part.missing, part.last_total or 0))
                 self._todo.pop()
             case "more":
                 part.turn(next_page)
@@ -292,7 +292,7 @@ def _is_deep(body: bytes) -> bool:
     return False
 
 
-def is_asked(bounds: Asked, modified_ms: int | None) -> bool:
+def is_asked(bounds: RequestedBounds, modified_ms: int | None) -> bool:
     """Return whether an honest platform may list a row of that time for such bounds."""
     if modified_ms is None:
         return True

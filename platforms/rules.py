@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, Split, Throttled
+from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
 from platforms.declared_file import ErrorPart, Scalar
 from platforms.errors import BadDeclaration
 from platforms.fields import Field, Picker
@@ -37,7 +37,7 @@ class Rules:
         reason = part.reason or f"the platform's answer ({response.status}) meets the rule on {_subject(part)}"
         made: dict[str, Callable[[], Outcome | Fine]] = {
             "later": lambda: Later(None if after_ms is None else int(after_ms)),
-            "throttled": lambda: Throttled(None if after_ms is None else int(after_ms)),
+            "throttled": lambda: SlowDown(None if after_ms is None else int(after_ms)),
             "login": Login,
             "split": Split,
             "park": lambda: Park(reason),

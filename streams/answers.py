@@ -6,7 +6,7 @@ from streams.errors import OutcomeUnknown, PermissionDenied, StreamError
 from streams.frames import Message
 
 
-class Answers:
+class PendingReplies:
     """The requests that wait for an answer."""
 
     def __init__(self, inbox: str) -> None:

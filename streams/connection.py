@@ -18,7 +18,7 @@ from typing import Any, Never, TypeVar
 import anyio
 import msgspec
 
-from streams.answers import Answers
+from streams.answers import PendingReplies
 from streams.clock import monotonic_s
 from streams.credentials import Credentials, shown_url
 from streams.errors import (
@@ -78,7 +78,7 @@ class Connection:
         self._on_reconnect: list[Callable[[], None]] = []
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[StreamError], None]] = []
-        self._answers = Answers("")
+        self._answers = PendingReplies("")
         self.store = StoreState()
         """How the server's store fares, as far as this process has been told."""
         self._memory, self._memory_since_s = "", 0.0
@@ -308,7 +308,7 @@ class Connection:
 
     def opened(self) -> None:
         """Take the link into use after the first connect."""
-        self._answers = answers = Answers(self.new_inbox())
+        self._answers = answers = PendingReplies(self.new_inbox())
         self.listen(answers.pattern, lambda *raw: answers.heard(Message(*raw)))
         self.is_open = True
         self._told = ""

@@ -16,7 +16,7 @@ from streams.connection import Connection
 from streams.errors import OutcomeUnknown, Refused
 from streams.frames import parse_headers
 
-__all__ = ["Stored", "get_of_leader"]
+__all__ = ["StoredMessage", "get_of_leader"]
 
 TRY_S = 1.0
 """One try; who asks a server that has just died hears nothing, and the next one answers."""
@@ -27,7 +27,7 @@ _NOT_AVAILABLE = 10008
 """There is no leader just now."""
 
 
-class Stored(NamedTuple):
+class StoredMessage(NamedTuple):
     """One stored message. `time` is the server's, as it writes it."""
 
     seq: int
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 async def get_of_leader(
     connection: Connection, stream: str, asked: Mapping[str, object], *, timeout_s: float
-) -> Stored | None:
+) -> StoredMessage | None:
     """Return the message asked for (`seq`, `last_by_subj`, `next_by_subj`), None if there is none.
 
     Raises Disconnected, OutcomeUnknown (no answer in time), NoStream, Refused.
@@ -60,10 +60,10 @@ async def get_of_leader(
             await anyio.sleep(PAUSE_S)
 
 
-def _stored(answer: Mapping[str, Mapping[str, object]]) -> Stored:
+def _stored(answer: Mapping[str, Mapping[str, object]]) -> StoredMessage:
     message = answer["message"]
     block = base64.b64decode(str(message.get("hdrs") or ""))
     payload = base64.b64decode(str(message.get("data") or ""))
-    return Stored(
+    return StoredMessage(
         int(str(message["seq"])), str(message["subject"]), str(message["time"]), parse_headers(block), payload
     )

@@ -47,7 +47,7 @@ class Order(Struct, frozen=True, kw_only=True, tag="order"):
     body: Raw
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedOrder(Struct, frozen=True, kw_only=True):
     """One order of a page; the rest of `Order` is the page's."""
 
     order_key: OrderKey
@@ -62,7 +62,7 @@ class OrderPage(Struct, frozen=True, kw_only=True, tag="order_page"):
     platform: str
     source: str
     fetched_ms: Millis
-    orders: tuple[Listed, ...]
+    orders: tuple[ListedOrder, ...]
 
 
 class Try(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from streams.errors import StoreFailed, StoreFull
 
-__all__ = ["Health", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at", "why_failed"]
+__all__ = ["StoreHealth", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at", "why_failed"]
 
 ANSWER_S = 5.0
 MOST_BYTES = 1 << 20
@@ -25,7 +25,7 @@ MOST_TOLD = 3
 _OF_THE_STORE = ("write error", "could not be recovered")
 
 
-class Health(NamedTuple):
+class StoreHealth(NamedTuple):
     """`used` of `limit` bytes; a `limit` of 0 is none that is known. `failed`: what the server says of itself, empty
     if all is well. `failed_streams`: which streams take nothing; an empty name: all of them."""
 
@@ -89,24 +89,24 @@ def has_room(folder: Path) -> bool:
     return free > kept
 
 
-async def monitor_health(url: str) -> Health | None:
+async def monitor_health(url: str) -> StoreHealth | None:
     """Ask a server's monitoring address; None if it gives no answer that can be read."""
     return await anyio.to_thread.run_sync(_monitored, url.rstrip("/"), abandon_on_cancel=True)
 
 
-async def account_health(ask: Callable[[str], Awaitable[Mapping[str, Any]]]) -> Health:
+async def account_health(ask: Callable[[str], Awaitable[Mapping[str, Any]]]) -> StoreHealth:
     """Return what the account's own limit says; `ask` asks the JetStream API, and its errors go on up."""
     told = await ask("INFO")
-    return Health(told.get("storage", 0), max(0, told.get("limits", {}).get("max_storage", 0)))
+    return StoreHealth(told.get("storage", 0), max(0, told.get("limits", {}).get("max_storage", 0)))
 
 
-def _monitored(url: str) -> Health | None:
+def _monitored(url: str) -> StoreHealth | None:
     store, health = _got(f"{url}/jsz"), _got(f"{url}/healthz?details=true")
     if store is None or health is None:
         return None
     limit = store.get("config", {}).get("max_storage", 0)
     failed_streams = frozenset(one.get("stream", "") for one in _write_errors(health))
-    return Health(store.get("storage", 0), limit, why_failed(health), failed_streams)
+    return StoreHealth(store.get("storage", 0), limit, why_failed(health), failed_streams)
 
 
 def why_failed(health: Mapping[str, Any]) -> str:

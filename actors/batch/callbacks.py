@@ -37,7 +37,7 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "Call", "Caller", "Moments", "NotTaken"]
+__all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "CallbackFailed", "CallbackJob", "CallbackSender", "Moments"]
 
 TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
@@ -50,7 +50,7 @@ MOST_BYTES = 65_536
 """Of an answer, of which only the status matters."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class CallbackJob(msgspec.Struct, frozen=True):
     """A job's body: which moment to tell. Everything else is the record's to say, whoever made the job."""
 
     instance_id: str
@@ -58,7 +58,7 @@ class Call(msgspec.Struct, frozen=True):
     pass_no: int
 
 
-class NotTaken(NamedTuple):
+class CallbackFailed(NamedTuple):
     """Why a call was not taken, and when to try again; None: it is given up."""
 
     reason: str
@@ -87,7 +87,7 @@ class Moments:
         event = moments.event_of(record, moment)
         found = [outgoing_event(self._namespace, event)]
         if record.callback:
-            body = msgspec.json.encode(Call(record.instance_id, moment.name, moment.pass_no))
+            body = msgspec.json.encode(CallbackJob(record.instance_id, moment.name, moment.pass_no))
             job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body), attempts=ATTEMPTS)
             found.append(
                 Outgoing(self._namespace.subject("submit", "job", TOPIC), encode_new_job(job), f"{event.event_id}.call")
@@ -101,7 +101,7 @@ def outgoing_event(namespace: Namespace, event: BatchEvent) -> Outgoing:
     return Outgoing(subject, encode_message(event), event.event_id)
 
 
-class Caller:
+class CallbackSender:
     """Makes the calls that are due. `secret` is read anew for each."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Caller:
         self._chance = chance
         self._tries = tries
 
-    async def call(self, asked: Call, attempt: int) -> NotTaken | None:
+    async def call(self, asked: CallbackJob, attempt: int) -> CallbackFailed | None:
         """Make a call, if there is still one to make; None: nothing is left to be done. Raises the broker's errors."""
         try:
             record = await self._instances.get(asked.instance_id)
@@ -147,9 +147,9 @@ class Caller:
             await self._record(record, moment, "given_up", attempt, why)
             await self._tell_given_up(record, moment, why)
             log.error("callback.given_up", extra=facts)
-            return NotTaken(why, None)
+            return CallbackFailed(why, None)
         await self._record(record, moment, "waiting", attempt, why)
-        return NotTaken(why, next_delay_ms(attempt + 1, self._tries, chance=self._chance()))
+        return CallbackFailed(why, next_delay_ms(attempt + 1, self._tries, chance=self._chance()))
 
     async def _post(self, record: Instance, moment: Moment) -> str:
         """Post a moment; return why that was not taken, empty if it was."""

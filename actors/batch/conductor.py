@@ -26,7 +26,7 @@ from actors.batch.offers import REOFFER_MS, Offers
 from actors.batch.rules import moves
 from actors.batch.rules.admission import admit, starts, window
 from actors.batch.rules.moments import owed
-from actors.batch.rules.moves import Ended
+from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
 from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
@@ -314,8 +314,8 @@ class Conductor:
         return until_ms
 
 
-def _ended(seq: int, result: ChunkResult) -> Ended:
-    return Ended(
+def _ended(seq: int, result: ChunkResult) -> RoundEnded:
+    return RoundEnded(
         seq=seq,
         chunk=result.chunk,
         round=result.round,

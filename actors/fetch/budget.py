@@ -17,7 +17,7 @@ import anyio
 
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.rules.pacing import Pace, Rate, Window, acquire, stop_until, succeeded, throttled, timed_out
+from actors.runtime.rules.pacing import Pace, Rate, RequestWindow, acquire, stop_until, succeeded, throttled, timed_out
 from actors.runtime.rules.second_cap import SecondCap
 from actors.runtime.shares import FEW, LOOK_MS
 from platforms.adapter import RateBucket
@@ -53,7 +53,7 @@ class Budgets:
         self._spent: dict[Hashable, tuple[Pace, SecondCap]] = {}
         self._is_heard = is_heard
         self._prune_at = FEW
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, RequestWindow] = {}
         self._under_way: dict[str, int] = {}
         self._freed: anyio.Event | None = None  # there is one while somebody waits for a place
 
@@ -119,14 +119,14 @@ class Budgets:
         """No answer came in time."""
         self._fall(platform, timed_out)
 
-    def _fall(self, platform: str, fall: Callable[..., Window]) -> None:
+    def _fall(self, platform: str, fall: Callable[..., RequestWindow]) -> None:
         if platform in self._windows:
             self._windows[platform] = fall(self._windows[platform], self._now_ms(), round_ms=ROUND_MS)
 
-    def _window(self, platform: str, most: int) -> Window:
+    def _window(self, platform: str, most: int) -> RequestWindow:
         window = self._windows.get(platform)
         if window is None or window.most != most:
-            window = self._windows[platform] = Window(size=most, most=most)
+            window = self._windows[platform] = RequestWindow(size=most, most=most)
         return window
 
     def _reserve(self, rates: Mapping[Hashable, Rate | None], cost: int, most_ms: float) -> float:

@@ -41,8 +41,7 @@ from streams.bucket import Bucket
 from streams.chance import chance
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.errors import Refused as NotStored
+from streams.errors import MalformedMessage, Refused, RevisionConflict, StreamError
 from streams.lease import Lease, lead
 from streams.log import last_entries
 from streams.message_ids import dead_letter_message_id
@@ -349,7 +348,7 @@ class Monitor:
     async def _publish(self, events: Sequence[FetchEvent]) -> None:
         messages = [outgoing_event(self._namespace, event) for event in events]
         for answer in await self._publisher.publish_many(messages) if messages else []:
-            if isinstance(answer, NotStored) and not isinstance(answer, RevisionConflict):
+            if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
                 raise answer
 
 

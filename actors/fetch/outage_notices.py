@@ -32,7 +32,7 @@ from streams.messages import FetchEvent
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Down", "Group", "OutageNotices", "due_groups", "group_notice"]
+__all__ = ["Down", "OutageGroup", "OutageNotices", "due_groups", "group_notice"]
 
 Kind = Literal["down", "up"]
 
@@ -46,7 +46,7 @@ class Down(msgspec.Struct, frozen=True):
     patience_ms: int
 
 
-class Group(msgspec.Struct, frozen=True):
+class OutageGroup(msgspec.Struct, frozen=True):
     """The sources of one notice, all of one platform and told to one address."""
 
     kind: Kind
@@ -60,14 +60,14 @@ class Group(msgspec.Struct, frozen=True):
         return self.kind, self.platform, self.webhook
 
 
-def due_groups(seen: Iterable[Down], now_ms: int) -> list[Group]:
+def due_groups(seen: Iterable[Down], now_ms: int) -> list[OutageGroup]:
     """Return the notices that are due. As soon as one source of a platform is down for longer than its setting allows,
     all that are down and untold are told with it. Those that came back are told when none of their platform is down any
     more, or when the first of them has been back for as long."""
     together: dict[tuple[str, str], list[Down]] = defaultdict(list)
     for each in seen:
         together[each.source.platform, each.webhook].append(each)
-    groups: list[Group] = []
+    groups: list[OutageGroup] = []
     for (platform, webhook), found in sorted(together.items()):
         new = [each for each in found if not each.outage.over_ms and not each.outage.is_told]
         back = [each for each in found if each.outage.over_ms and each.outage.is_told]
@@ -79,12 +79,12 @@ def due_groups(seen: Iterable[Down], now_ms: int) -> list[Group]:
     return groups
 
 
-def _group(kind: Kind, platform: str, webhook: str, found: Sequence[Down]) -> Group:
+def _group(kind: Kind, platform: str, webhook: str, found: Sequence[Down]) -> OutageGroup:
     members = sorted(((each.source, each.outage) for each in found), key=lambda one: (one[1].since_ms, one[0]))
-    return Group(kind, platform, webhook, tuple(members))
+    return OutageGroup(kind, platform, webhook, tuple(members))
 
 
-def group_notice(group: Group) -> Notice:
+def group_notice(group: OutageGroup) -> Notice:
     """Return what an administrator is told of sources that went down, or came back, together."""
     first, outage = group.members[0]
     count, since = len(group.members), f"since {_moment(outage.since_ms)}"
@@ -129,7 +129,7 @@ class OutageNotices:
         self._publish = publish
         self._clock = clock
         self._seen: list[Down] = []
-        self._on_the_way: dict[tuple[str, str, str], Group] = {}
+        self._on_the_way: dict[tuple[str, str, str], OutageGroup] = {}
 
     def forget(self) -> None:
         """Begin anew: another may have led, and told, meanwhile."""
@@ -142,7 +142,7 @@ class OutageNotices:
         if outage is not None and (ledger.state == "running" or outage.over_ms):
             self._seen.append(Down(source, outage, settings.webhook, settings.down_after_ms))
 
-    async def tell(self) -> list[Group]:
+    async def tell(self) -> list[OutageGroup]:
         """Have told what is due after a scan; return the keys of the notices that are on their way."""
         seen, self._seen = self._seen, []
         busy = set(self._on_the_way)  # what was seen is older than what is marked now
@@ -157,11 +157,11 @@ class OutageNotices:
                 self._teller.ask(group, group_notice(group), self._webhook_of(group))
         return list(self._on_the_way.values())
 
-    def _webhook_of(self, group: Group) -> Callable[[], str]:
+    def _webhook_of(self, group: OutageGroup) -> Callable[[], str]:
         first = group.members[0][0]
         return lambda: self._settings.current(first.platform, first.source).webhook
 
-    async def _mark(self, group: Group) -> bool:
+    async def _mark(self, group: OutageGroup) -> bool:
         """Publish the events, and write into each ledger that it was told; False if some could not be written."""
         event = source_down if group.kind == "down" else source_up
         await self._publish([event(source, outage) for source, outage in group.members])
@@ -183,7 +183,7 @@ class OutageNotices:
         return lambda ledger: (mark_over(ledger, outage.over_ms, now_ms), None)
 
 
-def _is_worth(group: Group, seen: Sequence[Down]) -> bool:
+def _is_worth(group: OutageGroup, seen: Sequence[Down]) -> bool:
     """True while somebody should still hear of it: an outage that ended before anybody was told needs no telling."""
     if group.kind == "up":
         return True

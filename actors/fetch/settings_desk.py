@@ -26,7 +26,17 @@ from streams.clock import SYSTEM
 from streams.errors import RevisionConflict
 from streams.races import race
 
-__all__ = ["Changed", "Desk", "Seeded", "Stored", "change_level", "read_seed", "read_stored", "seed_levels", "value_of"]
+__all__ = [
+    "Changed",
+    "Desk",
+    "Seeded",
+    "StoredSettings",
+    "change_level",
+    "read_seed",
+    "read_stored",
+    "seed_levels",
+    "value_of",
+]
 
 TRIES = 10
 _TABLES = "a seed has the tables [default], [platform.NAME] and [source.NAME.SHOP]"
@@ -34,7 +44,7 @@ Effects = Mapping[str, Mapping[str, tuple[object, object]]]
 """For each level or source that changes: setting to its old and new value in force."""
 
 
-class Stored(Struct, frozen=True):
+class StoredSettings(Struct, frozen=True):
     """What stands in the bucket: the levels in force, the revision of each key, why some stored ones are not in force,
     the sources that there are or that have a level, those of them that are there, and each key's newest value."""
 
@@ -69,7 +79,7 @@ class Seeded(Struct, frozen=True):
     kept: tuple[LevelName, ...]
 
 
-async def read_stored(desk: Desk) -> Stored:
+async def read_stored(desk: Desk) -> StoredSettings:
     """Read every level as a node does, and the sources that there are. Raises StreamError."""
     live = LiveSettings(desk.bucket, clock=SYSTEM, history=desk.history)
     with one_error():
@@ -80,7 +90,7 @@ async def read_stored(desk: Desk) -> Stored:
     added = frozenset(LevelName(key[1], key[2]) for key in records if len(key) == 3)
     sources = added | {name for name in live.levels.names() if name.source}
     broken = {refusal.key: refusal.reason for refusal in live.refused()}
-    return Stored(live.levels, live.revisions(), broken, sorted(sources), added, live.newest())
+    return StoredSettings(live.levels, live.revisions(), broken, sorted(sources), added, live.newest())
 
 
 async def change_level(
@@ -117,7 +127,13 @@ async def change_level(
 
 
 def _decide(
-    stored: Stored, name: LevelName, values: LevelValues, unset: Sequence[str], now_ms: int, *, is_replaced: bool
+    stored: StoredSettings,
+    name: LevelName,
+    values: LevelValues,
+    unset: Sequence[str],
+    now_ms: int,
+    *,
+    is_replaced: bool,
 ) -> Changed:
     before = stored.levels.values(name)
     for each in unset:
@@ -133,7 +149,7 @@ def _decide(
     return Changed(name, before, after, _effects(stored, levels, below))
 
 
-def _levels_with(stored: Stored, name: LevelName, values: LevelValues) -> Levels:
+def _levels_with(stored: StoredSettings, name: LevelName, values: LevelValues) -> Levels:
     """Return the levels in force after the change. It has to fit those in force, or else all that stands there, which
     is then in force as well: an earlier value of another level that is broken must not keep this one from its mend."""
     try:
@@ -152,7 +168,7 @@ def _begun(name: LevelName, start: object) -> BadSetting:
     return BadSetting("start", start, why, f"{do}, all of it anew by `penstock sources rewind {name} FROM`")
 
 
-def _check_there(stored: Stored, name: LevelName) -> None:
+def _check_there(stored: StoredSettings, name: LevelName) -> None:
     """Raise UnknownLevel for a platform or a source that nobody added and that has no level either: a typing error."""
     there = {str(source) for source in stored.sources}
     platforms = {source.platform for source in stored.sources}
@@ -163,7 +179,7 @@ def _check_there(stored: Stored, name: LevelName) -> None:
     raise UnknownLevel(f"there is no {kind} {name}; {what}; to write settings before it is added: --ahead")
 
 
-def _effects(stored: Stored, after: Levels, names: Sequence[LevelName]) -> Effects:
+def _effects(stored: StoredSettings, after: Levels, names: Sequence[LevelName]) -> Effects:
     """Return what changes where. Where a source begins changes nothing once it is read."""
     effects: dict[str, dict[str, tuple[object, object]]] = {}
     for name in names:

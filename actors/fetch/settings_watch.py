@@ -34,7 +34,7 @@ from streams.messages import FetchEvent, SettingsRefused
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LiveSettings", "Refusal"]
+__all__ = ["LiveSettings", "RefusedLevel"]
 
 GAP_S = 0.25
 """At least this long from one recomputation to the next: four a second, and a change is in force well within one."""
@@ -44,7 +44,7 @@ MOST_NAMED = 20
 """Keys that one log line names."""
 
 
-class Refusal(Struct, frozen=True):
+class RefusedLevel(Struct, frozen=True):
     """A stored level that is not in force, and why."""
 
     key: str
@@ -71,7 +71,7 @@ class LiveSettings:
         self._levels = Levels()
         self._judged: Mapping[str, int] = {}
         self._waiting: set[str] = set()
-        self._refused: dict[str, Refusal] = {}
+        self._refused: dict[str, RefusedLevel] = {}
         self._told: dict[SourceKey, FetchSettings] = {}
         self._listeners: list[Callable[[SourceKey], None]] = []
         self._wake = anyio.Event()
@@ -110,7 +110,7 @@ class LiveSettings:
         """Return what stands in the bucket now, in force or not."""
         return [Kept(entry.revision, key, entry.raw) for key, entry in self._live.items()]
 
-    def refused(self) -> tuple[Refusal, ...]:
+    def refused(self) -> tuple[RefusedLevel, ...]:
         """Return the stored levels that are not in force."""
         return tuple(self._refused.values())
 
@@ -140,7 +140,7 @@ class LiveSettings:
         if accepted:
             log.info("settings.changed", extra=fields(count=len(accepted), keys=accepted[:MOST_NAMED]))
         before = self._refused
-        self._refused = {key: Refusal(key, found.newest[key], why) for key, why in found.refused.items()}
+        self._refused = {key: RefusedLevel(key, found.newest[key], why) for key, why in found.refused.items()}
         for key, refusal in self._refused.items():
             if key not in before or before[key].revision != refusal.revision:
                 self._refuse(refusal)
@@ -149,7 +149,7 @@ class LiveSettings:
     async def _in_force(self) -> InForce:
         return newest_together(self.newest()) or replayed(await self._history())
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: RefusedLevel) -> None:
         """Tell what is wrong."""
         key, revision, reason = refusal.key, refusal.revision, refusal.reason
         log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason))

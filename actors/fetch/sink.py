@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from msgspec import Meta, Raw
 
 from actors.fetch.stores.batches import Key, Refusal, fold, key_of, parts, poison_among, store_by_halves
-from actors.fetch.stores.store import Store, StoreDown, StoreFailed
+from actors.fetch.stores.store import Store, StoreDown, StoreUncertain
 from actors.runtime.actor import FATAL, dead_letter
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -46,7 +46,7 @@ from streams.topology import sink_consumer
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Outage", "Settings", "Sink", "run"]
+__all__ = ["Settings", "Sink", "StoreOutage", "run"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ CLEAN_UP_S = 1.0
 AGAIN = Backoff(growth="exponential", base_ms=100, cap_ms=10_000, spread=0.0)
 
 
-class Outage(msgspec.Struct, frozen=True):
+class StoreOutage(msgspec.Struct, frozen=True):
     """A store's failures in a row."""
 
     since_ms: int
@@ -93,11 +93,11 @@ class Outage(msgspec.Struct, frozen=True):
         """True if the next try may go by halves, should the failure blame nobody."""
         return self.failures % PARTS_EVERY == PARTS_EVERY - 1
 
-    def failed_again(self) -> "Outage":
+    def failed_again(self) -> "StoreOutage":
         return msgspec.structs.replace(self, failures=self.failures + 1)
 
 
-class Page:
+class PageDelivery:
     """A message's delivery, shared by its orders: settled with the last of them."""
 
     __slots__ = ("delivery", "left", "size")
@@ -113,7 +113,7 @@ class Page:
             await _settle_quietly(self.delivery)
 
 
-def letter_of(sink: str, page: Page, order: Order | None, reason: str) -> DeadLetter:
+def letter_of(sink: str, page: PageDelivery, order: Order | None, reason: str) -> DeadLetter:
     """Return the dead letter of a message, or of one order out of a page, as it would be sent again alone."""
     letter = dead_letter("sink", sink, page.delivery, reason)
     if order is None or page.size == 1:
@@ -124,13 +124,13 @@ def letter_of(sink: str, page: Page, order: Order | None, reason: str) -> DeadLe
 
 class InHand(NamedTuple):
     order: Order
-    page: Page
+    page: PageDelivery
 
 
 class Bad(NamedTuple):
     """To be buried: an order of a page, or with None a message that cannot be read."""
 
-    page: Page
+    page: PageDelivery
     order: Order | None
     reason: str
 
@@ -157,7 +157,7 @@ class Sink:
         self._receiving: anyio.CancelScope | None = None
         self._hand: list[InHand] = []
         self._bad: list[Bad] = []
-        self._outage: Outage | None = None
+        self._outage: StoreOutage | None = None
         self._pending = 0
         self.stored = 0
         """Orders acknowledged, for measures."""
@@ -209,9 +209,9 @@ class Sink:
             try:
                 orders = decode_orders(delivery.payload)
             except MalformedMessage as error:
-                self._bad.append(Bad(Page(delivery, 1), None, f"malformed: {error}"))
+                self._bad.append(Bad(PageDelivery(delivery, 1), None, f"malformed: {error}"))
             else:
-                page = Page(delivery, len(orders))
+                page = PageDelivery(delivery, len(orders))
                 self._hand.extend(InHand(order, page) for order in orders)
         self._pending = deliveries[-1].pending
 
@@ -222,7 +222,7 @@ class Sink:
             return
         try:
             await self._store_hand()
-        except (StoreDown, StoreFailed) as error:
+        except (StoreDown, StoreUncertain) as error:
             outage = await self._failed(error)
             with anyio.move_on_after(outage.pause_s):
                 await stop.wait()
@@ -241,7 +241,7 @@ class Sink:
         reach("sink.ack")
         await self._bury_bad()
         if unsure:
-            raise StoreFailed(unsure[0].reason)
+            raise StoreUncertain(unsure[0].reason)
 
     def _may_part(self) -> bool:
         return self._outage is not None and self._outage.wants_parts
@@ -268,7 +268,7 @@ class Sink:
             await self._bury(*self._bad[-1])
             self._bad.pop()
 
-    async def _bury(self, page: Page, order: Order | None, reason: str) -> None:
+    async def _bury(self, page: PageDelivery, order: Order | None, reason: str) -> None:
         """Publish the dead letter, then settle: the other way round a crash in between would lose the order.
         Where dead letters are refused (their stream is full), the page goes back, and comes again later."""
         reason = printable(reason)
@@ -297,9 +297,9 @@ class Sink:
             short = msgspec.structs.replace(letter, body=Raw(b"null"), is_base64=False, reason=reason)
             await self._publisher.publish(subject, encode(short), message_id=message_id)
 
-    async def _failed(self, error: StoreDown | StoreFailed) -> Outage:
+    async def _failed(self, error: StoreDown | StoreUncertain) -> StoreOutage:
         now_ms = self._clock.now_ms()
-        outage = self._outage.failed_again() if self._outage else Outage(since_ms=now_ms)
+        outage = self._outage.failed_again() if self._outage else StoreOutage(since_ms=now_ms)
         self._outage = outage
         facts = fields(sink=self._settings.name, failures=outage.failures, error=printable(str(error)))
         if outage.failures == TOLD_FROM:

@@ -51,7 +51,7 @@ SETTINGS_SOON_MS = 50
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
 
 
-class Offered(NamedTuple):
+class LastOffer(NamedTuple):
     """When each open slice of a source was last offered, to the lanes of one pin. A memory only: what is forgotten is
     offered once more."""
 
@@ -87,7 +87,7 @@ class SliceAllocator:
         self._clock = clock
         self._agenda: Agenda[SourceKey] = Agenda(clock)
         self._tended: dict[SourceKey, bool] = {}
-        self._offered: dict[SourceKey, Offered] = {}
+        self._offered: dict[SourceKey, LastOffer] = {}
         self._failures: dict[SourceKey, str] = {}
         # Here and not in `run`, which the supervisor may call again.
         ledgers.on_change(self.look_soon)
@@ -193,7 +193,7 @@ class SliceAllocator:
 
     async def _offer(self, source: SourceKey, ledger: Ledger, settings: FetchSettings) -> Mapping[OfferKey, int]:
         """Offer what is due and was not offered lately; return when each open slice was offered."""
-        now_ms, last = self._clock.now_ms(), self._offered.get(source, Offered())
+        now_ms, last = self._clock.now_ms(), self._offered.get(source, LastOffer())
         known = last.at_ms if last.pin == settings.pin else NOTHING_OFFERED  # an offer in the other lanes is nobody's
         due = offers_due(ledger, now_ms, known, settings.reoffer_ms)
         fresh: dict[OfferKey, int] = {}
@@ -212,7 +212,7 @@ class SliceAllocator:
             }
         waiting = [offer_key(ledger, piece) for piece in ledger.open if not piece.is_taken]
         at_ms = {key: fresh.get(key) or known[key] for key in waiting if key in fresh or key in known}
-        self._offered[source] = Offered(settings.pin, at_ms)
+        self._offered[source] = LastOffer(settings.pin, at_ms)
         return at_ms
 
     def _offer_of(self, source: SourceKey, piece: OpenSlice, pin: str, now_ms: int) -> Outgoing:

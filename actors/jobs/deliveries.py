@@ -31,14 +31,14 @@ from streams.moves import Move
 
 log = logging.getLogger(__name__)
 
-__all__ = ["JobDeliveries", "Retry"]
+__all__ = ["FailedAttempt", "JobDeliveries"]
 
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
 Answer = bool | StreamError
 
 
-class Retry(NamedTuple):
+class FailedAttempt(NamedTuple):
     """A failed attempt: the job with `attempts` as used up now, and when it is handed out again."""
 
     delivery: Delivery
@@ -53,7 +53,7 @@ class JobDeliveries:
     def __init__(self, jobs: JobStream) -> None:
         self._jobs = jobs
 
-    async def retry_deliveries(self, retries: Sequence[Retry], *, node: str = "") -> list[Answer]:
+    async def retry_deliveries(self, retries: Sequence[FailedAttempt], *, node: str = "") -> list[Answer]:
         """Have jobs handed out again after their delays, with a line of history each."""
         now_ms = self._jobs.clock.now_ms()
         moves: list[tuple[Delivery, Move]] = []

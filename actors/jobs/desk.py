@@ -22,7 +22,7 @@ from actors.jobs.quota import Quota
 from actors.jobs.replay import JobReplay
 from actors.jobs.rules.job_answers import (
     Added,
-    Answer,
+    JobReply,
     Listed,
     ListPage,
     NotAdded,
@@ -235,11 +235,11 @@ class JobDesk:
         )
         return [reserved_of(reservation) for reservation in reservations]
 
-    async def finish(self, receipts: Sequence[str]) -> builtins.list[Answer]:
+    async def finish(self, receipts: Sequence[str]) -> builtins.list[JobReply]:
         """Done; return for each `ok` or `stale`. Its id is free then, unless its topic remembers it."""
         return await self._settle(receipts, self._finish)
 
-    async def touch(self, receipts: Sequence[str], *, ttr_ms: int | None = None) -> builtins.list[Answer]:
+    async def touch(self, receipts: Sequence[str], *, ttr_ms: int | None = None) -> builtins.list[JobReply]:
         """Hold each for its TTR from now on, or for `ttr_ms`; `ok` with the new end, or `stale`."""
         if ttr_ms is not None:
             check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
@@ -247,7 +247,7 @@ class JobDesk:
 
     async def release(
         self, receipts: Sequence[str], *, delay_ms: int | None = None, reason: str = "", counts: bool = True
-    ) -> builtins.list[Answer]:
+    ) -> builtins.list[JobReply]:
         """Take each back, to be ready again in `delay_ms`, else after its topic's backoff; `ok` or `stale`.
 
         `counts`: the attempt is used up, and if it was the last one the job becomes a dead letter."""
@@ -258,11 +258,11 @@ class JobDesk:
             receipts, lambda some: self._store.release_many(some, delay_ms=delay, counts=counts, reason=reason)
         )
 
-    async def bury(self, receipts: Sequence[str], *, reason: str = "") -> builtins.list[Answer]:
+    async def bury(self, receipts: Sequence[str], *, reason: str = "") -> builtins.list[JobReply]:
         """Make each a dead letter; `ok` or `stale`."""
         return await self._settle(receipts, lambda some: self._store.bury_many(some, reason=reason))
 
-    async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> Answer:
+    async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> JobReply:
         """Finish the reservation of the job of this id in any topic that is allowed, of several the latest. For those
         who keep no receipt: it ends whoever's hold there is."""
         self._check()
@@ -282,7 +282,7 @@ class JobDesk:
 
     async def delete(
         self, topic: str | None, job_id: str, *, nonce: str = "", is_allowed: Allowed = anywhere
-    ) -> Answer:
+    ) -> JobReply:
         """Remove the job of this id in whatever state, without `topic` from every topic that is allowed; `ok` or
         `not_found`. Not handed out any more after the answer; who holds it may still be at it. What is over stays
         known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
@@ -299,8 +299,8 @@ class JobDesk:
                 was = state
         if was is None:
             is_over = any(each.state == "done" and not each.is_free for each in found)
-            return Answer(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
-        return Answer(code="ok", reason=f"it was {was}", id=job_id)
+            return JobReply(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
+        return JobReply(code="ok", reason=f"it was {was}", id=job_id)
 
     async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:
         """Make a job ready now: the one of this id, if it is delayed or buried; or up to `most` of a topic, the buried
@@ -412,17 +412,17 @@ class JobDesk:
 
     async def _settle(
         self, receipts: Sequence[str], act: Callable[[Sequence[JobReceipt]], Awaitable[Sequence[Outcome]]]
-    ) -> builtins.list[Answer]:
+    ) -> builtins.list[JobReply]:
         """Act on each receipt once, and answer each that was asked."""
         if len(receipts) > MOST_JOBS:
             raise BadJob("receipts", len(receipts), "are too many for one call", f"send at most {MOST_JOBS}")
         read: dict[str, JobReceipt] = {}
-        answers: dict[str, Answer] = {}
+        answers: dict[str, JobReply] = {}
         for text in receipts:
             try:
                 read[text] = read_receipt(text)
             except BadReceipt as error:
-                answers[text] = Answer(code="bad", reason=str(error))
+                answers[text] = JobReply(code="bad", reason=str(error))
         self._check()
         outcomes = await act(tuple(read.values())) if read else ()
         for (text, receipt), outcome in zip(read.items(), outcomes, strict=True):

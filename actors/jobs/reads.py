@@ -29,7 +29,7 @@ from streams.job_messages import (
 from streams.log import LogEntry, entry_of, last_entries, last_entry
 from streams.subjects import token_of
 
-__all__ = ["BadCursor", "Counts", "Found", "JobReads", "Page"]
+__all__ = ["BadCursor", "Found", "JobPage", "JobReads", "TopicCounts"]
 
 READ_S = 10.0
 AT_ONCE = 64
@@ -78,7 +78,7 @@ class Found(NamedTuple):
         return fires_of(self.job) if self.job is not None and self.schedule else 0
 
 
-class Counts(NamedTuple):
+class TopicCounts(NamedTuple):
     """How many jobs of a topic are in each state. `done`: those that are still known."""
 
     delayed: int
@@ -87,7 +87,7 @@ class Counts(NamedTuple):
     done: int
 
 
-class Page(NamedTuple):
+class JobPage(NamedTuple):
     """Jobs in the order in which they came into their state. `cursor`: where to go on, empty at the end."""
 
     found: list[Found]
@@ -157,10 +157,10 @@ class JobReads:
         await anyio.sleep((found.fires_ms - self._jobs.clock.now_ms() + NEAR_MS) / 1000)
         return True
 
-    async def count(self, topic: str) -> Counts:
+    async def count(self, topic: str) -> TopicCounts:
         """Return how many jobs of a topic there are. Eight requests, whatever the numbers."""
         by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
-        return Counts(**{state: sum(numbers) for state, numbers in by_state.items()})
+        return TopicCounts(**{state: sum(numbers) for state, numbers in by_state.items()})
 
     async def list_jobs(
         self,
@@ -172,7 +172,7 @@ class JobReads:
         due_from_ms: int = 0,
         due_before_ms: int = 0,
         most_bytes: int = MOST_BYTES,
-    ) -> Page:
+    ) -> JobPage:
         """Return jobs of a topic in a state, a page at a time; of those that are not over, with limits, only the ones
         due in `[due_from_ms, due_before_ms)` (0: no end). A page ends early at `most_bytes`, but with one job at least.
         Raises BadCursor."""
@@ -186,7 +186,7 @@ class JobReads:
             left_bytes -= sum(len(entry.payload) for entry in entries)
             page += (one for one in map(found_of, entries) if _is_due_within(one, due_from_ms, due_before_ms))
             at, seq = (at + 1, 1) if is_end else (at, entries[-1].seq + 1)
-        return Page(page, f"{at}.{seq}" if at < len(tokens) else "")
+        return JobPage(page, f"{at}.{seq}" if at < len(tokens) else "")
 
     async def _next(self, token: str, topic: str, seq: int, most: int, most_bytes: int) -> tuple[list[LogEntry], bool]:
         pattern = self._jobs.subject(token, topic, "*")

@@ -67,7 +67,7 @@ OPEN_STATES = ("delayed", "ready", "reserved")
 FORESEEN = (StreamError, BadRecurrence)
 
 
-class Found(Protocol):
+class KnownJob(Protocol):
     """A job as the store finds it."""
 
     @property
@@ -81,7 +81,7 @@ class Found(Protocol):
 class JobFinder(Protocol):
     """The part of the job store that is needed here."""
 
-    async def find(self, topic: str, job_id: str) -> Found | None: ...
+    async def find(self, topic: str, job_id: str) -> KnownJob | None: ...
 
 
 class JobDoor(Protocol):
@@ -90,7 +90,7 @@ class JobDoor(Protocol):
     async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> Sequence[Added | NotAdded]: ...
 
 
-class NotTaken(StreamError):
+class OccurrenceRefused(StreamError):
     """The desk did not add an occurrence; the text is its reason."""
 
 
@@ -253,7 +253,7 @@ class RecurringJobs:
         jobs = [job for job in claimed if job.expires_ms is None or job.expires_ms > now_ms]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and answer.code != "over":
-                raise NotTaken(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
+                raise OccurrenceRefused(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
             log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
 
     async def _is_open(self, topic: str, name: str, due_ms: int) -> bool:

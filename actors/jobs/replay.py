@@ -20,12 +20,12 @@ from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_lo
 from streams.messages import decode_dead_letter
 from streams.subjects import token_of
 
-__all__ = ["Again", "JobReplay"]
+__all__ = ["JobReplay", "ReplayedJob"]
 
 PAGE = 256
 
 
-class Again(NamedTuple):
+class ReplayedJob(NamedTuple):
     """What became of one letter. `is_done` letters are gone from the stream."""
 
     seq: int
@@ -66,17 +66,19 @@ class JobReplay:
         entry = (await last_entries(self._connection, self._stream, [subject])).get(subject)
         return entry is not None and (await self.send_again([entry]))[0].is_done
 
-    async def send_again(self, entries: Sequence[LogEntry]) -> list[Again]:
+    async def send_again(self, entries: Sequence[LogEntry]) -> list[ReplayedJob]:
         """Store the job of each letter anew, then remove the letter; what cannot be sent stays, and says why.
 
         Raises Disconnected, OutcomeUnknown, NoStream; doing it again is harmless."""
-        now_ms, told, jobs = self._clock.now_ms(), dict[int, Again](), list[tuple[int, Job]]()
+        now_ms, told, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, Job]]()
         for entry in entries:
             try:
                 job = job_of(decode_dead_letter(entry.payload))
                 jobs.append((entry.seq, job_again(job, letter_seq=entry.seq, now_ms=now_ms)))
             except MalformedMessage as error:
-                told[entry.seq] = Again(entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}")
+                told[entry.seq] = ReplayedJob(
+                    entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}"
+                )
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             told[seq] = await self._judge(seq, job, answer)
@@ -85,18 +87,18 @@ class JobReplay:
                 await delete_entry(self._connection, self._stream, again.seq)
         return [told[entry.seq] for entry in entries]
 
-    async def _judge(self, seq: int, job: Job, answer: Stored | Clash | StreamError) -> Again:
+    async def _judge(self, seq: int, job: Job, answer: Stored | Clash | StreamError) -> ReplayedJob:
         """Say whether the letter may go: its job is stored, now or by an earlier try."""
         name = f"job {job.id} of {job.topic}"
         match answer:
             case Stored(is_new=True, state="done"):
-                return Again(seq, job.id, True, f"{name} was sent again before, and is over")
+                return ReplayedJob(seq, job.id, True, f"{name} was sent again before, and is over")
             case Stored(is_new=True):
-                return Again(seq, job.id, True, f"{name} is ready again")
+                return ReplayedJob(seq, job.id, True, f"{name} is ready again")
             case Stored() | Clash(state="delayed" | "ready" | "reserved"):
                 what = f"another one of that id is {answer.state}; finish or delete it first"
             case Clash():
                 what = "its topic remembers that one of that id is over; delete that first"
             case _:
-                return Again(seq, job.id, False, f"{name} is not stored: {answer}")
-        return Again(seq, job.id, False, f"{name}: {what}")
+                return ReplayedJob(seq, job.id, False, f"{name} is not stored: {answer}")
+        return ReplayedJob(seq, job.id, False, f"{name}: {what}")

@@ -6,8 +6,8 @@ job_reservations.py (by receipt) and job_deliveries.py (in the hands of a node),
 """
 
 from actors.jobs.adds import Clash, JobAdds, Stored
-from actors.jobs.deliveries import JobDeliveries, Retry
-from actors.jobs.reads import BadCursor, Counts, Found, JobReads, Page
+from actors.jobs.deliveries import FailedAttempt, JobDeliveries
+from actors.jobs.reads import BadCursor, Found, JobPage, JobReads, TopicCounts
 from actors.jobs.removals import JobRemovals
 from actors.jobs.reservations import Handed, Reservation, Reservations, Settled, Stale
 from actors.jobs.stream import PARTITIONS, JobStream, partition_of
@@ -20,16 +20,16 @@ __all__ = [
     "PARTITIONS",
     "BadCursor",
     "Clash",
-    "Counts",
+    "FailedAttempt",
     "Found",
     "Handed",
+    "JobPage",
     "JobStore",
-    "Page",
     "Reservation",
-    "Retry",
     "Settled",
     "Stale",
     "Stored",
+    "TopicCounts",
     "partition_of",
 ]
 

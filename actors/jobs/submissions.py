@@ -34,8 +34,8 @@ TRACE_S = 600
 PASSING = ("unavailable", "unknown")
 
 
-class Refused(Exception):
-    """A submission that is none, and why."""
+class BadSubmission(Exception):
+    """The message holds no job. The text is the reason."""
 
 
 class _Submission(NewJob, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,14 +48,14 @@ _decode = msgspec.json.Decoder(_Submission).decode
 
 
 def read_submission(topic: str, payload: bytes, *, seq: int, stored_ms: int) -> NewJob:
-    """Return the job that a message asks for; raise Refused. `topic`: of the subject, empty if it names none. The job's
-    moments are absolute, so that a repeat says the same."""
+    """Return the job of a message. `topic` is the subject's, empty if it names none. The job's times are absolute, so
+    that a repeat gives the same job. Raises BadSubmission."""
     asked = _decoded(payload)
     topic = topic or asked.topic
     if not topic:
-        raise Refused("no topic: publish to submit.job.<topic>, of A-Z a-z 0-9 _ -")
+        raise BadSubmission("no topic: publish to submit.job.<topic>, of A-Z a-z 0-9 _ -")
     if asked.topic not in ("", topic):
-        raise Refused(f"topic {asked.topic!a}: the subject says {topic!a}; leave one of them out")
+        raise BadSubmission(f"topic {asked.topic!a}: the subject says {topic!a}; leave one of them out")
     due_ms, expires_ms = asked.due_ms, asked.expires_ms
     is_delay = due_ms is None and 0 <= asked.delay_ms <= LONGEST_DELAY_MS  # what is out of range is refused by the desk
     is_span = expires_ms is None and asked.expires_in_ms is not None and 0 < asked.expires_in_ms <= LONGEST_DELAY_MS
@@ -94,7 +94,7 @@ async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
         try:
             job = read_submission(one.name, delivery.payload, seq=delivery.seq, stored_ms=delivery.stored_ms)
             read.append((one, job))
-        except Refused as error:
+        except BadSubmission as error:
             refused.append((one, str(error)))
     answers = await desk.add([job for _, job in read], trace_s=TRACE_S)
     reach("job.submit")
@@ -115,4 +115,4 @@ def _decoded(payload: bytes) -> _Submission:
         payload.decode()  # the decoder looks at the encoding of what it reads only, not of bodies
         return _decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"no job: {error}") from error
+        raise BadSubmission(f"no job: {error}") from error

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actors.jobs.rules.job_answers import Added, Answer, Code, Listed, NotAdded, Reserved
+from actors.jobs.rules.job_answers import Added, Code, JobReply, Listed, NotAdded, Reserved
 from actors.jobs.rules.job_receipt import JobReceipt
 from actors.jobs.store import Clash, Found, Reservation, Settled, Stale, Stored
 from streams.errors import OutcomeUnknown, StreamError
@@ -82,25 +82,25 @@ def reserved_of(reservation: Reservation) -> Reserved:
     )
 
 
-def answer_of(receipt: JobReceipt, outcome: Outcome) -> Answer:
+def answer_of(receipt: JobReceipt, outcome: Outcome) -> JobReply:
     match outcome:
         case Settled():
-            return Answer(code="ok", topic=receipt.topic, until_ms=outcome.until_ms)
+            return JobReply(code="ok", topic=receipt.topic, until_ms=outcome.until_ms)
         case Stale():
-            return Answer(code="stale", reason=outcome.reason, topic=receipt.topic)
+            return JobReply(code="stale", reason=outcome.reason, topic=receipt.topic)
         case _:
-            return Answer(code=code_of(outcome), reason=str(outcome), topic=receipt.topic)
+            return JobReply(code=code_of(outcome), reason=str(outcome), topic=receipt.topic)
 
 
-def not_reserved(found: Sequence[Found], job_id: str) -> Answer:
+def not_reserved(found: Sequence[Found], job_id: str) -> JobReply:
     """What was finished is finished: a repeat is told the same."""
     if any(each.done is not None and each.done.outcome == "finished" for each in found):
-        return Answer(code="ok", reason="it was finished before", id=job_id)
+        return JobReply(code="ok", reason="it was finished before", id=job_id)
     if any(each.done is not None and not each.is_free for each in found):
-        return Answer(code="not_found", reason=OVER, id=job_id)
+        return JobReply(code="not_found", reason=OVER, id=job_id)
     left = [each.state for each in found if each.job is not None]
     reason = f"it is {left[0]}, nobody holds it" if left else NO_SUCH_JOB
-    return Answer(code="not_found", reason=reason, id=job_id)
+    return JobReply(code="not_found", reason=reason, id=job_id)
 
 
 def listed_of(found: Found) -> Listed:

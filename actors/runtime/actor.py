@@ -56,7 +56,7 @@ __all__ = [
     "FATAL",
     "Ack",
     "Actor",
-    "Bury",
+    "BuryMessage",
     "Decision",
     "Forget",
     "GiveBack",
@@ -96,7 +96,7 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class BuryMessage:
     """Put it among the dead letters with `reason`, and never deliver it again."""
 
     reason: str
@@ -107,7 +107,7 @@ class Forget:
     """Say nothing about it: somebody else holds the message by now, and a late ack of ours would count for theirs."""
 
 
-Settle = Ack | GiveBack | Bury | Forget
+Settle = Ack | GiveBack | BuryMessage | Forget
 
 
 @dataclass(frozen=True)  # no slots: with them `Work[X](…)` fails on Python 3.11
@@ -209,7 +209,7 @@ class Mailbox(Generic[K, S, M, W]):
         try:
             message = self._actor.decode(delivery)
         except MalformedMessage as error:
-            return Bury(f"malformed: {error}")
+            return BuryMessage(f"malformed: {error}")
         try:
             return await self._act(message)
         except FATAL:
@@ -250,7 +250,7 @@ class Mailbox(Generic[K, S, M, W]):
             return GiveBack(AGAIN_S)
         log.error("actor.crashed", exc_info=error, extra=facts)
         if delivery.delivered >= MOST_CRASHES:
-            return Bury(f"crashed {delivery.delivered} times: {type(error).__name__}: {error}")
+            return BuryMessage(f"crashed {delivery.delivered} times: {type(error).__name__}: {error}")
         return GiveBack(AGAIN_S * delivery.delivered)
 
     async def _settle(self, delivery: Delivery, settle: Settle) -> None:
@@ -261,7 +261,7 @@ class Mailbox(Generic[K, S, M, W]):
                 await delivery.ack()
             case GiveBack(delay_s=delay_s):
                 await delivery.nak(delay_s)
-            case Bury(reason=reason):
+            case BuryMessage(reason=reason):
                 await self._bury(delivery, reason)
             case Forget():
                 delivery.forget()

@@ -39,7 +39,7 @@ from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)
 
-__all__ = ["TTL_S", "Members", "NameTaken", "NodeRecord", "Status", "View", "decode_node", "living"]
+__all__ = ["TTL_S", "Members", "MembershipView", "NameTaken", "NodeRecord", "Status", "decode_node", "living"]
 
 TTL_S = 5
 BEATS = 0.3
@@ -116,7 +116,7 @@ class _Seen(msgspec.Struct):
     forgiven_s: float = -math.inf
 
 
-class View:
+class MembershipView:
     """The live nodes as beats come in. Times are one monotonic clock's seconds. Pure but for its memory."""
 
     def __init__(self, ttl_s: float = TTL_S) -> None:
@@ -179,7 +179,7 @@ class Members:
         self._tell = tell
         self._ttl_s = ttl_s
         self._beat_s = ttl_s * BEATS
-        self._view = View(ttl_s)
+        self._view = MembershipView(ttl_s)
         self._names: tuple[str, ...] = ()
         self._first_beat = 0
         self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least: from what we heard

@@ -18,7 +18,7 @@ from actors.runtime.logs import fields
 from actors.runtime.notify import Notice
 from streams.connection import Connection
 from streams.errors import StreamError
-from streams.store_health import Health, StoreState, reserve_of, room_at
+from streams.store_health import StoreHealth, StoreState, reserve_of, room_at
 from streams.store_memory import StoreMemory, WentBack
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ WENT_BACK = "store_went_back"
 Tell = Callable[[Notice], None]
 
 
-def why_full(health: Health, free: int | None, kept: int, *, was_full: bool) -> str:
+def why_full(health: StoreHealth, free: int | None, kept: int, *, was_full: bool) -> str:
     """Return why nothing should be added, empty if there is room. Some room is kept for what settles and deletes; once
     full, a fifth more has to come free, so that it does not change with each job."""
     more = 6 if was_full else 5
@@ -50,7 +50,7 @@ def why_full(health: Health, free: int | None, kept: int, *, was_full: bool) -> 
     return ""
 
 
-def closed_streams(health: Health, *, is_clustered: bool) -> frozenset[str]:
+def closed_streams(health: StoreHealth, *, is_clustered: bool) -> frozenset[str]:
     """Return the streams that take nothing: of one server those that failed; in a cluster others have them, too."""
     return frozenset() if is_clustered else health.failed_streams
 
@@ -64,7 +64,7 @@ class StoreWatch:
         connection: Connection,
         memory: StoreMemory,
         *,
-        health: Callable[[], Awaitable[Health | None]],
+        health: Callable[[], Awaitable[StoreHealth | None]],
         folder: Path | None = None,
     ) -> None:
         self.tell: Tell = lambda notice: None
@@ -125,7 +125,7 @@ class StoreWatch:
         free, kept = room_at(self._folder) if self._folder else (None, 0)
         self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
 
-    def _judge(self, health: Health, full: str) -> None:
+    def _judge(self, health: StoreHealth, full: str) -> None:
         state, before = self._connection.store, self._connection.store.kind
         state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
         state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)

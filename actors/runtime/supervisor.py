@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 __all__ = [
     "ActorSpec",
     "ActorState",
-    "Park",
+    "ParkActor",
     "Policy",
     "Restart",
     "StopNode",
@@ -88,7 +88,7 @@ class Restart(msgspec.Struct, frozen=True):
     delay_s: float
 
 
-class Park(msgspec.Struct, frozen=True):
+class ParkActor(msgspec.Struct, frozen=True):
     pass
 
 
@@ -98,13 +98,13 @@ class StopNode(msgspec.Struct, frozen=True):
 
 def after_failure(
     failed_s: Sequence[float], error: Exception, policy: Policy, *, chance: float
-) -> Restart | Park | StopNode:
+) -> Restart | ParkActor | StopNode:
     """Return what follows the last of the failures at `failed_s` (one clock's seconds, oldest first)."""
     if isinstance(error, FATAL):
         return StopNode()
     recent = [at for at in failed_s if failed_s[-1] - at < policy.period_s]
     if len(recent) > policy.most and not isinstance(error, PASSING):
-        return StopNode() if policy.then == "stop" else Park()
+        return StopNode() if policy.then == "stop" else ParkActor()
     return Restart(next_delay_ms(len(recent) + 1, policy.delays, chance=chance) / 1000)
 
 
@@ -211,7 +211,7 @@ class Supervisor:
     async def _live(self, spec: ActorSpec, *, task_status: TaskStatus[None]) -> None:
         await spec.run(task_status=task_status)
 
-    def _judge(self, kept: _Kept, error: Exception) -> Restart | Park | StopNode:
+    def _judge(self, kept: _Kept, error: Exception) -> Restart | ParkActor | StopNode:
         kept.failed_s = [*kept.failed_s[-100:], monotonic_s()]
         step = after_failure(kept.failed_s, error, kept.spec.policy, chance=self._chance())
         text, failures = f"{type(error).__name__}: {error}", kept.state.failures + 1
@@ -221,7 +221,7 @@ class Supervisor:
                 trace = None if isinstance(error, PASSING) else error
                 log.warning("actor.restarts", exc_info=trace, extra=facts)
                 self._tell(kept, "restarting", failures=failures, last_error=text)
-            case Park():
+            case ParkActor():
                 log.error("actor.parked", exc_info=error, extra=facts)
                 self._tell(kept, "parked", failures=failures, last_error=text)
             case StopNode():

@@ -16,7 +16,7 @@ from msgspec import Struct
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from penstock.admin.coverage import Coverage, Stretch
-from penstock.admin.platform_calls import Asker
+from penstock.admin.platform_calls import SourceClient
 from penstock.admin.records import Records
 from platforms.adapter import Row, Window
 from platforms.reading import Reading
@@ -132,7 +132,7 @@ def _read_ms(stretch: Stretch, at_ms: int, known: Known) -> int:
 async def audit(
     records: Records,
     source: SourceKey,
-    asker: Asker,
+    asker: SourceClient,
     coverage: Coverage,
     *,
     settings: FetchSettings,

@@ -13,7 +13,7 @@ import anyio
 from actors.fetch.budget import Budgets
 from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
 from actors.fetch.fetcher.logins import Logins
-from actors.fetch.fetcher.session import Patience, Session, Stopped
+from actors.fetch.fetcher.session import Patience, PlatformSession, Stopped
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.supervisor import one_error
@@ -26,7 +26,7 @@ from platforms.errors import PlatformError
 from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
 
-__all__ = ["Asker", "open_asker", "wait_of"]
+__all__ = ["SourceClient", "open_source_client", "wait_of"]
 
 TRIES = 4
 AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=60_000, spread=0.0)
@@ -45,10 +45,10 @@ def wait_of(outcome: Outcome, tried: int) -> int | None:
             return None
 
 
-class Asker:
-    """The requests to one source; made by `open_asker`."""
+class SourceClient:
+    """The requests to one source; made by `open_source_client`."""
 
-    def __init__(self, source: SourceKey, adapter: Adapter, session: Session) -> None:
+    def __init__(self, source: SourceKey, adapter: Adapter, session: PlatformSession) -> None:
         self.adapter = adapter
         self._source = source
         self._session = session
@@ -80,7 +80,7 @@ def _said(outcome: Outcome) -> str:
 
 
 @asynccontextmanager
-async def open_asker(records: Records, source: SourceKey) -> AsyncIterator[Asker]:
+async def open_source_client(records: Records, source: SourceKey) -> AsyncIterator[SourceClient]:
     """Open what is needed to ask a source's platform; its rate is shared with the live nodes. Raises PenstockError."""
     settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
     sources = await _known_sources(records)
@@ -93,7 +93,7 @@ async def open_asker(records: Records, source: SourceKey) -> AsyncIterator[Asker
             adapter, account = sources.adapter(source), logins.account(source)
         except (UnknownSource, UnusableSource) as error:
             raise PenstockError(str(error)) from error
-        session = Session(
+        session = PlatformSession(
             work,
             adapter,
             account,
@@ -103,7 +103,7 @@ async def open_asker(records: Records, source: SourceKey) -> AsyncIterator[Asker
             patience=patience,
             clock=records.clock,
         )
-        yield Asker(source, adapter, session)
+        yield SourceClient(source, adapter, session)
 
 
 async def _known_sources(records: Records) -> Sources:

@@ -30,7 +30,7 @@ from streams.errors import RevisionConflict
 from streams.specs import fetch_consumer
 from streams.topology import ensure_consumer
 
-__all__ = ["Added", "Edit", "Wanted", "add", "change", "ensure_lanes"]
+__all__ = ["Edit", "SourceAdded", "Wanted", "add", "change", "ensure_lanes"]
 
 
 class Wanted(Struct, frozen=True):
@@ -47,7 +47,7 @@ class Wanted(Struct, frozen=True):
         return self.adapter.name if isinstance(self.adapter, AdapterTable) else self.adapter
 
 
-class Added(Struct, frozen=True):
+class SourceAdded(Struct, frozen=True):
     """What became of adding. `is_new`: there was no such record. `is_continued`: its ledger was there before."""
 
     source: SourceKey
@@ -57,7 +57,7 @@ class Added(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-async def add(records: Records, wanted: Wanted) -> Added:
+async def add(records: Records, wanted: Wanted) -> SourceAdded:
     """Add a source; the same again changes nothing. Raises UsageError and BadSetting for what is refused at the door,
     before anything is stored, and for a source that is there in another form."""
     source, now_ms = wanted.source, records.now_ms()
@@ -73,7 +73,7 @@ async def add(records: Records, wanted: Wanted) -> Added:
             raise PenstockError(
                 f"{source} is there, but its ledger is not; say where to begin: sources rewind {source}"
             )
-        return Added(source, ledger, False, True, tuple(_state_note(ledger)))
+        return SourceAdded(source, ledger, False, True, tuple(_state_note(ledger)))
     if isinstance(wanted.adapter, AdapterTable):
         await _store_adapter(records, wanted.adapter, may_replace=False)
     revision = await _store_settings(records, source, values)
@@ -86,7 +86,7 @@ async def add(records: Records, wanted: Wanted) -> Added:
     except RevisionConflict:
         return await add(records, wanted)  # somebody was faster: theirs is the same, or we say how it differs
     notes = _notes(adapter, ledger, made, now_ms)
-    return Added(source, made, True, ledger is not None, tuple(notes))
+    return SourceAdded(source, made, True, ledger is not None, tuple(notes))
 
 
 class Edit(Struct, frozen=True):

@@ -7,21 +7,21 @@ from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
 from penstock.api.forms import batch, jobs
-from penstock.api.forms.reading import Asked
+from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
-from penstock.api.http.calls import Answer, Call, Shared
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
 from penstock.api.http.tokens import Verb
 from penstock.api.http.uploads import SHEETS
 from penstock.api.service import batch as nats_batch
 from penstock.api.service import jobs as nats_jobs
-from penstock.api.service.calls import MOST_WAITING, Endpoint
+from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
 
-Do = Callable[[Shared, Call], Awaitable[Answer]]
+Do = Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]
 
 IN_BODY = (400, 413, 415, 422)
 """What is wrong with a body."""
@@ -40,14 +40,14 @@ class Operation(NamedTuple):
     do: Do
     takes: Any = None
     may_be_empty: bool = False
-    query: type = Asked
+    query: type = RequestForm
     problems: tuple[int, ...] = ()
     is_public: bool = False
     files: tuple[str, ...] = ()
     """Media types that may come in place of JSON."""
     takes_key: bool = False
     """Whether it heeds `Idempotency-Key`."""
-    endpoint: Endpoint | None = None
+    endpoint: DeskEndpoint | None = None
     """Where the same is asked over NATS."""
 
 
@@ -64,32 +64,32 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST", J, "addJobs", "Add a job, or a list of jobs", "add",
         {200: (jobs.JobAdded, jobs.JobsAdded), 201: jobs.JobAdded}, http_jobs.add,
         jobs.JobToAdd | list[jobs.JobToAdd], problems=(*IN_BODY, 409, 507), takes_key=True,
-        endpoint=Endpoint("jobs", "add", None, nats_jobs.add),
+        endpoint=DeskEndpoint("jobs", "add", None, nats_jobs.add),
     ),
     Operation(
         "GET", J, "listJobs", "List a topic's jobs of one state", "read",
         {200: jobs.JobsShown}, http_jobs.list_jobs, query=jobs.ListQuery, problems=(400, 422),
-        endpoint=Endpoint("jobs", "list", jobs.ListAsk, nats_jobs.list_jobs),
+        endpoint=DeskEndpoint("jobs", "list", jobs.ListAsk, nats_jobs.list_jobs),
     ),
     Operation(
         "GET", J + "/{job_id}", "showJob", "Show a job", "read",
         {200: jobs.JobShown}, http_jobs.show, problems=(400, 404, 422),
-        endpoint=Endpoint("jobs", "peek", jobs.PeekAsk, nats_jobs.peek),
+        endpoint=DeskEndpoint("jobs", "peek", jobs.PeekAsk, nats_jobs.peek),
     ),
     Operation(
         "DELETE", J + "/{job_id}", "deleteJob", "Delete a job in any state", "delete",
         {200: jobs.JobChanged}, http_jobs.delete, problems=(400, 404, 422), takes_key=True,
-        endpoint=Endpoint("jobs", "delete", jobs.DeleteAsk, nats_jobs.delete),
+        endpoint=DeskEndpoint("jobs", "delete", jobs.DeleteAsk, nats_jobs.delete),
     ),
     Operation(
         "POST", J + "/{job_id}/kick", "kickJob", "Make a delayed job due now", "admin",
         {200: jobs.JobChanged}, http_jobs.kick, problems=(400, 404, 415, 422),
-        endpoint=Endpoint("jobs", "kick", jobs.KickAsk, nats_jobs.kick),
+        endpoint=DeskEndpoint("jobs", "kick", jobs.KickAsk, nats_jobs.kick),
     ),
     Operation(
         "POST", T + "/{topic}/reserve", "reserveJobs", "Reserve ready jobs, or wait for the first", "reserve",
         {200: jobs.Reservations}, http_jobs.reserve, jobs.ToReserve, may_be_empty=True, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "reserve", jobs.ReserveAsk, nats_jobs.reserve, MOST_WAITING, is_undone=True),
+        endpoint=DeskEndpoint("jobs", "reserve", jobs.ReserveAsk, nats_jobs.reserve, MOST_WAITING, is_undone=True),
     ),
     Operation(
         "POST", T + "/{topic}/reservations", "pushReservations", "Have reservations pushed, as server-sent events",
@@ -98,58 +98,58 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", R + "/finish", "finish", "Finish reserved jobs", "settle",
         {200: jobs.AllSettled}, receipts.finish, jobs.ToFinish, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "finish", jobs.FinishAsk, nats_jobs.finish),
+        endpoint=DeskEndpoint("jobs", "finish", jobs.FinishAsk, nats_jobs.finish),
     ),
     Operation(
         "POST", R + "/touch", "touch", "Hold reserved jobs longer", "settle",
         {200: jobs.AllSettled}, receipts.touch, jobs.ToTouch, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "touch", jobs.TouchAsk, nats_jobs.settles("touch")),
+        endpoint=DeskEndpoint("jobs", "touch", jobs.TouchAsk, nats_jobs.settles("touch")),
     ),
     Operation(
         "POST", R + "/release", "release", "Give reserved jobs back", "settle",
         {200: jobs.AllSettled}, receipts.release, jobs.ToRelease, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "release", jobs.ReleaseAsk, nats_jobs.settles("release")),
+        endpoint=DeskEndpoint("jobs", "release", jobs.ReleaseAsk, nats_jobs.settles("release")),
     ),
     Operation(
         "POST", R + "/bury", "bury", "Set reserved jobs aside, as dead letters", "settle",
         {200: jobs.AllSettled}, receipts.bury, jobs.ToBury, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "bury", jobs.BuryAsk, nats_jobs.settles("bury")),
+        endpoint=DeskEndpoint("jobs", "bury", jobs.BuryAsk, nats_jobs.settles("bury")),
     ),
     Operation(
         "GET", T, "listTopics", "List topics and how many jobs they have", "read",
         {200: jobs.TopicsShown}, topics.list_topics, query=jobs.TopicsQuery, problems=(400, 422),
-        endpoint=Endpoint("jobs", "topics", Asked, nats_jobs.topics),
+        endpoint=DeskEndpoint("jobs", "topics", RequestForm, nats_jobs.topics),
     ),
     Operation(
         "GET", T + "/{topic}", "showTopic", "Show a topic's settings and counts", "read",
         {200: jobs.TopicShown}, topics.show, problems=(422,),
-        endpoint=Endpoint("jobs", "count", jobs.CountAsk, nats_jobs.count),
+        endpoint=DeskEndpoint("jobs", "count", jobs.CountAsk, nats_jobs.count),
     ),
     Operation(
         "PATCH", T + "/{topic}", "changeTopic", "Change a topic's settings", "admin",
         {200: jobs.TopicShown}, topics.change, jobs.TopicChanges, problems=IN_BODY,
-        endpoint=Endpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
+        endpoint=DeskEndpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
     ),
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",
         {201: batch.BatchShown}, http_batches.submit, Any, may_be_empty=True, query=batch.SubmitQuery,
         problems=(*IN_BODY, 404, 409, 507), files=SHEETS,
-        endpoint=Endpoint("batch", "submit", NewBatch, nats_batch.submit),
+        endpoint=DeskEndpoint("batch", "submit", NewBatch, nats_batch.submit),
     ),
     Operation(
         "GET", B, "listBatches", "List your batches, the newest first", "read",
         {200: batch.BatchesShown}, http_batches.list_batches, query=batch.BatchesQuery, problems=(400, 422),
-        endpoint=Endpoint("batch", "list", batch.InstancesAsk, nats_batch.list_batches),
+        endpoint=DeskEndpoint("batch", "list", batch.InstancesAsk, nats_batch.list_batches),
     ),
     Operation(
         "GET", ONE, "showBatch", "Show how a batch stands", "read",
         {200: batch.BatchShown}, http_batches.show, problems=(400, 404, 422),
-        endpoint=Endpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
+        endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
     ),
     Operation(
         "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",
         {200: batch.ItemsShown}, http_batches.list_items, query=batch.ItemsQuery, problems=(400, 404, 422),
-        endpoint=Endpoint("batch", "items", batch.ItemsAsk, nats_batch.items),
+        endpoint=DeskEndpoint("batch", "items", batch.ItemsAsk, nats_batch.items),
     ),
     Operation(
         "GET", ONE + "/result", "downloadResult", "Download a file of the result", "read",
@@ -158,33 +158,33 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", ONE + "/pause", "pauseBatch", "Start nothing more of a batch", "add",
         {200: batch.BatchShown}, http_batches.pause, problems=(400, 404, 415, 422),
-        endpoint=Endpoint("batch", "pause", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.pause)),
+        endpoint=DeskEndpoint("batch", "pause", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.pause)),
     ),
     Operation(
         "POST", ONE + "/resume", "resumeBatch", "Go on with a batch", "add",
         {200: batch.BatchShown}, http_batches.resume, problems=(400, 404, 415, 422),
-        endpoint=Endpoint("batch", "resume", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.resume)),
+        endpoint=DeskEndpoint("batch", "resume", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.resume)),
     ),
     Operation(
         "POST", ONE + "/cancel", "cancelBatch", "End a batch", "add",
         {200: batch.BatchShown}, http_batches.cancel, problems=(400, 404, 415, 422),
-        endpoint=Endpoint("batch", "cancel", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.cancel)),
+        endpoint=DeskEndpoint("batch", "cancel", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.cancel)),
     ),
     Operation(
         "POST", ONE + "/retry", "retryBatch", "Run what failed again", "add",
         {200: batch.BatchShown}, http_batches.retry, batch.ToRetry, may_be_empty=True,
         problems=(*IN_BODY, 404, 409),
-        endpoint=Endpoint("batch", "retry", batch.RetryAsk, nats_batch.retry),
+        endpoint=DeskEndpoint("batch", "retry", batch.RetryAsk, nats_batch.retry),
     ),
     Operation(
         "GET", K, "listTasks", "List the tasks that you may run", "read",
         {200: batch.TasksShown}, http_batches.list_tasks, problems=(400, 422),
-        endpoint=Endpoint("batch", "tasks", Asked, nats_batch.tasks),
+        endpoint=DeskEndpoint("batch", "tasks", RequestForm, nats_batch.tasks),
     ),
     Operation(
         "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",
         {200: batch.TaskShown}, http_batches.change_task, batch.TaskChanges, problems=(*IN_BODY, 404),
-        endpoint=Endpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
+        endpoint=DeskEndpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from actors.jobs.desk import JobDesk
-from actors.jobs.rules.job_answers import Answer
+from actors.jobs.rules.job_answers import JobReply
 
 __all__ = ["SETTLES"]
 
-Settle = Callable[[JobDesk, Sequence[str], Any], Awaitable[list[Answer]]]
+Settle = Callable[[JobDesk, Sequence[str], Any], Awaitable[list[JobReply]]]
 
 SETTLES: dict[str, Settle] = {
     "finish": lambda desk, receipts, _ask: desk.finish(receipts),

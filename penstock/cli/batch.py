@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from actors.batch.views import Wanted
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
 from penstock.cli.person import progress
@@ -52,17 +52,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def open_batches(call: Call) -> "AsyncIterator[Batches]":
+async def open_batches(call: CommandCall) -> "AsyncIterator[Batches]":
     """Connect, and give the client's way to batches."""
     async with call.session() as session:
-        from penstock.sdk.calls import Asker
+        from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_batches import Batches
 
-        yield Batches(Asker(session.connection, "batch", ASK_S), session.connection)
+        yield Batches(ServiceClient(session.connection, "batch", ASK_S), session.connection)
 
 
 async def _submit(
-    call: Call,
+    call: CommandCall,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv, jsonl or parquet.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="KEY", help="Which task is to run.")] = "",
     param: Annotated[
@@ -117,7 +117,7 @@ async def _submit(
 
 
 async def _list(
-    call: Call,
+    call: CommandCall,
     task: Annotated[str, typer.Option(metavar="KEY", help="Of this task.", show_default=False)] = "",
     state: Annotated[str, typer.Option(metavar="STATE", help="In this state.", show_default=False)] = "",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant.", show_default=False)] = None,
@@ -132,7 +132,7 @@ async def _list(
 
 
 async def _show(
-    call: Call,
+    call: CommandCall,
     id_: Id,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
 ) -> None:
@@ -147,7 +147,7 @@ async def _show(
 
 
 async def _items(
-    call: Call,
+    call: CommandCall,
     id_: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
     status: Annotated[Wanted, typer.Option(help="Only those that ended so.")] = "all",
@@ -173,23 +173,23 @@ async def _items(
     call.out.result({"items": found, "cursor": cursor})
 
 
-async def _pause(call: Call, id_: Id) -> None:
+async def _pause(call: CommandCall, id_: Id) -> None:
     """Start nothing more of it; what runs, ends."""
     await _steer(call, lambda batches: batches.pause(id_))
 
 
-async def _resume(call: Call, id_: Id) -> None:
+async def _resume(call: CommandCall, id_: Id) -> None:
     """Go on with what was paused."""
     await _steer(call, lambda batches: batches.resume(id_))
 
 
-async def _cancel(call: Call, id_: Id) -> None:
+async def _cancel(call: CommandCall, id_: Id) -> None:
     """End it: what runs ends, the rest is cancelled."""
     await _steer(call, lambda batches: batches.cancel(id_))
 
 
 async def _retry(
-    call: Call,
+    call: CommandCall,
     id_: Id,
     item: Items = None,
     waits: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
@@ -205,7 +205,7 @@ async def _retry(
 
 
 async def _result(
-    call: Call,
+    call: CommandCall,
     id_: Id,
     out: Annotated[
         str,
@@ -224,7 +224,7 @@ async def _result(
     call.out.result({"path": str(path), "name": told, "bytes": size})
 
 
-async def _tasks(call: Call) -> None:
+async def _tasks(call: CommandCall) -> None:
     """List the tasks that applications have declared, and their limits."""
     async with open_batches(call) as batches:
         tasks = await batches.tasks()
@@ -236,7 +236,7 @@ async def _tasks(call: Call) -> None:
 
 
 async def _task(
-    call: Call,
+    call: CommandCall,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The task.", show_default=False)],
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the code's.")
@@ -262,14 +262,14 @@ async def _task(
     call.out.result(task)
 
 
-async def _steer(call: Call, act: "Callable[[Batches], Awaitable[View]]") -> None:
+async def _steer(call: CommandCall, act: "Callable[[Batches], Awaitable[View]]") -> None:
     async with open_batches(call) as batches:
         view = await act(batches)
     call.out.say(f"{view.instance_id}: {view.state}")
     call.out.result(view)
 
 
-async def _follow(call: Call, batches: "Batches", id_: str) -> None:
+async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
     """Show an instance's progress until it is over; exit code 1 if it is not done then."""
     from penstock.cli.batch_bar import following
 
@@ -281,7 +281,7 @@ async def _follow(call: Call, batches: "Batches", id_: str) -> None:
         raise typer.Exit(1)
 
 
-def _say(call: Call, view: "View") -> None:
+def _say(call: CommandCall, view: "View") -> None:
     from penstock.cli.batch_bar import said
 
     call.out.say(f"{view.instance_id}: {said(view)}")

@@ -1,7 +1,7 @@
 """What all commands have in common: the options that say which installation is meant, and how a failure ends.
 
     @command(app)
-    async def nodes(call: Call) -> None:
+    async def nodes(call: CommandCall) -> None:
         async with call.session() as session:
             ...
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.node.config import Config
     from penstock.node.session import Session
 
-__all__ = ["TAKES_TIMES", "Call", "command", "end_with"]
+__all__ = ["TAKES_TIMES", "CommandCall", "command", "end_with"]
 
 P = ParamSpec("P")
 
@@ -65,7 +65,7 @@ COMMON: Mapping[str, tuple[Any, object]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CommandCall:
     """One call of a command: the configuration with its common flags, and where the answer goes."""
 
     file: Path | None
@@ -95,17 +95,19 @@ TAKES_TIMES: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_n
 
 def command(
     app: typer.Typer, name: str | None = None, *, context: Mapping[str, Any] | None = None
-) -> Callable[[Callable[Concatenate[Call, P], Awaitable[None]]], Callable[Concatenate[Call, P], Awaitable[None]]]:
+) -> Callable[
+    [Callable[Concatenate[CommandCall, P], Awaitable[None]]], Callable[Concatenate[CommandCall, P], Awaitable[None]]
+]:
     """Add an async function to `app` as a command, with the common options beside its own."""
 
     def add(
-        function: Callable[Concatenate[Call, P], Awaitable[None]],
-    ) -> Callable[Concatenate[Call, P], Awaitable[None]]:
+        function: Callable[Concatenate[CommandCall, P], Awaitable[None]],
+    ) -> Callable[Concatenate[CommandCall, P], Awaitable[None]]:
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
             flags = {key: arguments.pop(key) for key in ("nats", "namespace", "data")}
             out = Output(is_json=arguments.pop("json"), is_wide=arguments.pop("wide"))
-            call = Call(arguments.pop("config"), flags, out)
+            call = CommandCall(arguments.pop("config"), flags, out)
             _run(call, functools.partial(function, call, **arguments))
 
         own = list(inspect.signature(function).parameters.values())[1:]
@@ -129,7 +131,7 @@ def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def _run(call: Call, body: Callable[[], Awaitable[None]]) -> None:
+def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
     """Run a command's body to its end, and end the process with what it failed with."""
     import asyncio
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import By, PerSecond, Yes, confirm, progress, who
 from penstock.errors import UsageError
@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _list(
-    call: Call,
+    call: CommandCall,
     engine: Engine = "",
     name: Name = "",
     reason: Reason = "",
@@ -107,7 +107,7 @@ def _summary(letter: "Letter") -> dict[str, object]:
 
 
 async def _show(
-    call: Call, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
+    call: CommandCall, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
 ) -> None:
     """Show one letter: why, history, body, and what sending it again would do. With --json it is whole."""
     async with call.session() as session:
@@ -183,7 +183,7 @@ def _plan_text(letter: "Letter") -> str:
 
 
 async def _replay(
-    call: Call,
+    call: CommandCall,
     seqs: Sequences = None,
     all_: All = False,
     engine: Engine = "",
@@ -249,7 +249,7 @@ async def _grouped(
 
 
 async def _drop(
-    call: Call,
+    call: CommandCall,
     seqs: Sequences = None,
     all_: All = False,
     engine: Engine = "",

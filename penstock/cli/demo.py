@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 
 __all__ = ["add_to"]
 
@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _demo(
-    call: Call,
+    call: CommandCall,
     orders: Annotated[int, typer.Option(min=1, max=1_000_000, help="Orders of all platforms together.")] = 20_000,
     platforms: Annotated[int, typer.Option(min=1, max=20, help="Simulated platforms, one shop each.")] = 3,
     nodes: Annotated[int, typer.Option(min=1, max=8, help="Node processes.")] = 2,

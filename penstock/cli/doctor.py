@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.node.logs import set_up_logs
 
 __all__ = ["add_to"]
@@ -16,7 +16,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _doctor(
-    call: Call,
+    call: CommandCall,
     profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What you mean it to survive.")] = None,
     replicas: Annotated[int | None, typer.Option(metavar="N", help="Copies that you mean to have.")] = None,
     monitor: Annotated[str | None, typer.Option(metavar="URL", help="The server's monitoring address.")] = None,

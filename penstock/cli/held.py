@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.person import who
 from penstock.errors import UsageError
 from penstock.times import time_text
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.job_answers import Answer
-    from penstock.sdk.calls import Asker
+    from actors.jobs.rules.job_answers import JobReply
+    from penstock.sdk.calls import ServiceClient
     from penstock.sdk.client_jobs import Jobs
 
 __all__ = ["Topic", "add_to", "open_asker", "open_jobs"]
@@ -41,16 +41,16 @@ def add_to(group: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def open_asker(call: Call) -> "AsyncIterator[Asker]":
+async def open_asker(call: CommandCall) -> "AsyncIterator[ServiceClient]":
     """Connect, and give what asks the nodes' service of jobs."""
     async with call.session() as session:
-        from penstock.sdk.calls import Asker
+        from penstock.sdk.calls import ServiceClient
 
-        yield Asker(session.connection, "jobs", ASK_S)
+        yield ServiceClient(session.connection, "jobs", ASK_S)
 
 
 @asynccontextmanager
-async def open_jobs(call: Call) -> "AsyncIterator[Jobs]":
+async def open_jobs(call: CommandCall) -> "AsyncIterator[Jobs]":
     """Connect, and give the client's way to jobs."""
     from penstock.sdk.client_jobs import Jobs
 
@@ -59,7 +59,7 @@ async def open_jobs(call: Call) -> "AsyncIterator[Jobs]":
 
 
 async def _reserve(
-    call: Call,
+    call: CommandCall,
     topic: Topic,
     wait: Annotated[str, typer.Option(metavar="SPAN", help="Wait so long for one to become ready.")] = "0s",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 1,
@@ -95,7 +95,7 @@ async def _reserve(
     call.out.result({"jobs": jobs})
 
 
-async def _is_paused(asker: "Asker", topic: str) -> bool:
+async def _is_paused(asker: "ServiceClient", topic: str) -> bool:
     from penstock.api.forms.jobs import TopicViews
     from penstock.sdk.client_forms import decode
 
@@ -103,13 +103,13 @@ async def _is_paused(asker: "Asker", topic: str) -> bool:
     return any(view.topic == topic and view.settings.get("is_paused") for view in views)
 
 
-async def _finish(call: Call, receipts: Receipts) -> None:
+async def _finish(call: CommandCall, receipts: Receipts) -> None:
     """Done: the job is over."""
     await _settle(call, "finish", "finished", receipts)
 
 
 async def _touch(
-    call: Call,
+    call: CommandCall,
     receipts: Receipts,
     ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.", show_default=False)] = "",
 ) -> None:
@@ -121,7 +121,7 @@ async def _touch(
 
 
 async def _release(
-    call: Call,
+    call: CommandCall,
     receipts: Receipts,
     delay: Annotated[
         str, typer.Option(metavar="SPAN", help="Ready again after it; else the topic's backoff.", show_default=False)
@@ -136,18 +136,18 @@ async def _release(
     await _settle(call, "release", "released", receipts, reason=reason, counts=not keeps_attempt, **more)
 
 
-async def _bury(call: Call, receipts: Receipts, reason: Reason = "") -> None:
+async def _bury(call: CommandCall, receipts: Receipts, reason: Reason = "") -> None:
     """Set it aside among the dead letters; `penstock dead` shows them and sends them round again."""
     await _settle(call, "bury", "buried", receipts, reason=reason or f"buried by {who()}")
 
 
-async def _settle(call: Call, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
+async def _settle(call: CommandCall, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
     """Ask for it, and tell of each receipt what became of it; exit code 1 if any is not settled."""
     from penstock.api.forms.jobs import Answers
     from penstock.sdk.client_forms import decode, encode
 
     named = _receipts(receipts)
-    answers: list[Answer] = []
+    answers: list[JobReply] = []
     async with open_asker(call) as asker:
         for start in range(0, len(named), MOST_ASKED):
             ask = {"receipts": named[start : start + MOST_ASKED], **more}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.admin.source_door import read_source
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import PenstockError, UsageError
@@ -39,7 +39,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _slices(
-    call: Call,
+    call: CommandCall,
     source: MaybeSource = "",
     state: Annotated[
         SliceState | None, typer.Option(help="All that are open, if not given.", show_default=False)
@@ -104,7 +104,7 @@ def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[
     return rows
 
 
-async def _list(call: Call, source: MaybeSource = "") -> None:
+async def _list(call: CommandCall, source: MaybeSource = "") -> None:
     """List the holes, with what was tried and why it failed."""
     async with call.session() as session:
         from penstock.admin.records import Records
@@ -142,7 +142,7 @@ async def _list(call: Call, source: MaybeSource = "") -> None:
 
 
 async def _redrive(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     slice_id: MaybeSlice = "",
     all_: Annotated[bool, typer.Option("--all", help="All holes that nobody accepted.")] = False,
@@ -170,7 +170,7 @@ async def _redrive(
     call.out.result({"source": str(key), "redriven": [each.slice_id for each in again]})
 
 
-async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = "") -> None:
+async def _accept(call: CommandCall, source: SourceName, slice_id: SliceId, by: By = "") -> None:
     """Let the watermark pass a hole as it is. It stays listed, with who accepted it."""
     key = read_source(source)
     async with call.session() as session:
@@ -183,7 +183,7 @@ async def _accept(call: Call, source: SourceName, slice_id: SliceId, by: By = ""
     call.out.result({"source": str(key), "slice_id": slice_id, "accepted_by": who(by), "is_new": is_new})
 
 
-async def _forget(call: Call, source: SourceName, slice_id: SliceId, yes: Yes = False) -> None:
+async def _forget(call: CommandCall, source: SourceName, slice_id: SliceId, yes: Yes = False) -> None:
     """Take an accepted hole off the list for good."""
     key = read_source(source)
     confirm(f"{key}: forget that {slice_id} was never read?", is_sure=yes)
@@ -216,7 +216,7 @@ async def _ledgers(records: "Records", source: str) -> "list[tuple[SourceKey, Le
     return found
 
 
-def _show(call: Call, columns: dict[str, str], rows: list[dict[str, object]], *, empty: str) -> None:
+def _show(call: CommandCall, columns: dict[str, str], rows: list[dict[str, object]], *, empty: str) -> None:
     """Print all rows for programs, and what fits a screen or two for people."""
     shown = [[row[key] for key in columns] for row in rows[:MOST_SHOWN]]
     call.out.table(list(columns.values()), shown, empty=empty)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_asker, open_jobs
 from penstock.errors import PenstockError, UsageError
 from penstock.times import read_moment, read_zone, span_text, time_text
@@ -14,7 +14,7 @@ from streams.job_messages import State
 
 if TYPE_CHECKING:
     from actors.jobs.rules.job_answers import Listed, TopicView
-    from penstock.sdk.calls import Asker
+    from penstock.sdk.calls import ServiceClient
 
 __all__ = ["add_to"]
 
@@ -38,7 +38,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 async def _kick(
-    call: Call,
+    call: CommandCall,
     topic: Topic,
     id_: Annotated[str, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = "",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the oldest first.")] = 1,
@@ -53,7 +53,7 @@ async def _kick(
 
 
 async def _delete(
-    call: Call,
+    call: CommandCall,
     topic: Topic,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Of the jobs.", show_default=False)],
 ) -> None:
@@ -71,7 +71,7 @@ async def _delete(
         raise typer.Exit(1)
 
 
-async def _peek(call: Call, topic: Topic, id_: JobId) -> None:
+async def _peek(call: CommandCall, topic: Topic, id_: JobId) -> None:
     """Show one job whole, without holding it."""
     async with open_jobs(call) as jobs:
         job = await jobs.peek(topic, id_)
@@ -100,7 +100,7 @@ def _document(job: "Listed") -> dict[str, object]:
 
 
 async def _list(
-    call: Call,
+    call: CommandCall,
     topic: Topic,
     state: Annotated[State, typer.Option(help="Only jobs in this state.")] = "delayed",
     due_before: Annotated[str, typer.Option(metavar="TIME", help="Only those due before.", show_default=False)] = "",
@@ -149,7 +149,7 @@ def _shown(job: "Listed") -> str:
 
 
 async def _count(
-    call: Call,
+    call: CommandCall,
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All if none is named.", show_default=False)
     ] = None,
@@ -165,7 +165,7 @@ async def _count(
     call.out.result(counts)
 
 
-async def _topics(call: Call) -> None:
+async def _topics(call: CommandCall) -> None:
     """List the topics that were ever used, with what is set about each."""
     async with open_asker(call) as asker:
         found = await _known(asker)
@@ -175,7 +175,7 @@ async def _topics(call: Call) -> None:
 
 
 async def _topic(
-    call: Call,
+    call: CommandCall,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="`default` is for all topics.", show_default=False)],
     values: Annotated[
         list[str] | None,
@@ -199,7 +199,7 @@ async def _topic(
     call.out.result(view)
 
 
-async def _known(asker: "Asker") -> "list[TopicView]":
+async def _known(asker: "ServiceClient") -> "list[TopicView]":
     from actors.jobs.rules.job_answers import TopicView
     from penstock.sdk.client_forms import decode
 

@@ -7,7 +7,7 @@ import typer
 from msgspec.structs import replace
 
 from penstock.cli import held, job_list, recur
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs
 from penstock.cli.help import Group
 from penstock.cli.person import PerSecond, progress
@@ -38,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _add(
-    call: Call,
+    call: CommandCall,
     topic: Topic,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "",
     id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
@@ -94,7 +94,7 @@ async def _add(
     await _add_one(call, replace(job, body=read_body(body, sys.stdin.buffer)))
 
 
-async def _add_one(call: Call, job: NewJob) -> None:
+async def _add_one(call: CommandCall, job: NewJob) -> None:
     from actors.jobs.rules.job_answers import NotAdded
 
     async with open_jobs(call) as jobs:
@@ -108,7 +108,7 @@ async def _add_one(call: Call, job: NewJob) -> None:
 
 
 async def _add_file(
-    call: Call, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int, rate: float | None
+    call: CommandCall, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int, rate: float | None
 ) -> None:
     from penstock.rows.job_files import add_rows, open_rows
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.output import moment
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _up(
-    call: Call,
+    call: CommandCall,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name; its own in the cluster.")] = None,
     roles: Annotated[
         str | None, typer.Option(metavar="A,B", help="Duties, parted by commas; all if not given.")
@@ -106,7 +106,7 @@ async def _up(
 
 
 async def _work(
-    call: Call,
+    call: CommandCall,
     app: Annotated[str, typer.Argument(metavar="MODULE", help="Python module with your own tasks and handlers.")],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Its own in the cluster.")] = None,
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where it stands.")] = None,
@@ -130,7 +130,7 @@ async def _work(
 
 
 async def _init(
-    call: Call,
+    call: CommandCall,
     seed: Seed = None,
     overwrite: Overwrite = False,
     profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")] = None,
@@ -178,7 +178,7 @@ async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: 
         return await seed_levels(desk, seed_of(file), now_ms=now_ms(), is_overwriting=is_overwriting)
 
 
-def _say_seeded(call: Call, told: "Seeded") -> None:
+def _say_seeded(call: CommandCall, told: "Seeded") -> None:
     for level in told.written:
         call.out.say(f"seeded {level}")
     for level in told.kept:
@@ -191,7 +191,7 @@ def _seeded(told: "Seeded | None") -> dict[str, list[str]] | None:
     return {"written": [str(each) for each in told.written], "kept": [str(each) for each in told.kept]}
 
 
-async def _nodes(call: Call) -> None:
+async def _nodes(call: CommandCall) -> None:
     """List the nodes that live, their duties, and how their actors fare."""
     async with call.session() as session:
         from actors.runtime.membership import living
@@ -224,7 +224,7 @@ def _row(record: "NodeRecord") -> list[Any]:
     ]
 
 
-async def _config(call: Call) -> None:
+async def _config(call: CommandCall) -> None:
     """Print the configuration as a node would take it, and where each value comes from; secrets are hidden."""
     import os
 

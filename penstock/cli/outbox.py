@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.errors import UsageError
 
@@ -39,7 +39,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _relay(
-    call: Call, db: Db, table: Table = "penstock_outbox", once: Once = False, poll: Poll = 0.1, batch: Batch = 200
+    call: CommandCall,
+    db: Db,
+    table: Table = "penstock_outbox",
+    once: Once = False,
+    poll: Poll = 0.1,
+    batch: Batch = 200,
 ) -> None:
     """Hand over what was committed, until stopped; at any moment, since what is done twice counts once."""
     from penstock.node.logs import set_up_logs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from actors.jobs.rules.recurrence import Misfire, Overlap
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _add(
-    call: Call,
+    call: CommandCall,
     which: Which,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "null",
     cron: Annotated[
@@ -109,7 +109,8 @@ def _every(text: str) -> int:
 
 
 async def _list(
-    call: Call, topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = ""
+    call: CommandCall,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = "",
 ) -> None:
     """List recurring jobs: when each is due next, and what became of the last ones."""
     from penstock.admin import recurring
@@ -142,7 +143,7 @@ def _when(it: "Recurring") -> str:
 
 
 async def _show(
-    call: Call,
+    call: CommandCall,
     which: Which,
     most: Annotated[int, typer.Option("--next", min=0, max=100, help="So many of the next due times.")] = 5,
 ) -> None:
@@ -180,7 +181,7 @@ def _lines(record: "Record") -> Iterator[tuple[str, object]]:
     yield "left out", it.left_out
 
 
-async def _pause(call: Call, which: Which) -> None:
+async def _pause(call: CommandCall, which: Which) -> None:
     """Have nothing more added; what was added and is not due yet is taken back."""
     from penstock.admin import recurring
 
@@ -191,7 +192,7 @@ async def _pause(call: Call, which: Which) -> None:
     call.out.result({"recurring": which, "is_paused": True, "is_changed": is_new})
 
 
-async def _resume(call: Call, which: Which) -> None:
+async def _resume(call: CommandCall, which: Which) -> None:
     """Go on from now; what the pause left out was not missed."""
     from penstock.admin import recurring
 
@@ -202,7 +203,7 @@ async def _resume(call: Call, which: Which) -> None:
     call.out.result({"recurring": which, "is_paused": False, "is_changed": is_new})
 
 
-async def _remove(call: Call, which: Which, yes: Yes = False) -> None:
+async def _remove(call: CommandCall, which: Which, yes: Yes = False) -> None:
     """Remove a recurring job; what was added and is not due yet goes too, as soon as a node sees it."""
     from penstock.admin import recurring
 

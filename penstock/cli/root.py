@@ -13,7 +13,7 @@ from typer.main import get_group
 from penstock.cli.help import Command, Group
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command or group: its name, the module of `penstock.cli` that adds it, and its line in the help."""
 
     name: str
@@ -23,33 +23,33 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "Start here": (
-        Entry("demo", "demo", "Fetch the orders of simulated shops, and prove that none is lost."),
-        Entry("doctor", "doctor", "Check this machine, the server and its settings."),
+        CommandEntry("demo", "demo", "Fetch the orders of simulated shops, and prove that none is lost."),
+        CommandEntry("doctor", "doctor", "Check this machine, the server and its settings."),
     ),
     "Run nodes": (
-        Entry("up", "node", "Run a node: it fetches orders, runs jobs and batches."),
-        Entry("work", "node", "Run your own job handlers and batch tasks in this process."),
-        Entry("init", "node", "Make or update the streams and buckets on a server."),
-        Entry("nodes", "node", "List the nodes that live, and how they fare."),
-        Entry("config", "node", "Print the configuration, and where each value comes from."),
+        CommandEntry("up", "node", "Run a node: it fetches orders, runs jobs and batches."),
+        CommandEntry("work", "node", "Run your own job handlers and batch tasks in this process."),
+        CommandEntry("init", "node", "Make or update the streams and buckets on a server."),
+        CommandEntry("nodes", "node", "List the nodes that live, and how they fare."),
+        CommandEntry("config", "node", "Print the configuration, and where each value comes from."),
     ),
     "Fetch orders from shops": (
-        Entry("sources", "sources", "Add, list, pause and remove shops."),
-        Entry("settings", "settings", "Change how orders are fetched, live on all nodes."),
-        Entry("slices", "holes", "List the time slices that are not finished."),
-        Entry("holes", "holes", "List what could not be fetched, and fetch it again."),
-        Entry("verify", "verify", "Show which time was read, by whom, and what is missing."),
+        CommandEntry("sources", "sources", "Add, list, pause and remove shops."),
+        CommandEntry("settings", "settings", "Change how orders are fetched, live on all nodes."),
+        CommandEntry("slices", "holes", "List the time slices that are not finished."),
+        CommandEntry("holes", "holes", "List what could not be fetched, and fetch it again."),
+        CommandEntry("verify", "verify", "Show which time was read, by whom, and what is missing."),
     ),
     "Run delayed and recurring jobs": (
-        Entry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and recurring jobs."),
-        Entry("outbox", "outbox", "Send the jobs that your database transactions added."),
+        CommandEntry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and recurring jobs."),
+        CommandEntry("outbox", "outbox", "Send the jobs that your database transactions added."),
     ),
     "Run batches of rows": (
-        Entry("batch", "batch", "Submit a file or an input, follow it, and get its result."),
+        CommandEntry("batch", "batch", "Submit a file or an input, follow it, and get its result."),
     ),
     "Repair and protect": (
-        Entry("dead", "dead", "List what failed for good (dead letters), and send it again."),
-        Entry("tokens", "tokens", "Say who may use the HTTP gateway."),
+        CommandEntry("dead", "dead", "List what failed for good (dead letters), and send it again."),
+        CommandEntry("tokens", "tokens", "Say who may use the HTTP gateway."),
     ),
 }  # fmt: skip # one line a command
 

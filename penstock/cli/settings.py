@@ -8,10 +8,10 @@ import typer
 
 from actors.fetch.rules.setting_table import SETTINGS
 from actors.fetch.rules.settings import as_level, origins
-from actors.fetch.settings_desk import Changed, Stored, change_level, read_seed, read_stored, value_of
+from actors.fetch.settings_desk import Changed, StoredSettings, change_level, read_seed, read_stored, value_of
 from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
 from actors.runtime.rules.setting_values import BadSetting, nearest
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.errors import UsageError
 from streams.clock import now_ms
@@ -57,7 +57,7 @@ def seed_of(file: Path | None) -> "dict[LevelName, LevelValues]":
 
 
 async def _set(
-    call: Call,
+    call: CommandCall,
     level: LevelArgument,
     values: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As slice=2m retries=3.", show_default=False)
@@ -90,7 +90,7 @@ async def _set(
     _show(call, changed, is_trial=trial)
 
 
-def _show(call: Call, changed: Changed, *, is_trial: bool) -> None:
+def _show(call: CommandCall, changed: Changed, *, is_trial: bool) -> None:
     call.out.result(
         {
             "level": str(changed.name),
@@ -117,7 +117,7 @@ def _show(call: Call, changed: Changed, *, is_trial: bool) -> None:
 
 
 async def _get(
-    call: Call,
+    call: CommandCall,
     level: LevelArgument,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="One setting.", show_default=False)] = "",
 ) -> None:
@@ -137,7 +137,7 @@ async def _get(
     call.out.result(found)
 
 
-async def _list(call: Call, level: OptionalLevel = "default") -> None:
+async def _list(call: CommandCall, level: OptionalLevel = "default") -> None:
     """Print every setting at a level: value, where it comes from, range, default, and why that default."""
     at = _level(level)
     async with call.session() as session:
@@ -165,7 +165,7 @@ async def _list(call: Call, level: OptionalLevel = "default") -> None:
     call.out.result({"level": str(at), "settings": records, "refused": stored.broken})
 
 
-def _warn(call: Call, stored: Stored) -> None:
+def _warn(call: CommandCall, stored: StoredSettings) -> None:
     for key, reason in stored.broken.items():
         call.out.say(f"not in force: {key}: {reason}")
 

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from penstock.admin.source_door import read_platform, read_source
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.errors import UsageError
 from penstock.times import span_text, time_text
 
@@ -28,7 +28,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 async def _list(
-    call: Call,
+    call: CommandCall,
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
 ) -> None:
     """List the sources: state, how far they are read, what is open or given up on, and the node that tends each."""
@@ -98,7 +98,7 @@ def _row(each: "Overview") -> list[object]:
 
 
 async def _show(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     all_: Annotated[bool, typer.Option("--all", help="Every setting, also those at their default.")] = False,
 ) -> None:

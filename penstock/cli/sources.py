@@ -7,7 +7,7 @@ import typer
 
 from penstock.admin.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.cli import source_list
-from penstock.cli.call import TAKES_TIMES, Call, command
+from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import UsageError
@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _add(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     adapter: Annotated[str, AdapterOption],
     account: Account = None,
@@ -95,7 +95,7 @@ async def _add(
 
 
 async def _set(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     account: Account = None,
     drop_account: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Take an account value away.")] = None,
@@ -127,7 +127,7 @@ async def _set(
 
 
 async def _pause(
-    call: Call, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
+    call: CommandCall, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
 ) -> None:
     """Stop fetching; what is being read is finished. Time goes on: `resume` reads what was left out."""
     key = read_source(source)
@@ -140,7 +140,7 @@ async def _pause(
     _tell_state(call, key, ledger, is_changed=is_changed)
 
 
-async def _resume(call: Call, source: SourceName, by: By = "") -> None:
+async def _resume(call: CommandCall, source: SourceName, by: By = "") -> None:
     """Run on after a pause, or after the platform's refusal has been mended."""
     key = read_source(source)
     async with call.session() as session:
@@ -152,7 +152,7 @@ async def _resume(call: Call, source: SourceName, by: By = "") -> None:
     _tell_state(call, key, ledger, is_changed=is_changed)
 
 
-def _tell_state(call: Call, source: "SourceKey", ledger: "Ledger", *, is_changed: bool) -> None:
+def _tell_state(call: CommandCall, source: "SourceKey", ledger: "Ledger", *, is_changed: bool) -> None:
     from penstock.admin.source_view import ledger_document
 
     reason = f": {ledger.reason}" if ledger.reason else ""
@@ -160,7 +160,7 @@ def _tell_state(call: Call, source: "SourceKey", ledger: "Ledger", *, is_changed
     call.out.result({"source": str(source), "is_changed": is_changed, "ledger": ledger_document(ledger)})
 
 
-async def _rewind(call: Call, source: SourceName, time: Moment, tz: Zone = "") -> None:
+async def _rewind(call: CommandCall, source: SourceName, time: Moment, tz: Zone = "") -> None:
     """Read everything from TIME on again. For a source whose ledger was deleted: begin there.
 
     What comes again is recognised by key and version, so sinks do not see it twice. To read one past window only, and
@@ -179,7 +179,7 @@ async def _rewind(call: Call, source: SourceName, time: Moment, tz: Zone = "") -
 
 
 async def _backfill(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     from_: Annotated[str, typer.Argument(metavar="[FROM]", help="Where it begins.", show_default=False)] = "",
     to: Annotated[str, typer.Argument(metavar="[TO]", help="Where it ends.", show_default=False)] = "",
@@ -210,7 +210,7 @@ async def _backfill(
 
 
 async def _remove(
-    call: Call,
+    call: CommandCall,
     source: SourceName,
     keep: Annotated[bool, typer.Option("--keep", help="Keep ledger and settings; `add` goes on with them.")] = False,
     yes: Yes = False,

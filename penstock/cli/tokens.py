@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import Call, command
+from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
@@ -50,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _add(
-    call: Call,
+    call: CommandCall,
     name: Name,
     topics: Topics = None,
     verbs: Verbs = None,
@@ -95,7 +95,7 @@ def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
     return tuple(verb for verb in VERBS if (verb in names if names else verb != "admin"))
 
 
-async def _rotate(call: Call, name: Name, expires: Expires = "") -> None:
+async def _rotate(call: CommandCall, name: Name, expires: Expires = "") -> None:
     """Make a second token that may do the same; revoke the first when nobody uses it any more."""
     from penstock.rows.job_rows import read_span
 
@@ -109,13 +109,13 @@ async def _rotate(call: Call, name: Name, expires: Expires = "") -> None:
     _show_text(call, text, record)
 
 
-def _show_text(call: Call, text: str, record: "TokenRecord") -> None:
+def _show_text(call: CommandCall, text: str, record: "TokenRecord") -> None:
     call.out.say(text)
     typer.echo(f"{record.name}, {record.id}: {NOTE}", err=True)
     call.out.result({"token": text, **_document(record)})
 
 
-async def _list(call: Call) -> None:
+async def _list(call: CommandCall) -> None:
     """List tokens and what each may do; the tokens themselves are stored nowhere."""
     async with call.session() as session:
         from penstock.api.http.tokens import list_tokens
@@ -149,7 +149,7 @@ def _state(record: "TokenRecord", at_ms: int) -> str:
 
 
 async def _revoke(
-    call: Call,
+    call: CommandCall,
     name: Name,
     id_: Annotated[str, typer.Argument(metavar="[ID]", help="One of that name.", show_default=False)] = "",
     yes: Yes = False,
@@ -168,7 +168,7 @@ async def _revoke(
     call.out.result({"revoked": [_document(one) for one in revoked]})
 
 
-async def _forget(call: Call, name: Name, yes: Yes = False) -> None:
+async def _forget(call: CommandCall, name: Name, yes: Yes = False) -> None:
     """Remove what is known of a name's revoked and expired tokens. Without any token left, the gateway asks for none on
     loopback."""
     confirm(f"Forget the tokens of {name} that are not valid any more?", is_sure=yes)

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from penstock.admin.source_door import read_source
-from penstock.cli.call import TAKES_TIMES, Call, command
+from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.person import progress
 from penstock.errors import PenstockError
 from penstock.times import read_range, read_zone, span_text, time_text
@@ -31,7 +31,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _verify(
-    call: Call,
+    call: CommandCall,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.", show_default=False)],
     from_: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-01-31T08:00:00Z or -3d.", show_default=False)],
     to: Annotated[str, typer.Argument(metavar="TO", help="As FROM, or now.", show_default=False)],
@@ -63,11 +63,11 @@ async def _verify(
 
 async def _audit(records: "Records", source: "SourceKey", coverage: "Coverage") -> "Audit":
     from penstock.admin.audit import audit
-    from penstock.admin.platform_calls import open_asker
+    from penstock.admin.platform_calls import open_source_client
 
     if coverage.start_ms >= records.now_ms():
         raise PenstockError(f"{source}: the whole range lies in the future; there is nothing to ask for")
-    async with open_asker(records, source) as asker:
+    async with open_source_client(records, source) as asker:
         with progress(f"asking for {source}") as advance:
             settings = await records.settings_of(source)
             return await audit(records, source, asker, coverage, settings=settings, progress=advance)
@@ -77,7 +77,7 @@ async def _audit(records: "Records", source: "SourceKey", coverage: "Coverage") 
 
 
 def _show_coverage(
-    call: Call, source: "SourceKey", ledger: "Ledger | None", coverage: "Coverage", *, is_all: bool
+    call: CommandCall, source: "SourceKey", ledger: "Ledger | None", coverage: "Coverage", *, is_all: bool
 ) -> None:
     stretches = coverage.stretches if is_all else coverage.stretches[:MOST_SHOWN]
     call.out.table(
@@ -97,7 +97,7 @@ def _show_coverage(
         call.out.say(line)
 
 
-def _say_left_out(call: Call, count: int) -> None:
+def _say_left_out(call: CommandCall, count: int) -> None:
     if count > 0:
         call.out.say(f"… and {count} more; --each shows them")
 
@@ -162,7 +162,7 @@ def _summary(source: "SourceKey", ledger: "Ledger | None", coverage: "Coverage")
     return lines
 
 
-def _show_audit(call: Call, told: "Audit") -> None:
+def _show_audit(call: CommandCall, told: "Audit") -> None:
     found = told.findings[:MOST_SHOWN]
     call.out.table(
         ["order", "version", "modified", "fate", "stored version"],

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from actors.batch.callback_transport import open_callback_transport
-from actors.batch.callbacks import ATTEMPTS, TOPIC, TRIES, TTR_MS, Call, Caller
+from actors.batch.callbacks import ATTEMPTS, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
 from actors.batch.instances import Instances
 from actors.batch.rules.callbacks import parse_allowed
 from actors.jobs.worker.handler import Handler
@@ -34,7 +34,7 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
         )
     allowed = parse_allowed(config.callback_hosts)
     async with open_callback_transport(allowed) as transport:
-        caller = Caller(
+        caller = CallbackSender(
             instances=Instances(node.bucket("INSTANCES")),
             transport=transport,
             allowed=allowed,
@@ -48,9 +48,9 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
         yield (_handler(caller),)
 
 
-def _handler(caller: Caller) -> Handler:
+def _handler(caller: CallbackSender) -> Handler:
     async def call(job: Job) -> None:
-        not_taken = await caller.call(job.read(Call), job.attempt)
+        not_taken = await caller.call(job.read(CallbackJob), job.attempt)
         if not_taken is None:
             return
         if not_taken.delay_ms is None:

@@ -26,7 +26,7 @@ from actors.batch.desk import BatchDesk
 from actors.jobs.desk import JobDesk
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
-from penstock.api.http.calls import Shared
+from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.node.config import Config, is_loopback
 from penstock.node.node import Node
@@ -71,7 +71,7 @@ class Gateway:
         self.port = 0
         """Where it listens, once it does: the configured port, or the one that was free if that is 0."""
         self.is_up = anyio.Event()
-        self.shared: Shared | None = None
+        self.shared: GatewayState | None = None
         self._config = config
         self._desk = desk
         self._batches = batches
@@ -102,7 +102,7 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
-            self.shared = Shared(self._desk, self._batches, self._is_connected, self._trouble)
+            self.shared = GatewayState(self._desk, self._batches, self._is_connected, self._trouble)
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

@@ -12,7 +12,7 @@ import anyio
 import uvicorn
 
 from penstock.api.http.app import build_app
-from penstock.api.http.calls import Shared
+from penstock.api.http.calls import GatewayState
 from penstock.api.http.connections import BoundedConnection, connection_class
 from penstock.api.http.door import Door
 from penstock.api.http.limits import MOST_CONNECTIONS, MOST_PER_ADDRESS, Census
@@ -61,7 +61,7 @@ class _Uvicorn(uvicorn.Server):
 class GatewayServer:
     """One gateway on one socket. Use `serve` once."""
 
-    def __init__(self, config: Config, shared: Shared, tokens: LiveTokens, *, is_open: bool) -> None:
+    def __init__(self, config: Config, shared: GatewayState, tokens: LiveTokens, *, is_open: bool) -> None:
         self._shared = shared
         self._server = _Uvicorn(_uvicorn_config(config, shared, tokens, is_open=is_open))
 
@@ -105,7 +105,7 @@ class GatewayServer:
             await asyncio.wait(list(state.tasks))
 
 
-def _uvicorn_config(config: Config, shared: Shared, tokens: LiveTokens, *, is_open: bool) -> uvicorn.Config:
+def _uvicorn_config(config: Config, shared: GatewayState, tokens: LiveTokens, *, is_open: bool) -> uvicorn.Config:
     door = Door(build_app(shared), shared, tokens, is_open=is_open, behind_proxy=config.behind_proxy)
     made = uvicorn.Config(
         door,

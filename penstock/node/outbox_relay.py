@@ -40,7 +40,7 @@ from streams.job_messages import LARGEST_BODY, NewJob, is_json
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Jobs", "Moved", "relay", "relay_once"]
+__all__ = ["JobAdder", "Moved", "relay", "relay_once"]
 
 BATCH = 200
 POLL_S = 0.1
@@ -57,7 +57,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Jobs(Protocol):
+class JobAdder(Protocol):
     """Where jobs are added: `client.jobs`."""
 
     async def add_many(self, jobs: Sequence[NewJob], /) -> Sequence[Added | NotAdded]: ...
@@ -76,7 +76,7 @@ class Moved(NamedTuple):
 
 async def relay(
     engine: Engine | AsyncEngine,
-    jobs: Jobs,
+    jobs: JobAdder,
     *,
     outbox: Outbox | None = None,
     batch: int = BATCH,
@@ -103,7 +103,7 @@ async def relay(
 
 
 async def relay_once(
-    engine: Engine | AsyncEngine, jobs: Jobs, *, outbox: Outbox | None = None, batch: int = BATCH
+    engine: Engine | AsyncEngine, jobs: JobAdder, *, outbox: Outbox | None = None, batch: int = BATCH
 ) -> Moved:
     """Hand over what is committed by now, and return what became of it. Raises as `relay`, and also what the database
     and the client raise when they are away; what was handed over by then stays so."""
@@ -117,7 +117,7 @@ async def relay_once(
 class _Relay:
     """One relay's work, a batch at a time."""
 
-    def __init__(self, engine: Engine | AsyncEngine, jobs: Jobs, outbox: Outbox, batch: int) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, jobs: JobAdder, outbox: Outbox, batch: int) -> None:
         self._engine = engine
         self._jobs = jobs
         self._table = outbox.rows

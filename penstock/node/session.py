@@ -18,7 +18,7 @@ from streams.subjects import Namespace
 
 if TYPE_CHECKING:
     from actors.fetch.settings_desk import Desk
-    from streams.store_health import Health
+    from streams.store_health import StoreHealth
     from streams.topology import Topology
 
 __all__ = [
@@ -87,7 +87,7 @@ def monitor_url(config: Config) -> str:
         return ""
 
 
-async def health_of(config: Config, connection: Connection) -> "Health | None":
+async def health_of(config: Config, connection: Connection) -> "StoreHealth | None":
     """Return how the server's store fares, as far as it can be known from here; None if nobody says. Raises as
     `Connection.api` does."""
     from streams.store_health import account_health, monitor_health

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.errors import PenstockError, UsageError
-from penstock.rows.job_rows import BadRow, Defaults, Read, read_rows
+from penstock.rows.job_rows import BadJobRow, Defaults, Read, read_rows
 from penstock.rows.own_pace import OwnPace
 from streams.clock import now_ms
 from streams.job_messages import NewJob
@@ -37,7 +37,7 @@ class Told(Struct):
 
     added: int = 0
     kept: int = 0
-    bad: list[BadRow] = []
+    bad: list[BadJobRow] = []
     next_line: int = 0
 
 
@@ -69,7 +69,7 @@ async def add_rows(
     `add` fails, the error says from which line on."""
     told, batch, size, total, pace = Told(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
-        if isinstance(row, BadRow):
+        if isinstance(row, BadJobRow):
             told.bad.append(row)
             if not skips_bad:
                 told.next_line = row.line
@@ -101,7 +101,7 @@ async def _flush(add: AddMany, batch: Sequence[Read], told: Told) -> bool:
         raise PenstockError(f"lines {first} to {last}: {error}; --from-line {first} goes on with them") from error
     for row, answer in zip(batch, answers, strict=True):
         if isinstance(answer, NotAdded):
-            told.bad.append(BadRow(row.line, answer.reason))
+            told.bad.append(BadJobRow(row.line, answer.reason))
         elif answer.is_new:
             told.added += 1
         else:

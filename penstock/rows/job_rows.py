@@ -19,13 +19,13 @@ from penstock.errors import UsageError
 from penstock.times import read_moment, read_zone
 from streams.job_messages import LARGEST_BODY, NewJob, OnSame, Priority, is_json
 
-__all__ = ["BadRow", "Defaults", "Read", "Row", "read_body", "read_due", "read_rows", "read_span"]
+__all__ = ["BadJobRow", "Defaults", "JobRow", "Read", "read_body", "read_due", "read_rows", "read_span"]
 
 LONGEST_LINE = LARGEST_BODY + 16 * 1024
 STDIN = "-"
 
 
-class Row(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of a file: a job with spans and moments as people write them, or in milliseconds as programs do."""
 
     topic: str = ""
@@ -52,7 +52,7 @@ class Defaults(NamedTuple):
     tz: str = ""
 
 
-class BadRow(Struct, frozen=True):
+class BadJobRow(Struct, frozen=True):
     """A line that is no job."""
 
     line: int
@@ -67,7 +67,7 @@ class Read(NamedTuple):
     read_bytes: int
 
 
-_rows = msgspec.json.Decoder(Row)
+_rows = msgspec.json.Decoder(JobRow)
 
 
 def read_span(option: str, text: str) -> int:
@@ -111,7 +111,7 @@ def _file_bytes(path: Path) -> bytes:
         raise UsageError(f"{path}: {error.strerror}") from error
 
 
-def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms: int) -> Iterator[Read | BadRow]:
+def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms: int) -> Iterator[Read | BadJobRow]:
     """Yield each line that is not blank from `from_line` on as a job, or what is wrong with it. Memory: one line."""
     read_bytes = 0
     for number, (size, line) in enumerate(_lines(file), 1):
@@ -119,12 +119,12 @@ def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms:
         if number < from_line or line.isspace():
             continue
         if size > LONGEST_LINE:
-            yield BadRow(number, f"{size} bytes; a line has at most {LONGEST_LINE}")
+            yield BadJobRow(number, f"{size} bytes; a line has at most {LONGEST_LINE}")
             continue
         try:
             yield Read(number, _job_of(line, defaults, now_ms), read_bytes)
         except UsageError as error:
-            yield BadRow(number, str(error))
+            yield BadJobRow(number, str(error))
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -165,13 +165,13 @@ def _job_of(line: bytes, defaults: Defaults, now_ms: int) -> NewJob:
     )
 
 
-def _once(row: Row, *names: str) -> None:
+def _once(row: JobRow, *names: str) -> None:
     told = [name for name in names if getattr(row, name) not in ("", None)]
     if len(told) > 1:
         raise UsageError(f"{' and '.join(told)}: give one of them")
 
 
-def _due(row: Row, defaults: Defaults, now_ms: int) -> tuple[int, int | None]:
+def _due(row: JobRow, defaults: Defaults, now_ms: int) -> tuple[int, int | None]:
     if row.delay or row.at:
         return read_due(row.delay, row.at, tz=defaults.tz, now_ms=now_ms)
     if row.due_ms is not None:
@@ -180,7 +180,7 @@ def _due(row: Row, defaults: Defaults, now_ms: int) -> tuple[int, int | None]:
     return (job.delay_ms, job.due_ms) if row.delay_ms is None else (row.delay_ms, None)
 
 
-def _expires_in(row: Row, job: NewJob) -> int | None:
+def _expires_in(row: JobRow, job: NewJob) -> int | None:
     if row.expires:
         return read_span("expires", row.expires)
     return None if row.expires_ms is not None else _or(row.expires_in_ms, job.expires_in_ms)

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from actors.batch.executor.handler import Again
+from actors.batch.executor.handler import NextRound
 from actors.runtime.closing import is_run_by
 
 __all__ = ["CodeEnded", "each_in_a_thread", "guarded", "in_a_thread"]
@@ -26,7 +26,7 @@ __all__ = ["CodeEnded", "each_in_a_thread", "guarded", "in_a_thread"]
 Call = Callable[[], object]
 
 
-class CodeEnded(Again):
+class CodeEnded(NextRound):
     """The code raised what would have ended the program."""
 
 

@@ -40,7 +40,7 @@ from streams.frames import Message
 from streams.job_messages import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
-__all__ = ["Answered", "Asker", "told"]
+__all__ = ["Answered", "ServiceClient", "told"]
 
 TRY_S = 5.0
 """How long one try waits for its answer, beyond what the question itself may wait."""
@@ -78,7 +78,7 @@ class _Told(msgspec.Struct):
     error: _Refusal = msgspec.field(default_factory=_Refusal)
 
 
-class Asker:
+class ServiceClient:
     """Asks one service, and asks again where that is harmless."""
 
     def __init__(self, connection: Connection, service: str, timeout_s: float) -> None:
@@ -161,7 +161,7 @@ class Asker:
 class _Question:
     """One question with all its tries. `is_repeated`: an earlier try may have been done, and its answer lost."""
 
-    def __init__(self, asker: Asker, subject: str, payload: bytes, deadline_s: float) -> None:
+    def __init__(self, asker: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:
         self.subject = subject
         self.deadline_s = deadline_s
         self.is_repeated = False
@@ -173,7 +173,7 @@ class _Question:
 
     async def answer(self, try_s: float) -> bytes:
         """Ask, also another instance where the first has not got the question; return the first answer. Raises as
-        `Asker.ask` does; Timeout after `try_s`, or when the link broke."""
+        `ServiceClient.ask` does; Timeout after `try_s`, or when the link broke."""
         until_s = min(self.deadline_s, monotonic_s() + try_s)
         try:
             name, silent_s = await self._ask(self._asker.preferred), SILENT_S

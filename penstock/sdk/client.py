@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.errors import NotAccepted
-from penstock.sdk.calls import Asker, told
+from penstock.sdk.calls import ServiceClient, told
 from penstock.sdk.client_batches import Batches
 from penstock.sdk.client_jobs import Jobs
 from streams.connection import Connection
@@ -27,8 +27,8 @@ class Client:
     """What `connect` opens."""
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
-        self.jobs = Jobs(Asker(connection, "jobs", timeout_s))
-        self.batches = Batches(Asker(connection, "batch", timeout_s), connection)
+        self.jobs = Jobs(ServiceClient(connection, "jobs", timeout_s))
+        self.batches = Batches(ServiceClient(connection, "batch", timeout_s), connection)
 
 
 @asynccontextmanager

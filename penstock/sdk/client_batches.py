@@ -25,7 +25,7 @@ from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
-from penstock.sdk.calls import Asker, told
+from penstock.sdk.calls import ServiceClient, told
 from penstock.sdk.client_forms import decode, encode
 from streams.connection import Connection
 from streams.errors import PermissionDenied, StreamError
@@ -43,7 +43,7 @@ class Batches:
     """The batches of one namespace. Raises NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`), Timeout,
     Unavailable; UsageError for what cannot be sent at all."""
 
-    def __init__(self, asker: Asker, connection: Connection) -> None:
+    def __init__(self, asker: ServiceClient, connection: Connection) -> None:
         self._asker = asker
         self._connection = connection
 

@@ -15,13 +15,13 @@ import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.rules.job_answers import Added, Answer, Listed, ListPage, NotAdded, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import Added, JobReply, Listed, ListPage, NotAdded, TopicCounted, TopicView
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
-from penstock.sdk.calls import Asker
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import (
     AddAnswers,
     add_answer,
@@ -32,12 +32,12 @@ from penstock.sdk.client_forms import (
     parts_of,
     too_large,
 )
-from penstock.sdk.held_jobs import HeldJob, Reservation
+from penstock.sdk.held_jobs import HeldJob, ReservationContext
 from streams.clock import monotonic_s
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
 
-__all__ = ["HeldJob", "Jobs", "Reservation", "new_job"]
+__all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
 AT_ONCE = 4
 """Parts of a long list that are under way at a time."""
@@ -82,7 +82,7 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
 class Jobs:
     """What can be done with jobs. Each call raises NotAccepted (Stale among them), Timeout, Unavailable, UsageError."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: ServiceClient) -> None:
         self._asker = asker
 
     # ---- adding
@@ -123,7 +123,7 @@ class Jobs:
 
     def reserve(
         self, topic: str, *, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
-    ) -> "Reservation":
+    ) -> "ReservationContext":
         """Hold one job for the length of a block: `async with client.jobs.reserve("mail", wait=30) as job: …`.
 
         The block gets None when none became ready within `wait`. Leaving it finishes the job; an exception releases it
@@ -131,7 +131,7 @@ class Jobs:
         does not use up the attempt. While the block runs the job is touched; when it is lost all the same (nobody
         could be reached for its TTR, somebody deleted it), the block is cancelled and Stale is raised. `ttr`: in place
         of the job's own. A job that the block settled itself is left alone."""
-        return Reservation(self, partial(self.reserve_many, topic, wait=wait, ttr=ttr, holder=holder))
+        return ReservationContext(self, partial(self.reserve_many, topic, wait=wait, ttr=ttr, holder=holder))
 
     async def reserve_many(
         self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
@@ -169,10 +169,10 @@ class Jobs:
         """Done, by the job or its receipt. Raises Stale."""
         await self._settle("finish", job)
 
-    async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[Answer]:
+    async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[JobReply]:
         """Done, each of them; return what became of each: `code` is `ok`, `stale` or `unknown`."""
         held = list(jobs)
-        answers: builtins.list[Answer] = []
+        answers: builtins.list[JobReply] = []
         for start in range(0, len(held), MOST_JOBS):
             answers += await self._settle_many("finish", held[start : start + MOST_JOBS])
         return answers
@@ -217,7 +217,7 @@ class Jobs:
 
     async def _settle_many(
         self, verb: str, jobs: Sequence[HeldJob | str], *, timeout_s: float | None = None, **more: object
-    ) -> builtins.list[Answer]:
+    ) -> builtins.list[JobReply]:
         receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
         answered = await self._asker.ask(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
         answers = decode(answered.payload, Answers).answers
@@ -250,7 +250,7 @@ class Jobs:
             if refused.code == "not_found" and not refused.is_repeated:
                 return False
             raise _unless_repeated(refused) from refused
-        return decode(answered.payload, Answer).code == "ok"
+        return decode(answered.payload, JobReply).code == "ok"
 
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
         """Make the delayed job of this id due now, or up to `most` of a topic, those due first; return how many."""
@@ -298,7 +298,7 @@ def _known(answer: Added | NotAdded, is_repeated: bool) -> Added | NotAdded:
     return NotAdded(code="unknown", reason=f"{EARLIER}: {told}", topic=answer.topic, id=answer.id)
 
 
-def _in_doubt(answer: Answer) -> Answer:
+def _in_doubt(answer: JobReply) -> JobReply:
     return replace(answer, code="unknown", reason=f"{EARLIER}: {answer.reason}")
 
 

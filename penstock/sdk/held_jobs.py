@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, Stale
 from streams.clock import monotonic_s
 from streams.job_messages import LONGEST_REASON
 
-__all__ = ["HeldJob", "Reservation"]
+__all__ = ["HeldJob", "ReservationContext"]
 
 _T = TypeVar("_T")
 TOUCHES = 3
@@ -88,7 +88,7 @@ class HeldJob:
         return f"<job {self.topic}/{self.id}, attempt {self.attempt} of {self.most_attempts}>"
 
 
-class Reservation:
+class ReservationContext:
     """One job held for the length of a block; see `Jobs.reserve`."""
 
     def __init__(self, jobs: Settles, reserve: Callable[[], Awaitable[Sequence[HeldJob]]]) -> None:

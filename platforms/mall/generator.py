@@ -60,7 +60,7 @@ class Event(NamedTuple):
     version: int
 
 
-class Order(NamedTuple):
+class MallOrder(NamedTuple):
     """The last version of an order; `checksum` is the CRC-32 of its bytes."""
 
     key: str
@@ -118,7 +118,7 @@ def _delay(plan: Plan, chance: random.Random) -> int:
     return chance.randint(0, plan.late_ms) if draw < plan.very_late_share + plan.late_share else 0
 
 
-def last_orders(plan: Plan, events: list[Event]) -> list[Order]:
+def last_orders(plan: Plan, events: list[Event]) -> list[MallOrder]:
     """Return each order as it is in the end, by number."""
     last: dict[int, Event] = {}
     for event in events:
@@ -126,7 +126,7 @@ def last_orders(plan: Plan, events: list[Event]) -> list[Order]:
             last[event.number] = event
     shop = plan.shop.encode()
     return [
-        Order(
+        MallOrder(
             order_key(plan.shop, number),
             event.version,
             event.modified_ms,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from streams.messages import Listed, Order, OrderPage
+from streams.messages import ListedOrder, Order, OrderPage
 
 AT_MS = 1_700_000_000_000
 
@@ -30,6 +30,7 @@ def page_of(orders: Sequence[Order]) -> OrderPage:
         source=first.source,
         fetched_ms=first.fetched_ms,
         orders=tuple(
-            Listed(order_key=o.order_key, version=o.version, modified_ms=o.modified_ms, body=o.body) for o in orders
+            ListedOrder(order_key=o.order_key, version=o.version, modified_ms=o.modified_ms, body=o.body)
+            for o in orders
         ),
     )

@@ -21,13 +21,21 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch.executor.contexts import ItemContext
-from actors.batch.executor.handler import Again, Reject, Skip, TaskHandler
+from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
 from actors.runtime.actor import FATAL
 from streams.batch_messages import NOTHING
 from streams.connection import Connection
 from streams.errors import StreamError
 
-__all__ = ["Asked", "Asker", "Rejected", "open_elsewhere", "read_answer", "run_elsewhere", "written_request"]
+__all__ = [
+    "ExternalCall",
+    "Rejected",
+    "SendRequest",
+    "open_elsewhere",
+    "read_answer",
+    "run_elsewhere",
+    "written_request",
+]
 
 MOST_BYTES = 16 * 1024 * 1024
 MOST_REASON = 300
@@ -38,8 +46,8 @@ class Rejected(Exception):
     """They were refused for good."""
 
 
-Asker = Callable[[bytes, float], Awaitable[bytes]]
-"""Sends a request and returns its answer within so many seconds. Raises Again, Rejected."""
+SendRequest = Callable[[bytes, float], Awaitable[bytes]]
+"""Sends a request and returns its answer within so many seconds. Raises NextRound, Rejected."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -52,33 +60,33 @@ class _Answer(msgspec.Struct, frozen=True):
     outcomes: tuple[_Outcome, ...]
 
 
-class Asked(NamedTuple):
+class ExternalCall(NamedTuple):
     """What is asked for: the items, and the context of each."""
 
     items: Sequence[Any]
     contexts: Sequence[ItemContext]
 
 
-def written_request(asked: Asked) -> bytes:
+def written_request(asked: ExternalCall) -> bytes:
     """Return the request's JSON."""
     pairs = zip(asked.items, asked.contexts, strict=True)
     items = [{"index": at.index, "attempt": at.attempt, "item": item} for item, at in pairs]
     return msgspec.json.encode({"instance": asked.contexts[0].instance_id, "items": items})
 
 
-def read_answer(raw: bytes, asked: Asked) -> list[object]:
-    """Return what the answer says of each item, as a `map_many` would. Raises Again if it is no answer."""
+def read_answer(raw: bytes, asked: ExternalCall) -> list[object]:
+    """Return what the answer says of each item, as a `map_many` would. Raises NextRound if it is no answer."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Again(f"the answer is not {{'outcomes': [...]}}: {error}") from error
+        raise NextRound(f"the answer is not {{'outcomes': [...]}}: {error}") from error
     told = {outcome.index: outcome for outcome in answer.outcomes}
     return [_end(told.get(context.index)) for context in asked.contexts]
 
 
 def _end(outcome: _Outcome | None) -> object:
     if outcome is None:
-        return Again("the answer left it out")
+        return NextRound("the answer left it out")
     match outcome.status:
         case "ok":
             return None if bytes(outcome.info) == b"null" else Raw(bytes(outcome.info))
@@ -87,7 +95,7 @@ def _end(outcome: _Outcome | None) -> object:
         case "failed":
             return Reject(_reason(outcome.info) or "it was told to have failed")
         case "again":
-            return Again(_reason(outcome.info) or "it was told to go round again")
+            return NextRound(_reason(outcome.info) or "it was told to go round again")
 
 
 def _reason(info: Raw) -> str:
@@ -97,15 +105,15 @@ def _reason(info: Raw) -> str:
 
 
 async def run_elsewhere(
-    ask: Asker, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
+    ask: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
 ) -> Sequence[object]:
     """Ask for the items, and return an answer for each, as a `map_many` does."""
-    asked = Asked(items, contexts)
+    asked = ExternalCall(items, contexts)
     try:
         return read_answer(await ask(written_request(asked), timeout_s), asked)
     except Rejected as error:
         return [Reject(str(error))] * len(items)
-    except Again as error:
+    except NextRound as error:
         return [error] * len(items)
 
 
@@ -128,7 +136,7 @@ async def open_elsewhere(handlers: Sequence[TaskHandler], connection: Connection
         yield bound
 
 
-def _asking(handler: TaskHandler, ask: Asker) -> TaskHandler:
+def _asking(handler: TaskHandler, ask: SendRequest) -> TaskHandler:
     timeout_s = handler.record.item_timeout_ms / 1000
     return replace(handler, run=None, run_many=partial(run_elsewhere, ask, timeout_s))
 
@@ -145,9 +153,9 @@ async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeou
         ) as answer:
             body = await _body(answer)
     except TimeoutError:
-        raise Again(f"no answer within {timeout_s:g} s") from None
+        raise NextRound(f"no answer within {timeout_s:g} s") from None
     except aiohttp.ClientError as error:
-        raise Again(f"no answer: {type(error).__name__}: {error}"[:MOST_REASON]) from error
+        raise NextRound(f"no answer: {type(error).__name__}: {error}"[:MOST_REASON]) from error
     if answer.status != 200:
         raise _refusal(answer.status, body)
     return body
@@ -159,7 +167,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
         parts.append(part)
         size += len(part)
         if size > MOST_BYTES:
-            raise Again(f"the answer is longer than {MOST_BYTES} bytes")
+            raise NextRound(f"the answer is longer than {MOST_BYTES} bytes")
     return b"".join(parts)
 
 
@@ -170,7 +178,7 @@ async def _request(connection: Connection, subject: str, payload: bytes, timeout
     except FATAL:
         raise
     except StreamError as error:
-        raise Again(f"{subject}: {error}"[:MOST_REASON]) from error
+        raise NextRound(f"{subject}: {error}"[:MOST_REASON]) from error
     code = answer.headers.get("Nats-Service-Error-Code", "")
     if code:
         told = answer.headers.get("Nats-Service-Error", "").encode() or answer.payload
@@ -178,7 +186,7 @@ async def _request(connection: Connection, subject: str, payload: bytes, timeout
     return answer.payload
 
 
-def _refusal(status: int, body: bytes) -> Again | Rejected:
+def _refusal(status: int, body: bytes) -> NextRound | Rejected:
     text = " ".join(body[:MOST_REASON].decode("utf-8", "replace").split())
     reason = f"{status}: {text}" if text else f"{status}"
-    return Rejected(reason) if 400 <= status < 500 and status not in RETRIED_STATUSES else Again(reason)
+    return Rejected(reason) if 400 <= status < 500 and status not in RETRIED_STATUSES else NextRound(reason)

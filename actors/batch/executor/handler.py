@@ -7,10 +7,10 @@ from typing import Any
 from actors.batch.executor.contexts import ItemContext, ReduceContext, SplitContext
 from actors.batch.tasks import TaskRecord
 
-__all__ = ["Again", "Reject", "Skip", "TaskHandler"]
+__all__ = ["NextRound", "Reject", "Skip", "TaskHandler"]
 
 
-class Again(Exception):
+class NextRound(Exception):
     """The item goes round again, for this reason; what asks others for their answer says so."""
 
 

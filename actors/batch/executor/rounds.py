@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch.executor.contexts import ItemContext, NotJson, as_json, said
-from actors.batch.executor.handler import Again, Reject, Skip, TaskHandler
+from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
 from actors.batch.executor.lanes import Gate
 from actors.batch.rules.rounds import UNKNOWN
 from streams.batch_messages import NOTHING, Outcome, Status
@@ -147,7 +147,7 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
             return Outcome(index, "failed", _reason(said(error)))
         case msgspec.ValidationError():
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
-        case Again():
+        case NextRound():
             text = said(error)
         case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
             return Outcome(index, "unknown", _reason(f"{said(error) or LATE}; {UNKNOWN}"))

@@ -26,7 +26,7 @@ from streams.backoff import Backoff, next_delay_ms
 from streams.batch_messages import LOST, Counts
 
 __all__ = [
-    "Ended",
+    "RoundEnded",
     "begin_step",
     "cancel",
     "cancel_rest",
@@ -49,7 +49,7 @@ MOST_STARTS = 30
 MAX_REASON = 300
 
 
-class Ended(NamedTuple):
+class RoundEnded(NamedTuple):
     """One result as it stands in the log: what became of a chunk's items in one round. `again`: items that go round
     once more; `left`: items that this round has not begun. `redone`: how the items of this result had ended in an
     earlier pass, which counts no more. `is_gone`: the chunk was not there any more."""
@@ -135,7 +135,7 @@ def release(record: Instance, most_open: int) -> Instance:
 
 
 def count(
-    record: Instance, results: Sequence[Ended], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
+    record: Instance, results: Sequence[RoundEnded], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
 ) -> Instance:
     """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
     counts, reasons, gone, failed_now = record.counts, record.reasons, record.gone, record.failed_now
@@ -278,7 +278,7 @@ def _failures(counts: Counts) -> int:
     return counts.failed + counts.unknown
 
 
-def _added(counts: Counts, ended: Ended) -> Counts:
+def _added(counts: Counts, ended: RoundEnded) -> Counts:
     new, old = ended.counts, ended.redone
     return Counts(
         succeeded=counts.succeeded + new.succeeded - old.succeeded,

@@ -31,15 +31,16 @@ __all__ = [
     "NotNow",
     "Offered",
     "Outcome",
+    "PlatformRefused",
     "ReadSlice",
-    "Refused",
     "Short",
     "Standing",
-    "Stored",
     "Throttled",
     "TimedOut",
     "TooWide",
+    "WindowStored",
     "decide",
+    "label_of",
 ]
 
 
@@ -53,14 +54,14 @@ refused for it; and what is due by the clock that offered it may have to wait by
 work that can start, and the slice is offered again at its end."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class WindowStored(msgspec.Struct, frozen=True, tag="stored"):
     """Every order of the window is in the stream, and so is the event that says so. `is_readable`: whether any row of
     it could be read; None where it had none."""
 
     is_readable: bool | None = None
 
 
-class Short(msgspec.Struct, frozen=True):
+class Short(msgspec.Struct, frozen=True, tag="short"):
     """The window came to an end, what it listed is in the stream, and it is known that this is not all."""
 
     reason: str
@@ -68,21 +69,21 @@ class Short(msgspec.Struct, frozen=True):
     is_readable: bool | None = None
 
 
-class Misread(msgspec.Struct, frozen=True):
+class Misread(msgspec.Struct, frozen=True, tag="misread"):
     """The platform's answers are not as the adapter declares them; `said` is what it said, without secrets."""
 
     reason: str
     said: str
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """This attempt got nowhere; another may. The platform asks for `least_wait_ms` before it."""
 
     reason: str
     least_wait_ms: int = 0
 
 
-class Missed(msgspec.Struct, frozen=True):
+class Missed(msgspec.Struct, frozen=True, tag="missed"):
     """The platform gave no answer that could be used, to no request of this attempt: it may be away, and then no window
     is to blame. It asks for `least_wait_ms` before the next try."""
 
@@ -90,46 +91,64 @@ class Missed(msgspec.Struct, frozen=True):
     least_wait_ms: int = 0
 
 
-class TimedOut(msgspec.Struct, frozen=True):
+class TimedOut(msgspec.Struct, frozen=True, tag="timedout"):
     """The slice's own timeout ran out: half of it may fit. `is_missed`: with no answer; the platform may be away."""
 
     reason: str
     is_missed: bool = False
 
 
-class Throttled(msgspec.Struct, frozen=True):
+class Throttled(msgspec.Struct, frozen=True, tag="throttled"):
     """The platform wants to be left alone for `wait_ms`: no attempt is spent."""
 
     reason: str
     wait_ms: int
 
 
-class NotNow(msgspec.Struct, frozen=True):
+class NotNow(msgspec.Struct, frozen=True, tag="notnow"):
     """Nobody is to blame, but this slice has to wait for `wait_ms`: no attempt is spent, and the others go on."""
 
     reason: str
     wait_ms: int
 
 
-class TooWide(msgspec.Struct, frozen=True):
+class TooWide(msgspec.Struct, frozen=True, tag="toowide"):
     """The platform cannot answer for so wide a window, or we may not take so much at once."""
 
     reason: str
 
 
-class Refused(msgspec.Struct, frozen=True):
+class PlatformRefused(msgspec.Struct, frozen=True, tag="refused"):
     """No slice of this source can be read until a person acts (credentials, scope, a closed shop)."""
 
     reason: str
 
 
-class Hopeless(msgspec.Struct, frozen=True):
+class Hopeless(msgspec.Struct, frozen=True, tag="hopeless"):
     """This slice can never be read, whoever tries; others can."""
 
     reason: str
 
 
-Outcome = Stored | Short | Misread | Failed | Missed | TimedOut | Throttled | NotNow | TooWide | Refused | Hopeless
+Outcome = (
+    WindowStored
+    | Short
+    | Misread
+    | Failed
+    | Missed
+    | TimedOut
+    | Throttled
+    | NotNow
+    | TooWide
+    | PlatformRefused
+    | Hopeless
+)
+
+
+def label_of(outcome: Outcome) -> str:
+    """Return the outcome's label in the metrics."""
+    return str(outcome.__struct_config__.tag)
+
 
 Standing = Literal["ours", "unknown", "elsewhere"]
 """What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
@@ -201,7 +220,7 @@ def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
             return after, Next(Ack(), (hole_made(offer.source, hole, now_ms),))
         case holding.Wait(until_ms=until_ms):
             return after, Next(_until(until_ms, now_ms))
-        case holding.Stale():
+        case holding.StaleFence():
             return after, Next(Ack())
         case _:
             assert_never(result)
@@ -212,14 +231,14 @@ def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
     if isinstance(result, holding.TooNarrow):
         reason = f"{_reason(ended.outcome)}; a window of one step of the platform's clock cannot be split"
         after, result = _failure(ended, reason)(ledger, now_ms)
-    if _is_answer(ended.outcome) and not isinstance(result, holding.Stale):
+    if _is_answer(ended.outcome) and not isinstance(result, holding.StaleFence):
         after = answered(after, now_ms)
     match result:
-        case holding.Stale():
+        case holding.StaleFence():
             return after, Next(_farewell(after, ended))
         case holding.Completed():
             return after, Next(Ack())
-        case holding.Retried(slice=again) | holding.Released(slice=again) | holding.Missed(slice=again) if (
+        case holding.Retried(slice=again) | holding.Released(slice=again) | holding.ReleasedDown(slice=again) if (
             after.state == "running"
         ):
             then = _until(earliest_ms(after, again), now_ms) if may_take(after, again) else Ack()
@@ -255,11 +274,11 @@ Result = (
     holding.Completed
     | holding.Retried
     | holding.Released
-    | holding.Missed
+    | holding.ReleasedDown
     | holding.Halved
     | holding.TooNarrow
     | holding.GaveUp
-    | holding.Stale
+    | holding.StaleFence
 )
 Move = Callable[[Ledger, int], tuple[Ledger, Result]]
 
@@ -269,7 +288,7 @@ def _move(ended: Ended) -> Move:
     slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
     policy = ended.settings.retry_policy
     match outcome:
-        case Stored(is_readable=is_readable):
+        case WindowStored(is_readable=is_readable):
             return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms, is_readable=is_readable)
         case Short(reason=reason, short=short, is_readable=is_readable):
             return lambda ledger, now_ms: holding.fall_short(
@@ -295,7 +314,7 @@ def _move(ended: Ended) -> Move:
             return lambda ledger, now_ms: holding.release(
                 ledger, slice_id, fence, now_ms, not_before_ms=now_ms + wait_ms, reason=reason
             )
-        case Refused(reason=reason):
+        case PlatformRefused(reason=reason):
             return lambda ledger, now_ms: holding.park(ledger, slice_id, fence, reason, now_ms)
         case Hopeless(reason=reason):
             return lambda ledger, now_ms: holding.give_up(ledger, slice_id, fence, reason, now_ms)
@@ -325,7 +344,7 @@ def _events(ended: Ended, result: Result, before: Ledger, after: Ledger, now_ms:
     """Return what people are told of an end that was no completion."""
     reason = _reason(ended.outcome)
     match result:
-        case holding.Retried(slice=again) | holding.Missed(slice=again):
+        case holding.Retried(slice=again) | holding.ReleasedDown(slice=again):
             return (slice_failed(ended.source, ended.slice, again, now_ms),)
         case holding.Halved(slices=parts):
             return (slice_split(ended.source, ended.slice, parts, reason, now_ms),)
@@ -340,4 +359,4 @@ def _events(ended: Ended, result: Result, before: Ledger, after: Ledger, now_ms:
 
 
 def _reason(outcome: Outcome) -> str:
-    return "" if isinstance(outcome, Stored) else outcome.reason
+    return "" if isinstance(outcome, WindowStored) else outcome.reason

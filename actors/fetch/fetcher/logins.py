@@ -16,7 +16,7 @@ from actors.fetch.fetcher.calling import called
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.secrets import Secret
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
-from platforms.adapter import Account, Adapter, Later, Refreshing, Throttled
+from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
 from streams.clock import Clock
 
 __all__ = ["LoginRefused", "Logins"]
@@ -74,7 +74,7 @@ class Logins:
         match called(adapter.outcome, response):
             case None:
                 granted = called(adapter.refreshed, response)
-            case Later() | Throttled():
+            case Later() | SlowDown():
                 raise PlatformDown("the platform renews no credentials at the moment")
             case _:
                 raise LoginRefused("the platform refuses to renew the credentials")

@@ -18,22 +18,34 @@ from actors.fetch.fetcher.decisions import (
     Missed,
     NotNow,
     Outcome,
+    PlatformRefused,
     ReadSlice,
-    Refused,
     Throttled,
     TooWide,
 )
 from actors.fetch.fetcher.logins import LoginRefused, Logins
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
-from platforms.adapter import EMPTY_PAGE, Account, Adapter, Bug, Empty, Later, Login, Park, Response, Row, Split
-from platforms.adapter import Throttled as SaysThrottled
+from platforms.adapter import (
+    EMPTY_PAGE,
+    Account,
+    Adapter,
+    Bug,
+    Empty,
+    Later,
+    Login,
+    Park,
+    Response,
+    Row,
+    SlowDown,
+    Split,
+)
 from platforms.errors import Garbled
 from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
-__all__ = ["Patience", "Session", "Stopped"]
+__all__ = ["Patience", "PlatformSession", "Stopped"]
 
 IN_PLACE_MS = 5_000
 """A wait up to this is spent in place, a longer one gives the slice back: no worker sleeps for long."""
@@ -44,7 +56,7 @@ MOST_RENEWALS = 3
 REFUSED_ATTEMPTS = 3
 """Attempts that must all have ended so before credentials that can be renewed are taken for refused by a person."""
 
-Trouble = Later | SaysThrottled | PlatformDown
+Trouble = Later | SlowDown | PlatformDown
 
 
 class Stopped(Exception):
@@ -78,7 +90,7 @@ def patience_ms(settings: FetchSettings) -> float:
     return float(max(IN_PLACE_MS, settings.stale_after_ms - settings.timeout_ms - IN_PLACE_MS))
 
 
-class Session:
+class PlatformSession:
     """Asks one source's platform on behalf of one slice."""
 
     def __init__(
@@ -151,10 +163,10 @@ class Session:
             case Login():
                 return await self._log_in()
             case Park(reason=reason):
-                raise Stopped(Refused(reason))
+                raise Stopped(PlatformRefused(reason))
             case Bug(reason=reason):
                 raise Stopped(Hopeless(reason))
-            case SaysThrottled() as passing:
+            case SlowDown() as passing:
                 budgets.was_throttled(work.source.platform)
                 budgets.hold(work.source, work.settings, wait_of(passing, work.settings, 0))
                 return passing
@@ -191,7 +203,7 @@ class Session:
         try:
             self._account = await self._logins.renew(self._work.source, self._adapter, refused)
         except LoginRefused as error:
-            raise Stopped(Refused(str(error))) from error
+            raise Stopped(PlatformRefused(str(error))) from error
         except PlatformDown as error:
             raise Stopped(self._ending(error)) from error
         self._has_others = self._account.values != refused.values
@@ -203,16 +215,16 @@ class Session:
     def _refusal(self) -> Outcome:
         reason = "the platform refuses the credentials, also after they were renewed"
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
-        return Refused(reason) if is_sure else Failed(reason)
+        return PlatformRefused(reason) if is_sure else Failed(reason)
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
     """Return how long to wait before asking again: what the platform says, else a doubling wait of ours."""
     again_ms = next_delay_ms(tried + 2, AGAIN, chance=0.0)
     match trouble:
-        case Later(after_ms=int(after_ms)) | SaysThrottled(after_ms=int(after_ms)):
+        case Later(after_ms=int(after_ms)) | SlowDown(after_ms=int(after_ms)):
             return min(max(after_ms, again_ms), settings.throttle_cap_ms)
-        case SaysThrottled():
+        case SlowDown():
             return settings.throttle_wait_ms
         case _:
             return again_ms
@@ -223,7 +235,7 @@ def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answer
     answered before in this attempt (`was_answered`) is there: what fails is this window."""
     bad = Failed if was_answered else Missed
     match trouble:
-        case SaysThrottled(after_ms=after_ms):
+        case SlowDown(after_ms=after_ms):
             wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
             # Throttled again and again in spite of its own short waits: what it says cannot be meant.
             wait_ms = wait_ms if wait_ms > IN_PLACE_MS else max(wait_ms, settings.throttle_wait_ms)

@@ -1,8 +1,8 @@
-"""Reads one window in the world: asks the platform, publishes what it lists, and says what became of it.
+"""Reads one window: requests it from the platform, publishes the orders, and returns the outcome.
 
-Order: orders confirmed, then the digest, then the event that says the slice was read; only then `Stored`, which lets
-the ledger complete it. A crash anywhere before repeats the window; orders carry their id and version, so a repeat is
-harmless. A window that is known not to be whole is no completed slice: its orders are stored, and it ends as `Short`.
+The order is: confirm the orders, store the digest, publish the event that the slice was read, return `WindowStored`.
+With that the ledger completes the slice. A crash before it repeats the window. A repeat is harmless, because orders
+carry their id and version. If the window is known to be incomplete, its orders are stored and it ends as `Short`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from actors.fetch.fetcher.decisions import (
     Misread,
     NotNow,
     Outcome,
+    PlatformRefused,
     ReadSlice,
-    Refused,
     Short,
-    Stored,
     TimedOut,
     TooWide,
+    WindowStored,
+    label_of,
 )
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.rows import bad_letter, pages_of, shortness, take_new
-from actors.fetch.fetcher.session import IN_PLACE_MS, Patience, Session, Stopped
+from actors.fetch.fetcher.session import IN_PLACE_MS, Patience, PlatformSession, Stopped
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
@@ -52,10 +53,17 @@ from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.reading import Reading, ReadingResult
 from streams.chance import chance
 from streams.clock import Clock
-from streams.errors import MalformedHeader, MalformedSubject, RevisionConflict, StreamError, TooLarge, Unwritable
-from streams.errors import Refused as NotStored
+from streams.errors import (
+    MalformedHeader,
+    MalformedSubject,
+    Refused,
+    RevisionConflict,
+    StreamError,
+    TooLarge,
+    Unwritable,
+)
 from streams.message_ids import dead_letter_message_id, order_page_message_id
-from streams.messages import FetchEvent, Listed, OrderPage, encode
+from streams.messages import FetchEvent, ListedOrder, OrderPage, encode
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
@@ -100,8 +108,8 @@ class WindowReader:
     async def read(self, work: ReadSlice) -> Ended:
         """Read the slice's window; every trouble that was foreseen is an outcome. Raises FATAL errors."""
         outcome = await self._outcome(work)
-        self._measures.slice_ended(work.source.platform, type(outcome).__name__.lower())
-        spread = 0.0 if isinstance(outcome, Stored) else chance()
+        self._measures.slice_ended(work.source.platform, label_of(outcome))
+        spread = 0.0 if isinstance(outcome, WindowStored) else chance()
         return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work))
 
     async def _outcome(self, work: ReadSlice) -> Outcome:
@@ -115,7 +123,7 @@ class WindowReader:
         except Stopped as stopped:
             return stopped.outcome
         except (UnusableSource, BadDeclaration, BadUrl) as error:
-            return Refused(str(error))
+            return PlatformRefused(str(error))
         except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader, Unwritable) as error:
             return Failed(str(error))
         except Unreadable as error:
@@ -130,7 +138,7 @@ class WindowReader:
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
-    async def _read(self, work: ReadSlice, patience: Patience) -> Stored | Short:
+    async def _read(self, work: ReadSlice, patience: Patience) -> WindowStored | Short:
         started_ms = self._clock.now_ms()
         adapter = self._sources.adapter(work.source)
         await self._wait_for_clock(work, adapter, patience)
@@ -159,10 +167,10 @@ class WindowReader:
         await self._store_events(work, reading.result, len(fresh), started_ms, is_whole=short is None)
         reach("tell")
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
-        return replace(short or Stored(), is_readable=is_readable)
+        return replace(short or WindowStored(), is_readable=is_readable)
 
-    def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> Session:
-        return Session(
+    def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> PlatformSession:
+        return PlatformSession(
             work,
             adapter,
             self._logins.account(work.source),
@@ -210,7 +218,7 @@ class WindowReader:
         outgoing = []
         for part_number, part in enumerate(pages_of(rows)):
             orders = tuple(
-                Listed(
+                ListedOrder(
                     order_key=row.key,
                     version=row.version if is_ordered else now_ms,
                     modified_ms=now_ms if row.modified_ms is None else row.modified_ms,
@@ -236,9 +244,9 @@ class WindowReader:
         ]
         answers = await self._publisher.publish_many(outgoing)
         for letter, answer in zip(letters, answers, strict=True):
-            if isinstance(answer, NotStored) and not isinstance(answer, RevisionConflict):
+            if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
                 raise answer
-            if not isinstance(answer, NotStored):
+            if not isinstance(answer, Refused):
                 facts = fields(source=str(work.source), id=letter.id, reason=letter.reason)
                 log.error("fetcher.row_set_aside", extra=facts)
 
@@ -266,7 +274,7 @@ class WindowReader:
 
     async def _store(self, messages: list[Outgoing]) -> None:
         for answer in await self._publisher.publish_many(messages):
-            if isinstance(answer, NotStored):
+            if isinstance(answer, Refused):
                 raise answer
 
 

@@ -1,11 +1,11 @@
 """What a holder does with a slice: take, complete, fail, release, halve, give up; and what befalls a silent one.
 
-Every move names the slice and the fence that the holder was given at its take. A fence, an epoch or a slice that is no
-longer the ledger's own answers `Stale` and changes nothing: a late word of an old holder has no effect, whoever
-settles its message (JetStream does not fence a delivery). The queue's message is only a pointer; write the ledger
+Every move names the slice and the fence that the holder got at its take. If the ledger no longer has this fence, epoch
+or slice, the move returns `StaleFence` and changes nothing. So a late message of an old holder has no effect, even if
+its delivery is settled (JetStream does not fence a delivery). The queue's message is only a pointer: write the ledger
 first, then settle the message. Offers are repeated from the ledger, so a message may be dropped at any time.
 
-All moves give `(ledger, result)`; the ledger is the same object when nothing was changed.
+Each move returns `(ledger, result)`. The ledger is the same object if nothing changed.
 """
 
 import msgspec
@@ -37,8 +37,8 @@ class Wait(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class Stale(msgspec.Struct, frozen=True):
-    """The caller speaks for nothing that the ledger knows (any more): settle the message and forget it."""
+class StaleFence(msgspec.Struct, frozen=True):
+    """The ledger does not have the caller's slice and fence, or no longer: settle the message and forget it."""
 
     why: str
 
@@ -62,7 +62,7 @@ class Released(msgspec.Struct, frozen=True):
     slice: OpenSlice
 
 
-class Missed(msgspec.Struct, frozen=True):
+class ReleasedDown(msgspec.Struct, frozen=True):
     """The slice is open again with the same attempt, and its source is down."""
 
     slice: OpenSlice
@@ -87,21 +87,21 @@ class GaveUp(msgspec.Struct, frozen=True):
 
 def take(
     ledger: Ledger, slice_id: str, holder: str, now_ms: int, *, most_losses: int = 10
-) -> tuple[Ledger, Taken | Wait | Stale | GaveUp]:
+) -> tuple[Ledger, Taken | Wait | StaleFence | GaveUp]:
     """Give the slice to `holder` under a new fence, the ledger's highest.
 
-    A slice that somebody holds is given all the same: its message comes again only when the ack wait ran out, so the
-    holder is dead or cut off, and its fence is void from here on. That is a loss, not a failed attempt; a slice that
-    was lost more than `most_losses` times takes its holders down, and is given up.
-    `Wait` while the slice's own wait or the source's hold lasts; `Stale` if it is not open, the source stopped, or it
-    is down and another slice is its probe."""
+    A slice that another node holds is given as well. Its message is redelivered only after the ack wait, so that holder
+    is dead or cut off, and its fence is void from here on. That is a loss, not a failed attempt. A slice that was lost
+    more than `most_losses` times kills its holders, and is given up.
+    `Wait`: the slice's own wait or the source's hold lasts. `StaleFence`: the slice is not open, the source is stopped,
+    or the source is down and another slice is its probe."""
     held = _find(ledger, slice_id)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     if ledger.state != "running":
-        return ledger, Stale(f"the source is {ledger.state}")
+        return ledger, StaleFence(f"the source is {ledger.state}")
     if not may_take(ledger, held):
-        return ledger, Stale("the source is down, and another slice is its probe")
+        return ledger, StaleFence("the source is down, and another slice is its probe")
     due_ms = earliest_ms(ledger, held)
     if due_ms > now_ms:
         return ledger, Wait(due_ms)
@@ -115,11 +115,11 @@ def take(
 
 def complete(
     ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
-) -> tuple[Ledger, Completed | Stale]:
+) -> tuple[Ledger, Completed | StaleFence]:
     """End the slice: everything in its window has been stored. The watermark moves if it waited for this one, and a
     source that was down is not any more. `is_readable`: whether any row of it could be read; None where it had none."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
     return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
@@ -135,10 +135,10 @@ def fail(
     *,
     chance: float,
     least_wait_ms: int = 0,
-) -> tuple[Ledger, Retried | GaveUp | Stale]:
+) -> tuple[Ledger, Retried | GaveUp | StaleFence]:
     """Raise the attempt and wait by `policy` (no less than `least_wait_ms`), or give up after the last attempt."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
 
@@ -153,19 +153,19 @@ def miss(
     *,
     chance: float,
     least_wait_ms: int = 0,
-) -> tuple[Ledger, Retried | Missed | GaveUp | Stale]:
+) -> tuple[Ledger, Retried | ReleasedDown | GaveUp | StaleFence]:
     """Give the slice back after an attempt in which the platform gave no answer at all.
 
     The source is down from here on, and no attempt is spent; but where others of it were read since the slice's last
     miss, it is this window that the platform cannot answer for: it fails, as by `fail`."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     if held.others_read:
         return _failed(ledger, held, reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
     free = replace(_freed(held, now_ms + 1, reason), misses=held.misses + 1, others_read=False)
     outage = lengthened(ledger, held, free.reason, policy, now_ms, chance=chance, least_wait_ms=least_wait_ms)
-    return replace(ledger, open=_swapped(ledger, held, free), outage=outage), Missed(free)
+    return replace(ledger, open=_swapped(ledger, held, free), outage=outage), ReleasedDown(free)
 
 
 def fall_short(
@@ -179,11 +179,11 @@ def fall_short(
     *,
     chance: float,
     is_readable: bool | None = None,
-) -> tuple[Ledger, Retried | GaveUp | Stale]:
+) -> tuple[Ledger, Retried | GaveUp | StaleFence]:
     """Try once more what was read and is not whole, since an order that moved meanwhile may be the cause. The second
     time it is a hole: to read it the same way again and again would miss the same."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     known = replace(held, short=short, misses=0)
     marked = _judged(replace(ledger, open=others_read(_swapped(ledger, held, known))), is_readable)
@@ -202,12 +202,12 @@ def misread(
     now_ms: int,
     *,
     chance: float,
-) -> tuple[Ledger, Retried | GaveUp | Released | Stale]:
+) -> tuple[Ledger, Retried | GaveUp | Released | StaleFence]:
     """Fail the slice, whose answers are not as they were declared. Where no row of the source can be trusted to be
     readable, the second such failure parks it: the declaration is wrong, and every window would fail in the same way.
     Windows that are given up for it use up the trust there is."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     if ledger.state == "parked":
         return release(ledger, slice_id, fence, now_ms, reason=reason)
@@ -220,10 +220,10 @@ def misread(
     return (_judged(after, is_readable=False) if isinstance(result, GaveUp) else after), result
 
 
-def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | Stale]:
+def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | StaleFence]:
     """Make the slice a hole at once: no further attempt can end otherwise."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     return _give_up(ledger, held, reason, now_ms)
 
@@ -237,34 +237,34 @@ def release(
     not_before_ms: int = 0,
     hold_until_ms: int = 0,
     reason: str = "",
-) -> tuple[Ledger, Released | Stale]:
+) -> tuple[Ledger, Released | StaleFence]:
     """Give the slice back with its attempt unchanged: throttled, or the node is stopping. `hold_until_ms` holds back
     the whole source; a hold that is already longer stands."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     free = _freed(held, max(not_before_ms, now_ms + 1), reason)
     hold_ms = max(ledger.hold_until_ms, hold_until_ms)
     return replace(ledger, open=_swapped(ledger, held, free), hold_until_ms=hold_ms), Released(free)
 
 
-def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, Released | Stale]:
+def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, Released | StaleFence]:
     """Give the slice back and stop the source until somebody resumes it: the platform refuses it for good."""
     after, result = release(ledger, slice_id, fence, now_ms, reason=reason)
-    if isinstance(result, Stale):
+    if isinstance(result, StaleFence):
         return ledger, result
     return replace(after, state="parked", reason=reason[:MAX_PARKED]), result
 
 
 def split(
     ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, step_ms: int = 1000
-) -> tuple[Ledger, Halved | TooNarrow | Stale]:
+) -> tuple[Ledger, Halved | TooNarrow | StaleFence]:
     """Put two halves in the place of the slice, parted on a whole `step_ms`: it was too much for one attempt.
 
     The halves keep the attempt, so that failing and splitting together come to an end. `TooNarrow`, with nothing
     changed, if no step lies inside the window: let it fail instead."""
     held = _held(ledger, slice_id, fence)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return ledger, held
     middle = middle_ms(held.start_ms, held.end_ms, step_ms)
     if middle is None:
@@ -291,22 +291,22 @@ def expire(
     return after, tuple(results)
 
 
-def _find(ledger: Ledger, slice_id: str) -> OpenSlice | Stale:
+def _find(ledger: Ledger, slice_id: str) -> OpenSlice | StaleFence:
     try:
         piece = parse_slice_id(slice_id)
     except MalformedSliceId as error:
-        return Stale(str(error))
+        return StaleFence(str(error))
     if piece.epoch != ledger.epoch:
-        return Stale(f"{slice_id} is of epoch {piece.epoch}, the ledger of {ledger.epoch}")
-    return find_open(ledger, piece) or Stale(f"{slice_id} is not open")
+        return StaleFence(f"{slice_id} is of epoch {piece.epoch}, the ledger of {ledger.epoch}")
+    return find_open(ledger, piece) or StaleFence(f"{slice_id} is not open")
 
 
-def _held(ledger: Ledger, slice_id: str, fence: int) -> OpenSlice | Stale:
+def _held(ledger: Ledger, slice_id: str, fence: int) -> OpenSlice | StaleFence:
     held = _find(ledger, slice_id)
-    if isinstance(held, Stale):
+    if isinstance(held, StaleFence):
         return held
     if fence < 1 or held.fence != fence:
-        return Stale(f"{slice_id} is held under fence {held.fence}, not {fence}")
+        return StaleFence(f"{slice_id} is held under fence {held.fence}, not {fence}")
     return held
 
 

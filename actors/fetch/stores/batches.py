@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from actors.fetch.stores.store import OrderRefused, Store, StoreFailed
+from actors.fetch.stores.store import OrderRefused, Store, StoreUncertain
 from streams.messages import Order
 
 Key: TypeAlias = tuple[str, str, str]
@@ -61,11 +61,11 @@ async def store_by_halves(store: Store, orders: Sequence[Order], *, is_patient: 
     """Store all orders that can be, and return those that cannot; k of n take about k log n tries more.
 
     Raises StoreDown; what was stored until then stays stored, and is harmless when it is again. An `is_patient` call
-    raises StoreFailed too, instead of looking for an order to blame."""
+    raises StoreUncertain too, instead of looking for an order to blame."""
     try:
         await store.store(orders)
         return []
-    except (OrderRefused, StoreFailed) as error:
+    except (OrderRefused, StoreUncertain) as error:
         is_certain = isinstance(error, OrderRefused)
         if is_patient and not is_certain:
             raise

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from actors.fetch.stores.store import StoreDown, StoreError, StoreFailed
+from actors.fetch.stores.store import StoreDown, StoreError, StoreUncertain
 from streams.messages import Order
 
 OrdersFunction = Callable[[Sequence[Order]], Awaitable[None]]
@@ -44,7 +44,7 @@ class FunctionStore:
         except OSError as error:  # TimeoutError and ConnectionError are kinds of it
             raise StoreDown(f"{self.name}: {_said(error)}") from error
         except Exception as error:  # the border to the user's code: any error has to become one of ours
-            raise StoreFailed(f"{self.name}: {_said(error)}") from error
+            raise StoreUncertain(f"{self.name}: {_said(error)}") from error
         return len(orders)
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ class OrderRefused(StoreError):
     """At least one order of the batch can never be stored; alone in a batch, it is that one."""
 
 
-class StoreFailed(StoreError):
+class StoreUncertain(StoreError):
     """It failed, and the error does not tell whether an order or the store is to blame."""
 
 
@@ -40,7 +40,7 @@ class Store(Protocol):
         """Store a batch as a whole, and return how many orders were new or newer than what was stored.
 
         `orders` holds each key once, in the order of their keys (two sinks that store the same keys then lock them in
-        the same order). Raises StoreDown, OrderRefused or StoreFailed."""
+        the same order). Raises StoreDown, OrderRefused or StoreUncertain."""
         ...
 
     async def close(self) -> None:

@@ -15,9 +15,9 @@ from streams.job_messages import Priority, State
 __all__ = [
     "HTTP_CODES",
     "Added",
-    "Answer",
     "Code",
     "HandedOut",
+    "JobReply",
     "ListPage",
     "Listed",
     "NotAdded",
@@ -89,7 +89,7 @@ class Reserved(HandedOut, frozen=True, kw_only=True):
     history: tuple[str, ...] = ()
 
 
-class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of a reservation, or of a job. `until_ms`: held until then, after a touch."""
 
     code: Code

@@ -18,10 +18,10 @@ from streams.backoff import Backoff, next_delay_ms
 
 __all__ = [
     "MOST_AHEAD",
-    "Again",
     "GiveUp",
+    "RetryAfter",
     "Suspicion",
-    "Unfit",
+    "UnfitReason",
     "after_failure",
     "ahead_of",
     "attempt_of",
@@ -39,7 +39,7 @@ MOST_AHEAD = 2_048
 Suspicion = Literal["none", "some", "grave"]
 
 
-class Again(msgspec.Struct, frozen=True):
+class RetryAfter(msgspec.Struct, frozen=True):
     """Try again after `delay_ms`."""
 
     delay_ms: int
@@ -51,7 +51,7 @@ class GiveUp(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class UnfitReason(msgspec.Struct, frozen=True):
     """Not to be run at all."""
 
     outcome: Literal["expired", "used_up"]
@@ -63,24 +63,24 @@ def attempt_of(attempts: int, delivered: int) -> int:
     return attempts + delivered
 
 
-def unfit(attempt: int, most_attempts: int, expires_ms: int, now_ms: int) -> Unfit | None:
+def unfit(attempt: int, most_attempts: int, expires_ms: int, now_ms: int) -> UnfitReason | None:
     """Return why a job must not be run any more; None if it may be."""
     if expires_ms and now_ms >= expires_ms:
-        return Unfit("expired", f"it was not started in time: {now_ms - expires_ms} ms too late")
+        return UnfitReason("expired", f"it was not started in time: {now_ms - expires_ms} ms too late")
     if attempt > most_attempts:
-        return Unfit("used_up", f"{attempt - 1} attempts are used up; the last holder vanished with it")
+        return UnfitReason("used_up", f"{attempt - 1} attempts are used up; the last holder vanished with it")
     return None
 
 
 def after_failure(
     attempt: int, most_attempts: int, policy: Backoff, reason: str, *, delay_ms: int | None, chance: float
-) -> Again | GiveUp:
+) -> RetryAfter | GiveUp:
     """Return what follows a failed attempt; `delay_ms` is the handler's own wish, None for the topic's backoff."""
     if attempt >= most_attempts:
         return GiveUp(f"attempt {attempt} of {most_attempts}: {reason}")
     if delay_ms is not None:
-        return Again(delay_ms)
-    return Again(next_delay_ms(attempt + 1, policy, chance=chance))
+        return RetryAfter(delay_ms)
+    return RetryAfter(next_delay_ms(attempt + 1, policy, chance=chance))
 
 
 def ahead_of(ended_per_s: float) -> int:

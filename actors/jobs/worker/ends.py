@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from actors.jobs.rules.job_handling import Again, GiveUp, after_failure
+from actors.jobs.rules.job_handling import GiveUp, RetryAfter, after_failure
 from actors.jobs.rules.job_rules import leaves_trace
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.worker.handler import Handler
@@ -129,7 +129,7 @@ class Ends:
             self.count("buried", len(buried))
             await self._settling.bury(buried)
 
-    def _step_after(self, job: Job, answer: BaseException, reason: str) -> Again | GiveUp:
+    def _step_after(self, job: Job, answer: BaseException, reason: str) -> RetryAfter | GiveUp:
         if isinstance(answer, Bury):
             return GiveUp(reason)
         delay_ms = answer.delay_ms if isinstance(answer, Retry) else None

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from actors.jobs.store import JobStore, Retry
+from actors.jobs.store import FailedAttempt, JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
@@ -81,7 +81,7 @@ class Settling:
 
     async def again(self, tried: Sequence[tuple[Tried, int]]) -> None:
         """Have each come again after its delay in milliseconds."""
-        moves = [Retry(one.delivery, one.used_up, delay_ms, one.reason) for one, delay_ms in tried]
+        moves = [FailedAttempt(one.delivery, one.used_up, delay_ms, one.reason) for one, delay_ms in tried]
         await self._say([one.delivery for one, _ in tried], self._store.retry_deliveries(moves, node=self._node))
 
     async def bury(self, tried: Sequence[Tried]) -> None:

@@ -48,7 +48,7 @@ def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     return Pace(max(pace.spent_ms, until_ms + (rate.burst - 1) * rate.interval_ms))
 
 
-class Window(msgspec.Struct, frozen=True):
+class RequestWindow(msgspec.Struct, frozen=True):
     """How many requests may be under way at once: grows by one a round of successes, falls by a share on trouble (AIMD,
     Chiu and Jain 1989). Between `least` and `most`; starts at `size`."""
 
@@ -68,22 +68,22 @@ ON_TIMEOUT = 0.75
 """It may have been the network; a throttled one would have said so."""
 
 
-def succeeded(window: Window) -> Window:
+def succeeded(window: RequestWindow) -> RequestWindow:
     """Return the window after one success: `size` of them widen it by one."""
     return replace(window, size=min(float(window.most), window.size + 1 / window.size))
 
 
-def throttled(window: Window, now_ms: float, *, round_ms: float) -> Window:
+def throttled(window: RequestWindow, now_ms: float, *, round_ms: float) -> RequestWindow:
     """Return the window after the platform said "too many"; see `_fallen`."""
     return _fallen(window, now_ms, round_ms, ON_THROTTLE)
 
 
-def timed_out(window: Window, now_ms: float, *, round_ms: float) -> Window:
+def timed_out(window: RequestWindow, now_ms: float, *, round_ms: float) -> RequestWindow:
     """Return the window after a request had no answer in time; see `_fallen`."""
     return _fallen(window, now_ms, round_ms, ON_TIMEOUT)
 
 
-def _fallen(window: Window, now_ms: float, round_ms: float, share: float) -> Window:
+def _fallen(window: RequestWindow, now_ms: float, round_ms: float, share: float) -> RequestWindow:
     """Narrow once a round: the requests that were under way together all tell of one and the same trouble."""
     if now_ms < window.calm_until_ms:
         return window

@@ -13,7 +13,7 @@ from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import Beat, ItemShown, View, Wanted
 from penstock.api.forms.jobs import Most
-from penstock.api.forms.reading import Asked, picked
+from penstock.api.forms.reading import RequestForm, picked
 from streams.batch_messages import Counts
 from streams.job_messages import MOST_JOBS
 
@@ -37,20 +37,20 @@ class SubmitOptions(TypedDict, total=False):
 # ---- the service
 
 
-class InstanceAsk(Asked, frozen=True, kw_only=True):
+class InstanceAsk(RequestForm, frozen=True, kw_only=True):
     """Of one instance: show, pause, resume or cancel it."""
 
     id: str
 
 
-class RetryAsk(Asked, frozen=True, kw_only=True):
+class RetryAsk(RequestForm, frozen=True, kw_only=True):
     """Run these items again, by index from 0; none: all that failed or were cancelled."""
 
     id: str
     items: tuple[int, ...] = ()
 
 
-class InstancesAsk(Asked, frozen=True, kw_only=True):
+class InstancesAsk(RequestForm, frozen=True, kw_only=True):
     """Show instances, the newest first; those of a task, a state, a tenant."""
 
     task: str = ""
@@ -59,7 +59,7 @@ class InstancesAsk(Asked, frozen=True, kw_only=True):
     most: int = 100
 
 
-class ItemsAsk(Asked, frozen=True, kw_only=True):
+class ItemsAsk(RequestForm, frozen=True, kw_only=True):
     """Show items of an instance, from `cursor` on, which an earlier page gave."""
 
     id: str
@@ -68,7 +68,7 @@ class ItemsAsk(Asked, frozen=True, kw_only=True):
     most: int = 100
 
 
-class LimitAsk(Asked, frozen=True, kw_only=True):
+class LimitAsk(RequestForm, frozen=True, kw_only=True):
     """Change some limits of a task; null takes one back to what its code says."""
 
     task: str
@@ -86,7 +86,7 @@ class TaskList(Struct, frozen=True):
 # ---- HTTP
 
 
-class SubmitQuery(Asked, frozen=True, kw_only=True):
+class SubmitQuery(RequestForm, frozen=True, kw_only=True):
     """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
     failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, the
     `encoding` of a csv (else its Content-Type's charset, UTF-8 or GB 18030), and `params`, JSON for the task's code."""
@@ -100,13 +100,13 @@ class SubmitQuery(Asked, frozen=True, kw_only=True):
     callback: Annotated[str, Meta(max_length=LONGEST_URL)] = ""
 
 
-class BatchesQuery(Asked, frozen=True, kw_only=True):
+class BatchesQuery(RequestForm, frozen=True, kw_only=True):
     task: Annotated[str, Meta(max_length=64)] = ""
     state: Annotated[str, Meta(max_length=20)] = ""
     limit: Most = 100
 
 
-class ItemsQuery(Asked, frozen=True, kw_only=True):
+class ItemsQuery(RequestForm, frozen=True, kw_only=True):
     """`cursor`: the `next` of the page before."""
 
     status: Wanted = "all"
@@ -114,17 +114,17 @@ class ItemsQuery(Asked, frozen=True, kw_only=True):
     limit: Most = 100
 
 
-class ResultQuery(Asked, frozen=True, kw_only=True):
+class ResultQuery(RequestForm, frozen=True, kw_only=True):
     name: Text = ""
 
 
-class ToRetry(Asked, frozen=True, kw_only=True):
+class ToRetry(RequestForm, frozen=True, kw_only=True):
     """Which items, by index from 0; none: all that failed or were cancelled."""
 
     items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_JOBS)] = msgspec.field(default_factory=list)
 
 
-class TaskChanges(Asked, frozen=True, kw_only=True):
+class TaskChanges(RequestForm, frozen=True, kw_only=True):
     """Limits over the whole cluster, 0: none; null takes one back to what the code says. Rates are per second."""
 
     main_concurrency: Number | UnsetType | None = UNSET

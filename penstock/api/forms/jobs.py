@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from actors.jobs.rules.job_answers import Answer, Code, HandedOut, Listed, NotAdded, Reserved, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import Code, HandedOut, JobReply, Listed, NotAdded, Reserved, TopicCounted, TopicView
 from actors.jobs.rules.job_rules import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import Duration
-from penstock.api.forms.reading import Asked, Malformed, check_text, explained, read_ask
+from penstock.api.forms.reading import Malformed, RequestForm, check_text, explained, read_ask
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_ID,
@@ -83,7 +83,7 @@ class JobOptions(OutboxOptions, total=False):
 # ---- the service: one alone, or several that are answered one by one
 
 
-class ReserveAsk(Asked, frozen=True, kw_only=True):
+class ReserveAsk(RequestForm, frozen=True, kw_only=True):
     """Hand out up to `most` ready jobs; if there is none, wait `wait_ms` for one. `ttr_ms`: if told, for each
     of them."""
 
@@ -94,7 +94,7 @@ class ReserveAsk(Asked, frozen=True, kw_only=True):
     holder: str = ""
 
 
-class ReceiptsAsk(Asked, frozen=True, kw_only=True):
+class ReceiptsAsk(RequestForm, frozen=True, kw_only=True):
     """Of one reservation, or of several."""
 
     receipt: str = ""
@@ -128,7 +128,7 @@ class BuryAsk(ReceiptsAsk, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class DeleteAsk(Asked, frozen=True, kw_only=True):
+class DeleteAsk(RequestForm, frozen=True, kw_only=True):
     """Remove the job of this id, in whatever state; without `topic` in all topics. `nonce`: the same in each repeat of
     this request."""
 
@@ -137,14 +137,14 @@ class DeleteAsk(Asked, frozen=True, kw_only=True):
     nonce: str = ""
 
 
-class PeekAsk(Asked, frozen=True, kw_only=True):
+class PeekAsk(RequestForm, frozen=True, kw_only=True):
     """Show the job of this id."""
 
     topic: str
     id: str
 
 
-class KickAsk(Asked, frozen=True, kw_only=True):
+class KickAsk(RequestForm, frozen=True, kw_only=True):
     """Make a delayed job due now: the one of `id`, or up to `most`, those due first."""
 
     topic: str
@@ -152,7 +152,7 @@ class KickAsk(Asked, frozen=True, kw_only=True):
     most: int = 1
 
 
-class ListAsk(Asked, frozen=True, kw_only=True):
+class ListAsk(RequestForm, frozen=True, kw_only=True):
     """Show a topic's jobs of a state, from `after` on, a cursor that an earlier page gave."""
 
     topic: str
@@ -163,13 +163,13 @@ class ListAsk(Asked, frozen=True, kw_only=True):
     due_before_ms: int | None = None
 
 
-class CountAsk(Asked, frozen=True, kw_only=True):
+class CountAsk(RequestForm, frozen=True, kw_only=True):
     """Count a topic's jobs by state."""
 
     topic: str
 
 
-class TopicAsk(Asked, frozen=True, kw_only=True):
+class TopicAsk(RequestForm, frozen=True, kw_only=True):
     """Show a topic's settings, after changing those of `set` (null takes one back to the default)."""
 
     topic: str
@@ -185,7 +185,7 @@ class Kicked(Struct, frozen=True):
 class Answers(Struct, frozen=True):
     """An answer for each receipt, in the order of the call."""
 
-    answers: list[Answer]
+    answers: list[JobReply]
 
 
 class ReservedJobs(Struct, frozen=True):
@@ -229,7 +229,7 @@ def _checked(items: Sequence[_I]) -> Sequence[_I]:
 # ---- HTTP
 
 
-class JobToAdd(Asked, frozen=True, kw_only=True):
+class JobToAdd(RequestForm, frozen=True, kw_only=True):
     """A job as it is asked for; what is left out is the topic's setting, and an id that is left out is made. Due in
     `delay_ms` or at `due_ms`. Given up if nobody started it in `expires_in_ms` or by `expires_ms`. `on_same`: what
     becomes of it if the topic has a job of this id."""
@@ -246,7 +246,7 @@ class JobToAdd(Asked, frozen=True, kw_only=True):
     on_same: OnSame = "keep"
 
 
-class ToReserve(Asked, frozen=True, kw_only=True):
+class ToReserve(RequestForm, frozen=True, kw_only=True):
     """How many ready jobs to hand out, and how long to wait for the first one."""
 
     most: Most = 1
@@ -254,18 +254,18 @@ class ToReserve(Asked, frozen=True, kw_only=True):
     ttr_ms: Ttr | None = None
 
 
-class ToFinish(Asked, frozen=True, kw_only=True):
+class ToFinish(RequestForm, frozen=True, kw_only=True):
     receipts: Receipts
 
 
-class ToTouch(Asked, frozen=True, kw_only=True):
+class ToTouch(RequestForm, frozen=True, kw_only=True):
     """`ttr_ms` from now; left out: as long as the job had at first."""
 
     receipts: Receipts
     ttr_ms: Ttr | None = None
 
 
-class ToRelease(Asked, frozen=True, kw_only=True):
+class ToRelease(RequestForm, frozen=True, kw_only=True):
     """Back after `delay_ms`; left out: after the topic's backoff. `counts`: the attempt is used up."""
 
     receipts: Receipts
@@ -274,12 +274,12 @@ class ToRelease(Asked, frozen=True, kw_only=True):
     counts: bool = True
 
 
-class ToBury(Asked, frozen=True, kw_only=True):
+class ToBury(RequestForm, frozen=True, kw_only=True):
     receipts: Receipts
     reason: Reason = ""
 
 
-class ListQuery(Asked, frozen=True, kw_only=True):
+class ListQuery(RequestForm, frozen=True, kw_only=True):
     """Which jobs of a topic: of one state, by due time, a page at a time (`after` is the `next` of the page before)."""
 
     state: State = "delayed"
@@ -289,7 +289,7 @@ class ListQuery(Asked, frozen=True, kw_only=True):
     due_before_ms: Moment | None = None
 
 
-class PushQuery(Asked, frozen=True, kw_only=True):
+class PushQuery(RequestForm, frozen=True, kw_only=True):
     """`most`: how many handed-out jobs may be unsettled at a time."""
 
     most: Most = 16
@@ -381,7 +381,7 @@ class JobChanged(Struct, frozen=True, kw_only=True):
 _Duration = Annotated[str, Meta(pattern=r"^[0-9]", description="as in 500ms, 60s, 10m, 2h, 1d")]
 
 
-class TopicChanges(Asked, frozen=True, kw_only=True):
+class TopicChanges(RequestForm, frozen=True, kw_only=True):
     """Settings to change; null takes one back to the default. The rest stays. See docs/settings.md for each."""
 
     ttr: _Duration | UnsetType | None = UNSET
@@ -408,6 +408,6 @@ class TopicShown(TopicCounted, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
 
-class TopicsQuery(Asked, frozen=True, kw_only=True):
+class TopicsQuery(RequestForm, frozen=True, kw_only=True):
     after: Annotated[str, Meta(max_length=64)] = ""
     limit: Most = 100

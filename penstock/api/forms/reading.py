@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Asked", "Malformed", "check_text", "explained", "picked", "read_ask"]
+__all__ = ["Malformed", "RequestForm", "check_text", "explained", "picked", "read_ask"]
 
 _T = TypeVar("_T", bound=Struct)
 
 
-class Asked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestForm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request, or a part of one."""
 
 

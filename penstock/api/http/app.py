@@ -13,7 +13,7 @@ import msgspec
 
 from actors.jobs.rules.job_rules import BadJob
 from actors.runtime.logs import fields
-from penstock.api.http.calls import Answer, Call, Shared, Stream
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, Stream
 from penstock.api.http.door import FAULT, App, Send, send_problem
 from penstock.api.http.openapi import document
 from penstock.api.http.problems import RefusedRequest, refused, shown, trouble_of
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 __all__ = ["build_app"]
 
-Handle = Callable[[Call, list[str], Send], Awaitable[None]]
+Handle = Callable[[HttpCall, list[str], Send], Awaitable[None]]
 """Answers a call, whose path has these parts in the place of braces."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def build_app(shared: Shared) -> App:
+def build_app(shared: GatewayState) -> App:
     """Return the ASGI application. Its requests must have come through the door."""
     routes = Routes[Handle]()
     for operation in OPERATIONS:
@@ -67,10 +67,10 @@ async def _refuse(scope: Any, methods: list[str], send: Send) -> None:
         await send_problem(send, told.problem, scope["path"], (b"allow", use.encode()))
 
 
-def _handler(shared: Shared, operation: Operation) -> Handle:
+def _handler(shared: GatewayState, operation: Operation) -> Handle:
     names = re.findall(r"\{(\w+)\}", operation.path)
 
-    async def handle(call: Call, parts: list[str], send: Send) -> None:
+    async def handle(call: HttpCall, parts: list[str], send: Send) -> None:
         call.values = dict(zip(names, parts, strict=True))
         try:
             answer = await _carry_out(shared, operation, call)
@@ -89,7 +89,7 @@ def _handler(shared: Shared, operation: Operation) -> Handle:
     return handle
 
 
-async def _carry_out(shared: Shared, operation: Operation, call: Call) -> Answer:
+async def _carry_out(shared: GatewayState, operation: Operation, call: HttpCall) -> HttpAnswer:
     if operation.verb is not None:
         call.caller.check(operation.verb)
     if not operation.is_public and not shared.is_connected():
@@ -119,7 +119,7 @@ async def _send_bits(stream: Stream, path: str, send: Send) -> None:
         await send_problem(send, told.problem, path)
 
 
-async def _schema(_call: Call, _parts: list[str], send: Send) -> None:
+async def _schema(_call: HttpCall, _parts: list[str], send: Send) -> None:
     await _send(_document(), 200, send)
 
 

@@ -31,7 +31,7 @@ from penstock.api.forms.batch import (
     task_shown,
 )
 from penstock.api.http.callers import PART
-from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.uploads import content_disposition
@@ -46,7 +46,7 @@ _changes = msgspec.json.Decoder(TaskChanges).decode
 _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def submit(shared: Shared, call: Call) -> Answer:
+async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Make an instance of the task: of a JSON body, which is its input; or of a file as the body, its kind as the
     Content-Type, its name by `name` or the header `X-File-Name`. A file goes on as it comes, up to 200 MiB."""
     task, asked = call.value("task"), query_of(SubmitQuery, call.query)
@@ -64,10 +64,10 @@ async def submit(shared: Shared, call: Call) -> Answer:
     with _telling(call):
         submit = _submit_input if call.upload is None else _submit_file
         view = await submit(shared, call, asked, new)
-    return Answer(_batch(call, view), 201)
+    return HttpAnswer(_batch(call, view), 201)
 
 
-async def _submit_file(shared: Shared, call: Call, asked: SubmitQuery, new: NewBatch) -> View:
+async def _submit_file(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
     assert call.upload is not None
     if call.upload.length == 0:
         raise refused(422, "bad", "the file is empty", what="body")
@@ -79,7 +79,7 @@ async def _submit_file(shared: Shared, call: Call, asked: SubmitQuery, new: NewB
         return await shared.batches.submit(new, upload=call.upload.parts())
 
 
-async def _submit_input(shared: Shared, call: Call, asked: SubmitQuery, new: NewBatch) -> View:
+async def _submit_input(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
     for field in ("name", "sheet", "encoding", "params"):
         if getattr(asked, field):
             raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
@@ -89,53 +89,53 @@ async def _submit_input(shared: Shared, call: Call, asked: SubmitQuery, new: New
         return await shared.batches.submit(replace(new, input=Raw(body)))
 
 
-async def list_batches(shared: Shared, call: Call) -> Answer:
+async def list_batches(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List your instances."""
     asked, caller = query_of(BatchesQuery, call.query), call.caller
     with shared.load.work("other", caller.key), _telling(call):
         views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST_JOBS)
     reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
     mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
-    return Answer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))
+    return HttpAnswer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))
 
 
-async def show(shared: Shared, call: Call) -> Answer:
+async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show how an instance stands."""
-    return Answer(_batch(call, await _own(shared, call)))
+    return HttpAnswer(_batch(call, await _own(shared, call)))
 
 
-async def list_items(shared: Shared, call: Call) -> Answer:
+async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List an instance's items in their order, those that ended as wanted."""
     asked, view = query_of(ItemsQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
         page: ItemPage = await shared.batches.items(
             view.instance_id, status=asked.status, cursor=asked.cursor, most=asked.limit
         )
-    return Answer(ItemsShown(items=page.items, next=page.cursor))
+    return HttpAnswer(ItemsShown(items=page.items, next=page.cursor))
 
 
-async def pause(shared: Shared, call: Call) -> Answer:
+async def pause(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Start nothing more of it; what runs, ends."""
     return await _steered(shared, call, "batch.paused", shared.batches.pause)
 
 
-async def resume(shared: Shared, call: Call) -> Answer:
+async def resume(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Go on with it."""
     return await _steered(shared, call, "batch.resumed", shared.batches.resume)
 
 
-async def cancel(shared: Shared, call: Call) -> Answer:
+async def cancel(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """End it: what runs ends, the rest is cancelled."""
     return await _steered(shared, call, "batch.cancelled", shared.batches.cancel)
 
 
-async def retry(shared: Shared, call: Call) -> Answer:
+async def retry(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Run what failed or was cancelled again, or only some items, and make the result anew."""
     items = decoded(_retry, call.body).items if call.body else []
     return await _steered(shared, call, "batch.retried", lambda batch: shared.batches.retry(batch, items))
 
 
-async def result(shared: Shared, call: Call) -> Answer:
+async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Download a file of the result, its first one if `name` is not given; as bytes, for no browser to show."""
     asked, view = query_of(ResultQuery, call.query), await _own(shared, call)
     with _telling(call):
@@ -158,16 +158,16 @@ async def result(shared: Shared, call: Call) -> Answer:
                 return  # shorter than its length: the client sees that it is not whole
             await send({"type": "http.response.body", "body": b""})
 
-    return Answer(None, stream=stream)
+    return HttpAnswer(None, stream=stream)
 
 
-async def list_tasks(shared: Shared, call: Call) -> Answer:
+async def list_tasks(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the tasks that you may run."""
     tasks = [task for task in shared.batches.tasks() if call.caller.may_run(task.task)]
-    return Answer(TasksShown(tasks=[task_shown(task) for task in tasks]))
+    return HttpAnswer(TasksShown(tasks=[task_shown(task) for task in tasks]))
 
 
-async def change_task(shared: Shared, call: Call) -> Answer:
+async def change_task(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Change a task's limits; they act at once, on every node."""
     task = call.value("task")
     if call.caller.tenant:
@@ -179,18 +179,20 @@ async def change_task(shared: Shared, call: Call) -> Answer:
     with shared.load.work("other", call.caller.key), _telling(call):
         changed = await shared.batches.limit(task, values)
     audit(call, "task.changed", task=task, limits=values)
-    return Answer(task_shown(changed))
+    return HttpAnswer(task_shown(changed))
 
 
-async def _steered(shared: Shared, call: Call, event: str, act: Callable[[str], Awaitable[View]]) -> Answer:
+async def _steered(
+    shared: GatewayState, call: HttpCall, event: str, act: Callable[[str], Awaitable[View]]
+) -> HttpAnswer:
     view = await _own(shared, call)
     with shared.load.work("settle", call.caller.key), _telling(call):
         after = await act(view.instance_id)
     audit(call, event, batch=view.instance_id)
-    return Answer(_batch(call, after))
+    return HttpAnswer(_batch(call, after))
 
 
-async def _own(shared: Shared, call: Call) -> View:
+async def _own(shared: GatewayState, call: HttpCall) -> View:
     """Return the path's instance. Raises RefusedRequest, the same for one that is not there and another's."""
     instance_id = call.value("batch_id")
     with shared.load.work("other", call.caller.key), _telling(call):
@@ -201,7 +203,7 @@ async def _own(shared: Shared, call: Call) -> View:
 
 
 @contextmanager
-def _telling(call: Call) -> Iterator[None]:
+def _telling(call: HttpCall) -> Iterator[None]:
     """Turn what the desk refuses into the client's problem."""
     try:
         yield
@@ -211,7 +213,7 @@ def _telling(call: Call) -> Iterator[None]:
         raise _told(call, error) from error
 
 
-def _told(call: Call, error: Exception) -> Exception:
+def _told(call: HttpCall, error: Exception) -> Exception:
     code, field = refusal_of(error)
     match code:
         case "" | "unknown" | "unavailable":
@@ -223,7 +225,7 @@ def _told(call: Call, error: Exception) -> Exception:
     return refused(NUMBERS[code], code, shown_long(call.caller.said(str(error))), what=field)  # type: ignore[arg-type]  # all are ours
 
 
-def _batch(call: Call, view: View) -> BatchShown:
+def _batch(call: HttpCall, view: View) -> BatchShown:
     return batch_shown(view, call.caller.outer(view.instance_id))
 
 

@@ -13,13 +13,13 @@ from actors.batch.desk import BatchDesk
 from actors.jobs.desk import JobDesk
 from actors.runtime.supervisor import one_error
 from penstock.api.http.callers import Caller
-from penstock.api.http.limits import Load, RateBucket
+from penstock.api.http.limits import Load, TokenBucket
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.quotas import Quotas
 from penstock.api.http.uploads import Upload
 from streams.subjects import TOKEN
 
-__all__ = ["Answer", "Call", "Shared", "Stream", "decoded", "query_of"]
+__all__ = ["GatewayState", "HttpAnswer", "HttpCall", "Stream", "decoded", "query_of"]
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
@@ -27,16 +27,16 @@ Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
 """Sends ASGI messages with what it is given."""
 
 
-class Credit(Protocol):
+class SettleListener(Protocol):
     """Whoever wants to hear of settlements."""
 
     def settled(self, receipt: str) -> None: ...
 
 
-C = TypeVar("C", bound=Credit)
+C = TypeVar("C", bound=SettleListener)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What an operation says: a value that becomes JSON, under a status; or a stream, which sends by itself."""
 
     value: object
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     stream: Stream | None = None
 
 
-class Shared:
+class GatewayState:
     """What one gateway's operations work with. `trouble`: why nothing can be added, empty if it can.
     `polls` are the waits that end at once when the node stops."""
 
@@ -63,7 +63,7 @@ class Shared:
         self.quotas = Quotas(desk)
         self.polls: set[CancelScope] = set()
         self.is_stopping = False
-        self._credits: set[Credit] = set()
+        self._credits: set[SettleListener] = set()
 
     @contextmanager
     def crediting(self, credit: C) -> Iterator[C]:
@@ -88,7 +88,7 @@ class Shared:
             scope.cancel()
 
 
-class Call:
+class HttpCall:
     """One request that was let in: who calls, what was read, and whether the client is still there."""
 
     __slots__ = ("_cycle", "_receive", "address", "body", "caller", "key", "query", "rate", "upload", "values")
@@ -102,7 +102,7 @@ class Call:
         body: bytes,
         receive: Receive,
         cycle: Any,
-        rate: RateBucket | None,
+        rate: TokenBucket | None,
         upload: Upload | None = None,
         key: str = "",
     ) -> None:
@@ -151,7 +151,7 @@ class Call:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def while_there(self, shared: Shared, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+    async def while_there(self, shared: GatewayState, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Return what `work` returns, or `otherwise` if the client goes or the node stops before; it is cancelled
         then."""
         result = otherwise

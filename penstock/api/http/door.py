@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.runtime.logs import fields
 from penstock.api.http.callers import ANYBODY, Caller
-from penstock.api.http.calls import Call, Shared
+from penstock.api.http.calls import GatewayState, HttpCall
 from penstock.api.http.heads import Head, check_head, is_form, is_json, is_local
 from penstock.api.http.limits import (
     ADDRESS_BURST,
@@ -22,8 +22,8 @@ from penstock.api.http.limits import (
     FAILED_RATE,
     LARGEST_BODY,
     MOST_BODY_BYTES,
-    RateBucket,
     Rates,
+    TokenBucket,
 )
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.problems import Problem, RefusedRequest, refused, written
@@ -50,7 +50,9 @@ BURST_S = 2
 class Door:
     """The ASGI application that uvicorn calls; `app` is what stands behind it."""
 
-    def __init__(self, app: App, shared: Shared, tokens: LiveTokens, *, is_open: bool, behind_proxy: bool) -> None:
+    def __init__(
+        self, app: App, shared: GatewayState, tokens: LiveTokens, *, is_open: bool, behind_proxy: bool
+    ) -> None:
         """`is_open`: while there are no tokens anybody may call, since only this machine can."""
         self._app = app
         self._shared = shared
@@ -77,7 +79,7 @@ class Door:
                 raise  # uvicorn closes the connection, since the client cannot be told otherwise
             await send_problem(send, FAULT, scope["path"], closes=True)
 
-    async def _admit(self, scope: Message, receive: Receive) -> Call | None:
+    async def _admit(self, scope: Message, receive: Receive) -> HttpCall | None:
         """Return the request to carry out, None if its client went away while it was read."""
         head = check_head(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
         address, now_s = self._address(scope, head), monotonic_s()
@@ -93,7 +95,7 @@ class Door:
             if not is_fine:
                 raise _not_taken(scope, head.media_type)
         cycle = scope["state"]["cycle"]
-        return Call(
+        return HttpCall(
             caller,
             address=address,
             query=scope["query_string"],
@@ -133,7 +135,7 @@ class Door:
             raise refused(401, "unauthorized", "no token is valid; make one: penstock tokens add NAME")
         raise refused(401, "unauthorized", "a valid token is needed", hint="Authorization: Bearer TOKEN")
 
-    def _token_rate(self, caller: Caller, now_s: float) -> RateBucket | None:
+    def _token_rate(self, caller: Caller, now_s: float) -> TokenBucket | None:
         if not caller.rate:
             return None
         bucket = self._rates.bucket(caller.key, caller.rate, max(1.0, caller.rate * BURST_S), now_s)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from penstock.api.http.calls import Answer, Call, Shared
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.problems import refused
 
 
@@ -12,12 +12,12 @@ class Health(Struct, frozen=True, kw_only=True):
     status: Literal["ok"] = "ok"
 
 
-async def health(_shared: Shared, _call: Call) -> Answer:
+async def health(_shared: GatewayState, _call: HttpCall) -> HttpAnswer:
     """The process lives and its loop turns."""
-    return Answer(Health())
+    return HttpAnswer(Health())
 
 
-async def ready(shared: Shared, _call: Call) -> Answer:
+async def ready(shared: GatewayState, _call: HttpCall) -> HttpAnswer:
     """The server is there and takes what is added, and the node is not about to stop."""
     if shared.is_stopping:
         raise refused(503, "unavailable", "the node is stopping", retry_after_s=1)
@@ -25,4 +25,4 @@ async def ready(shared: Shared, _call: Call) -> Answer:
         raise refused(503, "unavailable", "the server cannot be reached", retry_after_s=1)
     if trouble := shared.trouble():
         raise refused(503, "unavailable", trouble, hint="see `penstock doctor`", retry_after_s=10)
-    return Answer(Health())
+    return HttpAnswer(Health())

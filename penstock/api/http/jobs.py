@@ -25,7 +25,7 @@ from penstock.api.forms.jobs import (
     ToReserve,
 )
 from penstock.api.forms.reading import picked
-from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.problems import RefusedRequest, refused
 from streams.errors import StreamError
 from streams.job_messages import LARGEST_BODY, MOST_JOBS, NewJob
@@ -41,7 +41,7 @@ _any = msgspec.json.Decoder().decode
 _reserve = msgspec.json.Decoder(ToReserve).decode
 
 
-async def add(shared: Shared, call: Call) -> Answer:
+async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Add the job, or each of a list; a list is answered one by one, so that a bad one spoils no other."""
     topic = call.topic()
     if call.body.lstrip()[:1] != b"[":
@@ -57,10 +57,10 @@ async def add(shared: Shared, call: Call) -> Answer:
         await shared.quotas.check(call.caller, topic, len(wanted))
         told = iter(await shared.desk.add(wanted))
     answers = [item_of(call, next(told)) if isinstance(one, JobToAdd) else one for one in asked]
-    return Answer(JobsAdded(added=sum(one.is_there for one in answers), answers=answers))
+    return HttpAnswer(JobsAdded(added=sum(one.is_there for one in answers), answers=answers))
 
 
-async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
+async def _add_one(shared: GatewayState, call: HttpCall, topic: str) -> HttpAnswer:
     asked = decoded(_one, call.body)
     check_body(asked.body)
     with shared.load.work("add", call.caller.key):
@@ -69,10 +69,10 @@ async def _add_one(shared: Shared, call: Call, topic: str) -> Answer:
     item = item_of(call, told)
     if item.state is UNSET:
         raise problem_of(item)
-    return Answer(picked(JobAdded, item, is_new=item.status == 201), item.status)
+    return HttpAnswer(picked(JobAdded, item, is_new=item.status == 201), item.status)
 
 
-def item_of(call: Call, told: Added | NotAdded) -> ItemAnswer:
+def item_of(call: HttpCall, told: Added | NotAdded) -> ItemAnswer:
     """Return what a client hears of one job. A first job of another body is a conflict, though it was to be kept."""
     if isinstance(told, NotAdded):
         status = 422 if told.code == "bad" else HTTP_CODES[told.code]
@@ -144,15 +144,15 @@ def _check_count(count: int) -> None:
 # ---- handing out
 
 
-async def reserve(shared: Shared, call: Call) -> Answer:
+async def reserve(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Hand out ready jobs; with `wait_ms` answer as soon as there is one."""
     topic, asked = call.topic(), decoded(_reserve, call.body or b"{}")
     jobs = await hand_out(shared, call, topic, most=asked.most, wait_ms=asked.wait_ms, ttr_ms=asked.ttr_ms)
-    return Answer(Reservations(jobs=[reservation_of(call, job) for job in jobs]))
+    return HttpAnswer(Reservations(jobs=[reservation_of(call, job) for job in jobs]))
 
 
 async def hand_out(
-    shared: Shared, call: Call, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None
+    shared: GatewayState, call: HttpCall, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None
 ) -> Sequence[Reserved]:
     """Reserve for a client that is there; what it is not there to get any more is given back at once."""
 
@@ -173,7 +173,7 @@ async def hand_out(
     return jobs
 
 
-async def give_back(shared: Shared, receipts: Sequence[str]) -> None:
+async def give_back(shared: GatewayState, receipts: Sequence[str]) -> None:
     """Release what was not delivered; where that fails too, the TTR does it."""
     with anyio.move_on_after(GIVE_BACK_S, shield=True):
         try:
@@ -182,24 +182,24 @@ async def give_back(shared: Shared, receipts: Sequence[str]) -> None:
             log.debug("gateway.not_given_back", extra=fields(count=len(receipts), error=str(error)))
 
 
-def reservation_of(call: Call, job: Reserved) -> Reservation:
+def reservation_of(call: HttpCall, job: Reserved) -> Reservation:
     return picked(Reservation, job, topic=call.caller.outer(job.topic), receipt=call.caller.outer(job.receipt))
 
 
 # ---- one job
 
 
-async def show(shared: Shared, call: Call) -> Answer:
+async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show a job in whatever state it is, without touching it."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("other", call.caller.key):
         found = await shared.desk.peek(topic, job_id)
     if found is None:
         raise no_such_job(job_id)
-    return Answer(shown_job(call, found))
+    return HttpAnswer(shown_job(call, found))
 
 
-async def list_jobs(shared: Shared, call: Call) -> Answer:
+async def list_jobs(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show a topic's jobs of one state, a page at a time."""
     topic, asked = call.topic(), query_of(ListQuery, call.query)
     with shared.load.work("other", call.caller.key):
@@ -211,10 +211,10 @@ async def list_jobs(shared: Shared, call: Call) -> Answer:
             due_after_ms=asked.due_after_ms,
             due_before_ms=asked.due_before_ms,
         )
-    return Answer(JobsShown(jobs=[shown_job(call, job) for job in page.jobs], next=page.after))
+    return HttpAnswer(JobsShown(jobs=[shown_job(call, job) for job in page.jobs], next=page.after))
 
 
-async def delete(shared: Shared, call: Call) -> Answer:
+async def delete(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Remove a job in whatever state it is; who holds it is refused when it wants to finish."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("settle", call.caller.key):
@@ -222,7 +222,7 @@ async def delete(shared: Shared, call: Call) -> Answer:
     return _changed(call, "deleted", topic, job_id, is_done=answer.code == "ok", reason=answer.reason)
 
 
-async def kick(shared: Shared, call: Call) -> Answer:
+async def kick(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Make a delayed job due now."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("other", call.caller.key):
@@ -231,15 +231,15 @@ async def kick(shared: Shared, call: Call) -> Answer:
 
 
 def _changed(
-    call: Call, done: Literal["deleted", "kicked"], topic: str, job_id: str, *, is_done: bool, reason: str
-) -> Answer:
+    call: HttpCall, done: Literal["deleted", "kicked"], topic: str, job_id: str, *, is_done: bool, reason: str
+) -> HttpAnswer:
     audit(call, f"job.{done}", topic=topic, id=job_id, is_done=is_done)
     if not is_done:
         raise no_such_job(job_id, reason)
-    return Answer(JobChanged(topic=call.caller.outer(topic), id=job_id, done=done))
+    return HttpAnswer(JobChanged(topic=call.caller.outer(topic), id=job_id, done=done))
 
 
-def audit(call: Call, event: str, **facts: object) -> None:
+def audit(call: HttpCall, event: str, **facts: object) -> None:
     """Tell in the log who changed what."""
     log.info(event, extra=fields(by=call.caller.name, address=call.address, **facts))
 
@@ -248,5 +248,5 @@ def no_such_job(job_id: str, reason: str = NO_SUCH_JOB) -> RefusedRequest:
     return refused(404, "not_found", reason, what="id", value=job_id)
 
 
-def shown_job(call: Call, job: Listed) -> JobShown:
+def shown_job(call: HttpCall, job: Listed) -> JobShown:
     return picked(JobShown, job, topic=call.caller.outer(job.topic))

@@ -50,7 +50,7 @@ POLLS, POLLS_PER_TOKEN = 2_000, 1_000
 """Long polls and pushes that wait."""
 
 
-class RateBucket:
+class TokenBucket:
     """Tokens that come back at `rate` a second, up to `burst`. May go into debt by one large call, and is then empty
     until the debt is paid: a batch is let in whole, the next one waits."""
 
@@ -81,13 +81,13 @@ class Rates:
 
     def __init__(self, most: int = MOST_KNOWN) -> None:
         self._most = most
-        self._buckets: OrderedDict[str, RateBucket] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def bucket(self, key: str, rate: float, burst: float, now_s: float) -> RateBucket:
+    def bucket(self, key: str, rate: float, burst: float, now_s: float) -> TokenBucket:
         """Return the key's bucket; a new one if its rate was changed."""
         found = self._buckets.get(key)
         if found is None or found.rate != rate or found.burst != burst:
-            found = self._buckets[key] = RateBucket(rate, burst, now_s)
+            found = self._buckets[key] = TokenBucket(rate, burst, now_s)
             while len(self._buckets) > self._most:
                 self._buckets.popitem(last=False)
         else:

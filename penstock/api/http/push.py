@@ -18,7 +18,7 @@ import msgspec
 from actors.jobs.rules.job_answers import Reserved
 from actors.jobs.rules.job_rules import BadJob
 from penstock.api.forms.jobs import PushQuery
-from penstock.api.http.calls import Answer, Call, Shared, query_of
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, query_of
 from penstock.api.http.jobs import give_back, reservation_of
 from streams.errors import StreamError
 
@@ -56,7 +56,7 @@ class Credit:
             self._news.set()
             self._news = anyio.Event()
 
-    async def wait(self, shared: Shared) -> None:
+    async def wait(self, shared: GatewayState) -> None:
         """Return when there is room, or after a look at the longest held ones."""
         with anyio.move_on_after(LOOK_S):
             await self._news.wait()
@@ -68,7 +68,7 @@ class Credit:
                 self._held[receipt] = job  # behind the others, which are looked at next time
 
 
-async def push(shared: Shared, call: Call) -> Answer:
+async def push(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Hand out until the client goes, or the node stops; then an event source comes again by itself."""
     topic, asked = call.topic(), query_of(PushQuery, call.query)
 
@@ -80,10 +80,12 @@ async def push(shared: Shared, call: Call) -> Answer:
                 await call.while_there(shared, partial(_hand_out, shared, call, send, topic, asked, credit), None)
             await send({"type": "http.response.body", "body": b""})
 
-    return Answer(None, stream=stream)
+    return HttpAnswer(None, stream=stream)
 
 
-async def _hand_out(shared: Shared, call: Call, send: Send, topic: str, asked: PushQuery, credit: Credit) -> None:
+async def _hand_out(
+    shared: GatewayState, call: HttpCall, send: Send, topic: str, asked: PushQuery, credit: Credit
+) -> None:
     while True:
         if credit.left <= 0:
             await credit.wait(shared)
@@ -99,7 +101,7 @@ async def _hand_out(shared: Shared, call: Call, send: Send, topic: str, asked: P
         await _deliver(shared, call, send, jobs)
 
 
-async def _deliver(shared: Shared, call: Call, send: Send, jobs: Sequence[Reserved]) -> None:
+async def _deliver(shared: GatewayState, call: HttpCall, send: Send, jobs: Sequence[Reserved]) -> None:
     """Send the events as one part; release them if it did not get out."""
     call.charge(len(jobs))
     is_out = False
@@ -111,7 +113,7 @@ async def _deliver(shared: Shared, call: Call, send: Send, jobs: Sequence[Reserv
             await give_back(shared, [job.receipt for job in jobs])
 
 
-def events_of(call: Call, jobs: Sequence[Reserved]) -> bytes:
+def events_of(call: HttpCall, jobs: Sequence[Reserved]) -> bytes:
     """Return the events; without jobs a comment, as a sign of life. A body may hold line ends between its parts."""
     if not jobs:
         return b":\n\n"

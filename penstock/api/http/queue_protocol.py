@@ -26,7 +26,7 @@ from msgspec import Meta, Raw, Struct
 from actors.jobs.rules.job_rules import BadJob
 from actors.jobs.told import ADVICE
 from penstock.api.forms.jobs import LONGEST_WAIT_MS
-from penstock.api.http.calls import Answer, Call, Shared, decoded
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
 from penstock.api.http.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.api.http.problems import RefusedRequest
 from penstock.api.http.replies import Reply, words
@@ -84,20 +84,20 @@ Command = Add | Pop | Finish | Delete
 _command = msgspec.json.Decoder(Command).decode
 
 
-async def carry_out(shared: Shared, call: Call) -> Answer:
+async def carry_out(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Do what the command says."""
     try:
-        return Answer(await _reply(shared, call, decoded(_command, call.body)))
+        return HttpAnswer(await _reply(shared, call, decoded(_command, call.body)))
     except RefusedRequest as told:
         if told.problem.status != 422:
             raise
         what, detail = told.problem.what, told.problem.detail
-        return Answer(Reply(success=False, error=words(what, f"{detail}{_HINTS.get(what, '')}")))
+        return HttpAnswer(Reply(success=False, error=words(what, f"{detail}{_HINTS.get(what, '')}")))
     except BadJob as bad:
-        return Answer(Reply(success=False, error=words(bad.field, f"{bad.what}; {bad.hint}")))
+        return HttpAnswer(Reply(success=False, error=words(bad.field, f"{bad.what}; {bad.hint}")))
 
 
-async def _reply(shared: Shared, call: Call, command: Command) -> Reply:
+async def _reply(shared: GatewayState, call: HttpCall, command: Command) -> Reply:
     match command:
         case Add():
             call.caller.check("add")
@@ -115,7 +115,7 @@ async def _reply(shared: Shared, call: Call, command: Command) -> Reply:
             assert_never(command)
 
 
-async def _add(shared: Shared, call: Call, command: Add) -> Reply:
+async def _add(shared: GatewayState, call: HttpCall, command: Add) -> Reply:
     ttr_s = command.ttr if command.ttr is not None else command.TTR
     check_body(command.body)
     job = NewJob(
@@ -137,7 +137,7 @@ async def _add(shared: Shared, call: Call, command: Add) -> Reply:
     return Reply(success=True, id=item.id)
 
 
-async def _pop(shared: Shared, call: Call, command: Pop) -> Reply:
+async def _pop(shared: GatewayState, call: HttpCall, command: Pop) -> Reply:
     topic = call.caller.inner(command.topic)
     found = await hand_out(shared, call, topic, most=1, wait_ms=round(command.timeout * 1000), ttr_ms=None)
     if not found:
@@ -145,7 +145,7 @@ async def _pop(shared: Shared, call: Call, command: Pop) -> Reply:
     return Reply(success=True, id=found[0].id, value=wrapped(bytes(found[0].body)))
 
 
-async def _finish(shared: Shared, call: Call, command: Finish) -> Reply:
+async def _finish(shared: GatewayState, call: HttpCall, command: Finish) -> Reply:
     with shared.load.work("settle", call.caller.key):
         told = await shared.desk.finish_by_id(command.id, is_allowed=call.caller.is_own)
     if told.code == "ok":
@@ -153,7 +153,7 @@ async def _finish(shared: Shared, call: Call, command: Finish) -> Reply:
     return Reply(success=False, error=words(told.code, call.caller.said(told.reason)), id=command.id)
 
 
-async def _delete(shared: Shared, call: Call, command: Delete) -> Reply:
+async def _delete(shared: GatewayState, call: HttpCall, command: Delete) -> Reply:
     topic = None if command.topic is None else call.caller.inner(command.topic)
     with shared.load.work("settle", call.caller.key):
         told = await shared.desk.delete(topic, command.id, nonce=call.key, is_allowed=call.caller.is_own)

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from actors.jobs.rules.job_answers import Answer as Told
+from actors.jobs.rules.job_answers import JobReply
 from penstock.api.forms.jobs import AllSettled, Settled, ToBury, ToFinish, ToRelease, ToTouch
-from penstock.api.http.calls import Answer, Call, Shared, decoded
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
 from penstock.api.settling import SETTLES
 
 NOT_HELD = "this receipt holds nothing"
@@ -16,12 +16,12 @@ ENDED = ("ok", "stale")
 
 def _settles(
     verb: str, form: type[Any], about: str, *, is_over: bool = True
-) -> Callable[[Shared, Call], Awaitable[Answer]]:
+) -> Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]:
     """Return the operation that settles receipts so. One of somebody else's topic is answered like one that never
     was."""
     decode = msgspec.json.Decoder(form).decode
 
-    async def settle(shared: Shared, call: Call) -> Answer:
+    async def settle(shared: GatewayState, call: HttpCall) -> HttpAnswer:
         asked = decoded(decode, call.body)
         call.charge(len(asked.receipts))
         inner = [call.caller.inner_receipt(receipt) for receipt in asked.receipts]
@@ -35,7 +35,7 @@ def _settles(
         ]
         if is_over:
             shared.settled(one for one, answer in zip(inner, answers, strict=True) if one and answer.code in ENDED)
-        return Answer(AllSettled(ok=sum(answer.code == "ok" for answer in answers), answers=answers))
+        return HttpAnswer(AllSettled(ok=sum(answer.code == "ok" for answer in answers), answers=answers))
 
     settle.__doc__ = about
     return settle
@@ -47,5 +47,5 @@ release = _settles("release", ToRelease, "Give the jobs back, to be ready again 
 bury = _settles("bury", ToBury, "Set the jobs aside, among the dead letters.")
 
 
-def _answer(call: Call, receipt: str, told: Told) -> Settled:
+def _answer(call: HttpCall, receipt: str, told: JobReply) -> Settled:
     return Settled(receipt=receipt, code=told.code, reason=call.caller.said(told.reason), until_ms=told.until_ms)

@@ -6,12 +6,12 @@ as they came, percent signs and all, so an id may hold a slash. A slash at the e
 
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Found", "Routes"]
+__all__ = ["Route", "Routes"]
 
 T = TypeVar("T")
 
 
-class Found(NamedTuple, Generic[T]):
+class Route(NamedTuple, Generic[T]):
     """What stands at a path, by method, and the parts that stand for the braces, in their order."""
 
     methods: dict[str, T]
@@ -40,7 +40,7 @@ class Routes(Generic[T]):
             place = place.below.setdefault(None if part.startswith("{") else part, _Place())
         place.methods[method] = what
 
-    def find(self, path: str) -> Found[T]:
+    def find(self, path: str) -> Route[T]:
         """Return what stands at a path; no methods: nothing does."""
         place, parts = self._top, list[str]()
         for part in _parts(path):
@@ -48,10 +48,10 @@ class Routes(Generic[T]):
             if below is None:
                 below = place.below.get(None)
                 if below is None or not part:
-                    return Found({}, [])
+                    return Route({}, [])
                 parts.append(part)
             place = below
-        return Found(place.methods, parts)
+        return Route(place.methods, parts)
 
 
 def _parts(path: str) -> list[str]:

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 from actors.jobs.rules.job_answers import TopicCounted
 from penstock.api.forms.jobs import TopicChanges, TopicShown, TopicsQuery, TopicsShown
 from penstock.api.forms.reading import picked
-from penstock.api.http.calls import Answer, Call, Shared, decoded, query_of
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 
 _changes = msgspec.json.Decoder(TopicChanges).decode
 _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-async def list_topics(shared: Shared, call: Call) -> Answer:
+async def list_topics(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the topics that are yours, a page at a time, and count their jobs."""
     asked = query_of(TopicsQuery, call.query)
     topics = [view.topic for view in await shared.desk.topics()]
@@ -24,15 +24,15 @@ async def list_topics(shared: Shared, call: Call) -> Answer:
     with shared.load.work("other", call.caller.key):
         counted = [await _counted(shared, call, call.caller.inner(name)) for name in wanted[: asked.limit]]
     call.charge(len(counted))
-    return Answer(TopicsShown(topics=counted, next=counted[-1].topic if len(wanted) > asked.limit else ""))
+    return HttpAnswer(TopicsShown(topics=counted, next=counted[-1].topic if len(wanted) > asked.limit else ""))
 
 
-async def show(shared: Shared, call: Call) -> Answer:
+async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show a topic; one that nobody has used yet has no jobs, and the default settings."""
     return await _changed(shared, call, call.topic(), {})
 
 
-async def change(shared: Shared, call: Call) -> Answer:
+async def change(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Change some of a topic's settings; `is_paused` and `rate` act at once, on every node."""
     topic = call.topic()
     decoded(_changes, call.body)
@@ -42,12 +42,12 @@ async def change(shared: Shared, call: Call) -> Answer:
     return answer
 
 
-async def _changed(shared: Shared, call: Call, topic: str, values: dict[str, Any]) -> Answer:
+async def _changed(shared: GatewayState, call: HttpCall, topic: str, values: dict[str, Any]) -> HttpAnswer:
     with shared.load.work("other", call.caller.key):
         view = await shared.desk.change_topic(topic, values)
         counted = await _counted(shared, call, topic)
-    return Answer(picked(TopicShown, counted, settings=view.settings))
+    return HttpAnswer(picked(TopicShown, counted, settings=view.settings))
 
 
-async def _counted(shared: Shared, call: Call, topic: str) -> TopicCounted:
+async def _counted(shared: GatewayState, call: HttpCall, topic: str) -> TopicCounted:
     return replace(await shared.desk.count(topic), topic=call.caller.outer(topic))

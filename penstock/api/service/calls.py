@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from streams.frames import Message
 
-__all__ = ["MOST_WAITING", "Endpoint", "Engine", "Question"]
+__all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 
 Engine = Literal["jobs", "batch"]
 MOST_WAITING = 4_096
@@ -19,7 +19,7 @@ class Question(NamedTuple):
     most_bytes: int
 
 
-class Endpoint(NamedTuple):
+class DeskEndpoint(NamedTuple):
     """One endpoint of an engine's service. `answer` gets the engine's desk, the request decoded to `form` (None: it
     decodes by itself), and the request as it came. It returns what becomes JSON.
 

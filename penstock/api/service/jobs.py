@@ -5,7 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from actors.jobs.desk import JobDesk
-from actors.jobs.rules.job_answers import HTTP_CODES, Added, Answer, Listed, ListPage, NotAdded, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import (
+    HTTP_CODES,
+    Added,
+    JobReply,
+    Listed,
+    ListPage,
+    NotAdded,
+    TopicCounted,
+    TopicView,
+)
 from penstock.api.forms.jobs import (
     Answers,
     CountAsk,
@@ -120,7 +129,7 @@ async def topic(desk: JobDesk, ask: TopicAsk, _question: Question) -> TopicView:
     return await desk.change_topic(ask.topic, ask.set)
 
 
-def _only(answers: Sequence[Added | NotAdded | Answer]) -> object:
+def _only(answers: Sequence[Added | NotAdded | JobReply]) -> object:
     """Return the one answer; what was not done is an error."""
     [answer] = answers
     if isinstance(answer, Added) or answer.code == "ok":

@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from penstock.api.forms.reading import read_ask
 from penstock.api.operations import OPERATIONS
 from penstock.api.replies import encode, guarded
-from penstock.api.service.calls import Endpoint, Engine, Question
+from penstock.api.service.calls import DeskEndpoint, Engine, Question
 from streams import micro
 from streams.connection import Connection
 from streams.frames import Message
@@ -92,7 +92,7 @@ class DeskService:
         await self._stop.wait()
         self._end_waits()
 
-    def _served(self, row: Endpoint, facts: _Facts) -> micro.Endpoint:
+    def _served(self, row: DeskEndpoint, facts: _Facts) -> micro.Endpoint:
         """Return the endpoint; each is bounded apart, so that what hands out new work never holds up what ends some."""
 
         async def answer(request: Message) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from penstock.sdk.calls import Asker
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.server import EmbeddedServer
@@ -27,4 +27,4 @@ async def link(node: BatchNode) -> AsyncIterator[Connection]:
 @pytest.fixture
 def batches(link: Connection) -> Batches:
     """The Python client's batches."""
-    return Batches(Asker(link, "batch", 30.0), link)
+    return Batches(ServiceClient(link, "batch", 30.0), link)

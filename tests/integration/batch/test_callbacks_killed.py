@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from penstock.sdk.calls import Asker
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
@@ -28,7 +28,7 @@ async def test_a_node_killed_before_it_could_record_what_it_told_has_told_it(
 ) -> None:
     namespace = connection.namespace
     await apply(connection, wanted(namespace, profile="fast"))
-    batches = Batches(Asker(connection, "batch", 30.0), connection)
+    batches = Batches(ServiceClient(connection, "batch", 30.0), connection)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
     arguments += ["--roles", ROLES, "--app", "tests.support.batch_app"]
 

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from actors.batch.rules import moves
 from penstock.sdk.batches import task_handlers
-from penstock.sdk.calls import Asker
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
 from streams.backoff import Backoff
 from streams.batch_messages import Counts
@@ -212,7 +212,7 @@ async def test_killed_half_way_another_node_goes_on_and_no_item_runs_twice(
     """Its items may not run twice, and some have run when the splitter is killed."""
     namespace, notes = connection.namespace, tmp_path / "notes"
     await apply(connection, wanted(namespace, profile="fast"))
-    batches = Batches(Asker(connection, "batch", 30.0), connection)
+    batches = Batches(ServiceClient(connection, "batch", 30.0), connection)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
     arguments += ["--roles", "conductor,executor,desk", "--app", "tests.support.batch_streaming_app"]
     told = {"STREAMED_NOTES": str(notes), "PENSTOCK_LOG_FORM": "json"}

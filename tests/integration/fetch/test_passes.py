@@ -267,6 +267,6 @@ async def test_an_end_of_an_old_epoch_is_refused(connection: Connection, publish
         async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
             result = await ledgers.move(SHOP, late)
             ledger = await ledgers.move(SHOP, lambda ledger: (ledger, ledger))
-    assert isinstance(result, holding.Stale)
+    assert isinstance(result, holding.StaleFence)
     assert (ledger.watermark_ms, ledger.holes, ledger.epoch) == (start_ms, (), 2)
     assert replace(ledger, open=()).frontier_ms >= start_ms

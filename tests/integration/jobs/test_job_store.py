@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
-from actors.jobs.store import BadCursor, Clash, Found, Retry, Settled, Stale, Stored, partition_of
+from actors.jobs.store import BadCursor, Clash, FailedAttempt, Found, Settled, Stale, Stored, partition_of
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.frames import Message
@@ -499,7 +499,7 @@ async def test_a_failed_attempt_is_tried_again_later_with_its_history(jobs: Jobs
         for delivery in await jobs.pull(2):
             job = msgspec.structs.replace(decode_job(delivery.payload), attempts=1)
             retries.append((delivery, job, HOUR if job.id == "0" else 0, "boom"))
-        answers = await jobs.store.retry_deliveries([Retry(*retry) for retry in retries], node="n1")
+        answers = await jobs.store.retry_deliveries([FailedAttempt(*retry) for retry in retries], node="n1")
         assert answers == [True, True]
         await counts(jobs, 1, 1, 0, 0)
         (again,) = await jobs.pull(2)
@@ -516,7 +516,7 @@ async def test_what_was_deleted_in_a_handlers_hands_stays_deleted(jobs: Jobs) ->
         job = decode_job(one.payload)
         for n in range(4):
             await jobs.store.delete(TOPIC, str(n))
-        assert await jobs.store.retry_deliveries([Retry(one, job, 0, "boom")]) == [False]
+        assert await jobs.store.retry_deliveries([FailedAttempt(one, job, 0, "boom")]) == [False]
         assert await jobs.store.give_back([(two, decode_job(two.payload))]) == [False]
         assert await jobs.store.finish_deliveries([(three, decode_job(three.payload))], remember_s=60) == [False]
         assert await jobs.store.bury_deliveries([(four, decode_job(four.payload), "x")]) == [False]

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.recurring import Found, JobFinder, RecurringJobs, decode_recurring
+from actors.jobs.recurring import JobFinder, KnownJob, RecurringJobs, decode_recurring
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.recurrence import Misfire, Recurring, occurrence_id
@@ -325,7 +325,7 @@ class CountingStore:
         self._store = store
         self.asked: list[str] = []
 
-    async def find(self, topic: str, job_id: str) -> Found | None:
+    async def find(self, topic: str, job_id: str) -> KnownJob | None:
         self.asked.append(job_id)
         return await self._store.find(topic, job_id)
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from actors.jobs.rules.job_answers import Listed
-from actors.jobs.submissions import Refused, job_submissions, read_submission
+from actors.jobs.submissions import BadSubmission, job_submissions, read_submission
 from actors.runtime import submissions
 from streams.connection import Connection
 from streams.errors import StreamError
@@ -236,5 +236,5 @@ def test_moments_are_absolute_and_a_repeat_says_the_same() -> None:
 
 
 def test_without_any_topic_it_is_refused() -> None:
-    with pytest.raises(Refused, match="no topic"):
+    with pytest.raises(BadSubmission, match="no topic"):
         read_submission("", b'{"id": "a"}', seq=1, stored_ms=1)

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 
 import penstock
-from actors.jobs.rules.job_answers import Answer, Reserved
+from actors.jobs.rules.job_answers import JobReply, Reserved
 from actors.jobs.rules.job_rules import RESERVED_SLACK_MS
 from penstock.errors import Timeout
 from penstock.sdk import calls
@@ -309,7 +309,7 @@ async def until_ms(moment_ms: int) -> None:
     await anyio.sleep(max(0, moment_ms - now_ms()) / 1000)
 
 
-async def only_others_come_again(office: Office, held: list[Reserved], answers: list[Answer]) -> None:
+async def only_others_come_again(office: Office, held: list[Reserved], answers: list[JobReply]) -> None:
     """Reserve what comes again: every one that was told `stale` by now, and none that was told `ok`."""
     told = {job.id: answer.code for job, answer in zip(held, answers, strict=True)}
     assert set(told.values()) <= {"ok", "stale", "unknown"}

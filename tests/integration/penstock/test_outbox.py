@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock.errors import Unavailable, UsageError
 from penstock.node.outbox_relay import Moved, relay, relay_once
-from penstock.sdk.calls import Asker
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client import Client, connect
 from penstock.sdk.outbox import Outbox
 from streams.connection import connect as connect_to_server
@@ -111,7 +111,7 @@ async def limit(desk: str, topic: str, most_waiting: int) -> None:
     """Have the topic take only so many jobs."""
     async with connect_to_server(desk, name="test", namespace=Namespace()) as connection:
         ask = {"topic": topic, "set": {"most_waiting": most_waiting}}
-        await Asker(connection, "jobs", 10.0).ask("topic", json.dumps(ask).encode())
+        await ServiceClient(connection, "jobs", 10.0).ask("topic", json.dumps(ask).encode())
 
 
 async def test_what_was_committed_is_handed_over_once_and_due_from_its_adding_on(

@@ -9,7 +9,7 @@ import pytest
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import NodeRecord
-from penstock.admin.sources import Added, Wanted, add
+from penstock.admin.sources import SourceAdded, Wanted, add
 from streams.clock import now_ms
 from streams.messages import SliceCompleted
 from tests.support.cli import Answer, CommandLine
@@ -281,7 +281,7 @@ async def test_adding_goes_on_after_a_crash_between_its_writes(cli: CommandLine)
 
 async def test_two_who_add_the_same_source_at_once_both_find_it_there(cli: CommandLine) -> None:
     account = {"base_url": "http://127.0.0.1:9", "shop": "s1"}
-    wanted, told = Wanted(SHOP, "mall", account, start="-1d"), list[Added]()
+    wanted, told = Wanted(SHOP, "mall", account, start="-1d"), list[SourceAdded]()
 
     async def add_one() -> None:
         told.append(await add(cli.records, wanted))

@@ -11,7 +11,7 @@ from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection
 from streams.log import delete_entry, read_log
-from streams.messages import Listed, OrderPage, SliceCompleted, decode_orders, encode
+from streams.messages import ListedOrder, OrderPage, SliceCompleted, decode_orders, encode
 from streams.publisher import Publisher
 from tests.support.cli import CommandLine
 from tests.support.engine import a_mall, ledger_when, running_engine
@@ -117,12 +117,12 @@ async def read_all(cli: CommandLine, mall: Mall, start_ms: int, end_ms: int) -> 
     return len(rows)
 
 
-def _listed(row: Sequence[object]) -> Listed:
+def _listed(row: Sequence[object]) -> ListedOrder:
     key, version, modified_ms = row[:3]
-    return Listed(order_key=str(key), version=int(str(version)), modified_ms=int(str(modified_ms)), body=RAW)
+    return ListedOrder(order_key=str(key), version=int(str(version)), modified_ms=int(str(modified_ms)), body=RAW)
 
 
-def _page(orders: Sequence[Listed]) -> bytes:
+def _page(orders: Sequence[ListedOrder]) -> bytes:
     return encode(OrderPage(platform="mall", source="s1", fetched_ms=1, orders=tuple(orders)))
 
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from actors.runtime import actor as loop
-from actors.runtime.actor import Ack, Actor, Bury, Decision, Forget, GiveBack, Mailbox, Settle, Work
+from actors.runtime.actor import Ack, Actor, BuryMessage, Decision, Forget, GiveBack, Mailbox, Settle, Work
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
@@ -97,7 +97,7 @@ class Desk:
             case Add(word="crash"):
                 raise LookupError("decide crashed")
             case Add(word="bury"):
-                return sums, Decision(Bury("asked for"))
+                return sums, Decision(BuryMessage("asked for"))
             case Add(word="forget"):
                 return sums, Decision(Forget())
             case Add(word="later"):

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.batch.rules import moments, moves
-from actors.batch.rules.moves import Ended
+from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import (
     FINAL,
     TRANSITIONS,
@@ -210,15 +210,15 @@ def reduce_steps(world: World) -> Iterator[World]:
         yield world._replace(record=moves.reduced(record, fence, msgspec.Raw(b"{}"), 1), reduces=left)
 
 
-def ended(world: World) -> list[Ended]:
+def ended(world: World) -> list[RoundEnded]:
     """Return the log as executors write it: each result says what it takes back of an earlier pass."""
-    found: list[Ended] = []
+    found: list[RoundEnded] = []
     for at, result in enumerate(world.results):
         earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end in ENDS[:2]]
         is_again, is_left, is_gone = (result.end == end for end in ("again", *ODD_ENDS))
         before = _counts(earlier[-1].end) if earlier else Counts(cancelled=int(result.round > 1_000))
         redone = before if result.end in ENDS[:2] else Counts()
-        known = Ended(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone)
+        known = RoundEnded(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone)
         found.append(known._replace(left=int(is_left), is_gone=is_gone))
     return found
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.rules import moves
-from actors.batch.rules.moves import Ended
+from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import Instance, Seal, faults, fence_of, is_superseded, known_items
 from streams.backoff import Backoff
 from streams.batch_messages import Counts
@@ -274,7 +274,7 @@ def test_a_streaming_split_that_failed_waits_for_what_runs_and_counts_the_rest()
     record = moves.fail_step(record, 1, "no link", Backoff(retries=0), 1)
     assert (record.state, record.is_cancelling, len(record.open)) == ("splitting", True, 1)
     assert moves.seal_split(record, Seal(fence=1, chunks=3, items=6, digest="d"), 1) is record
-    ended = Ended(seq=1, chunk=0, round=1, counts=Counts(succeeded=1, failed=1))
+    ended = RoundEnded(seq=1, chunk=0, round=1, counts=Counts(succeeded=1, failed=1))
     record = moves.count(record, [ended], Backoff(), 1, chance=0, upto_seq=1)
     record = moves.end_running(record, 1, 1)
     assert (record.state, record.reason, known_items(record)) == ("failed", "no link", 4)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.batch.rules import moments, moves
-from actors.batch.rules.moves import Ended
+from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import Instance, Moment, OpenChunk, Seal
 from streams.backoff import Backoff
 from streams.batch_messages import Counts, encode_message
@@ -22,7 +22,7 @@ def running(**facts: object) -> Instance:
 
 
 def counted(record: Instance, seq: int, chunk: int, now_ms: int = 50, **counts: int) -> Instance:
-    ended = Ended(seq, chunk, 1, Counts(**counts), reasons=("no such shop",))
+    ended = RoundEnded(seq, chunk, 1, Counts(**counts), reasons=("no such shop",))
     return moves.count(record, [ended], Backoff(), now_ms, chance=0, upto_seq=seq)
 
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.rules import moves
-from actors.batch.rules.moves import Ended
+from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import ROUNDS, Instance, OpenChunk, Seal
 from streams.backoff import Backoff
 from streams.batch_messages import Counts
@@ -32,7 +32,7 @@ def streaming() -> Instance:
 def after_its_chunk(record: Instance) -> Instance:
     """Return the instance after its open chunk has ended well."""
     [chunk] = record.open
-    ended = Ended(seq=1, chunk=chunk.chunk, round=chunk.round, counts=Counts(succeeded=2))
+    ended = RoundEnded(seq=1, chunk=chunk.chunk, round=chunk.round, counts=Counts(succeeded=2))
     return moves.end_running(moves.count(record, [ended], POLICY, 1, chance=0, upto_seq=1), 1, 1)
 
 
@@ -72,13 +72,13 @@ def test_who_ends_a_step_late_changes_nothing(
 def test_what_goes_round_again_waits_as_long_in_every_pass(passes: int, tries: int, wait_ms: int) -> None:
     number = (passes - 1) * ROUNDS + tries
     record = running(passes=passes, open=(OpenChunk(chunk=1, round=number),))
-    ended = Ended(seq=1, chunk=1, round=number, counts=Counts(), again=2)
+    ended = RoundEnded(seq=1, chunk=1, round=number, counts=Counts(), again=2)
     [chunk] = moves.count(record, [ended], POLICY, 5_000, chance=0, upto_seq=1).open
     assert chunk == OpenChunk(chunk=1, round=number + 1, not_before_ms=5_000 + wait_ms)
 
 
 def test_what_a_stopping_node_has_left_does_not_wait() -> None:
-    ended = Ended(seq=1, chunk=1, round=1, counts=Counts(succeeded=1), left=1)
+    ended = RoundEnded(seq=1, chunk=1, round=1, counts=Counts(succeeded=1), left=1)
     record = running(open=(OpenChunk(chunk=1, round=1),))
     [chunk] = moves.count(record, [ended], POLICY, 5_000, chance=0, upto_seq=1).open
     assert chunk == OpenChunk(chunk=1, round=2, not_before_ms=5_000)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.batch.rules.moves import Ended, count, end_running, reduced, release, retry
+from actors.batch.rules.moves import RoundEnded, count, end_running, reduced, release, retry
 from actors.batch.rules.record import Instance, Seal, earlier_rounds, faults, first_round, round_of_pass
 from actors.batch.rules.rounds import attempts_of, items_to_run, may_leave, missing_round, result_of, shortened
 from streams.backoff import Backoff
@@ -37,7 +37,9 @@ def test_each_item_counts_once_as_it_ended_last(data: st.DataObject) -> None:
             left = len(run) - len(begun)
             result = result_of(CHUNK, 0, number, outcomes, results, "me", left=left)
             results.append(result)
-            ended = Ended(len(results), 0, number, result.counts, result.again, result.redone, result.reasons, left)
+            ended = RoundEnded(
+                len(results), 0, number, result.counts, result.again, result.redone, result.reasons, left
+            )
             record = count(record, [ended], POLICY, 0, chance=0, upto_seq=len(results))
         record = end_running(record, 1, 0)
         stands = Counter(end.status if end else None for end in last_outcomes(CHUNK, results))
@@ -135,13 +137,13 @@ def test_a_pass_keeps_rounds_for_what_goes_round_again() -> None:
 def test_left_over_items_wait_for_nothing_and_lost_ones_have_failed_when_all_others_are_over() -> None:
     seal = Seal(fence=1, chunks=2, items=10, digest="d")
     record = release(Instance(instance_id="i", task="t", created_ms=0, state="running", seal=seal), 2)
-    left = Ended(1, 0, 1, Counts(succeeded=2), again=1, left=2)
+    left = RoundEnded(1, 0, 1, Counts(succeeded=2), again=1, left=2)
     record = count(record, [left], POLICY, 50, chance=0, upto_seq=1)
     assert [(each.chunk, each.round, each.not_before_ms) for each in record.open] == [(0, 2, 50), (1, 1, 0)]
-    record = count(record, [Ended(2, 1, 1, Counts(), is_gone=True)], POLICY, 50, chance=0, upto_seq=2)
+    record = count(record, [RoundEnded(2, 1, 1, Counts(), is_gone=True)], POLICY, 50, chance=0, upto_seq=2)
     assert [each.chunk for each in record.open] == [0]
     assert end_running(record, 1, 60) is record
-    record = count(record, [Ended(3, 0, 2, Counts(succeeded=2, failed=1))], POLICY, 70, chance=0, upto_seq=3)
+    record = count(record, [RoundEnded(3, 0, 2, Counts(succeeded=2, failed=1))], POLICY, 70, chance=0, upto_seq=3)
     record = end_running(record, 1, 80)
     assert (record.state, record.counts) == ("reducing", Counts(succeeded=4, failed=6))
     assert record.reasons == ("5 items: its chunk is gone: somebody removed it from the stream",)

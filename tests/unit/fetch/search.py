@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from actors.fetch.rules.cutting import cut, offers_due
-from actors.fetch.rules.holding import Completed, Stale, Taken, complete, expire, fail, miss, take
+from actors.fetch.rules.holding import Completed, StaleFence, Taken, complete, expire, fail, miss, take
 from actors.fetch.rules.ledger import Ledger, OpenSlice, Outage, first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import parse_slice_id
@@ -85,7 +85,7 @@ class Rules(NamedTuple):
 
     cut: Callable[[Ledger, FetchSettings, int], Ledger] = cut
     to_offer: Callable[[Ledger, Ledger], list[OpenSlice]] = lambda before, after: offers_due(after, LATE)
-    complete: Callable[[Ledger, str, int, int], tuple[Ledger, Completed | Stale]] = complete
+    complete: Callable[[Ledger, str, int, int], tuple[Ledger, Completed | StaleFence]] = complete
 
 
 class World(NamedTuple):
@@ -268,7 +268,7 @@ def _complete(world: World, state: State, i: int) -> Step:
     slice_id = fetcher.slice_id
     after, result = world.rules.complete(state.ledger, slice_id, fetcher.fence, LATE)
     settles = state._replace(fetchers=_put(state.fetchers, i, fetcher._replace(at="ack", fence=0)))
-    if isinstance(result, Stale):
+    if isinstance(result, StaleFence):
         return _write(world, f"a fetcher is refused as stale for {slice_id}", settles, after)
     now = settles._replace(committed=state.committed | {slice_id})
     step = _write(world, f"a fetcher completes {slice_id}", now, after)
@@ -387,7 +387,7 @@ def _canonical_fetcher(world: World, state: State, fetcher: Fetcher, rank: dict[
     at, slice_id = fetcher.at, fetcher.slice_id
     message = int((slice_id, fetcher.message) in state.queue)
     fence = rank.get(fetcher.fence, VOID) if fetcher.fence else 0
-    is_refused = fence == VOID and isinstance(world.rules.complete(state.ledger, slice_id, VOID, LATE)[1], Stale)
+    is_refused = fence == VOID and isinstance(world.rules.complete(state.ledger, slice_id, VOID, LATE)[1], StaleFence)
     if is_refused or (at == "got" and slice_id in state.committed):
         at, fence = "ack", 0
     return Fetcher() if at == "ack" and not message else Fetcher(at, slice_id, message, fence)

@@ -16,15 +16,16 @@ from actors.fetch.fetcher.decisions import (
     NotNow,
     Offered,
     Outcome,
+    PlatformRefused,
     ReadSlice,
-    Refused,
     Short,
     Standing,
-    Stored,
     Throttled,
     TimedOut,
     TooWide,
+    WindowStored,
     decide,
+    label_of,
 )
 from actors.fetch.rules import holding, steering
 from actors.fetch.rules.cutting import cut
@@ -41,14 +42,14 @@ SETTINGS = FetchSettings(slice_ms=60_000, retries=2, max_open=3)
 NEVER_BLAMES: list[Outcome] = [
     Throttled("slow down", 700),
     NotNow("not yet", 700),
-    Refused("no scope"),
+    PlatformRefused("no scope"),
     Missed("HTTP 503"),
     TimedOut("60 s", is_missed=True),
 ]
 SHORT = Short("short by 12 of 52: a crowd", Shortfall(12, 52))
 ENDS: list[Outcome] = [
     *NEVER_BLAMES,
-    Stored(),
+    WindowStored(),
     SHORT,
     Misread("9 of 9 rows", "{}"),
     Failed("500"),
@@ -56,6 +57,12 @@ ENDS: list[Outcome] = [
     TooWide("too wide"),
     Hopeless("404"),
 ]
+
+
+def test_the_labels_of_outcomes_do_not_follow_the_class_names() -> None:
+    labels = {label_of(end) for end in ENDS}
+    assert labels >= {"stored", "short", "misread", "failed", "missed", "timedout", "throttled"}
+    assert labels >= {"notnow", "toowide", "refused", "hopeless"}
 
 
 def opened() -> Ledger:
@@ -154,7 +161,7 @@ def test_a_slice_that_must_wait_holds_back_no_other() -> None:
 
 def test_a_stored_slice_is_complete() -> None:
     ledger, piece = taken(opened())
-    ledger, step = decide(ledger, ended(piece, Stored()), NOW)
+    ledger, step = decide(ledger, ended(piece, WindowStored()), NOW)
     assert step == (Ack(), ())
     assert ledger.watermark_ms == piece.end_ms
 
@@ -234,7 +241,7 @@ def test_after_a_person_resumed_it_two_failures_park_it_again() -> None:
 
 
 def test_a_source_of_which_rows_were_read_is_not_parked_for_a_window_that_cannot_be() -> None:
-    ledger, _ = read_as(opened(), 0, Stored(is_readable=True))
+    ledger, _ = read_as(opened(), 0, WindowStored(is_readable=True))
     for _ in range(3):
         ledger, _ = read_as(ledger, 0, MISREAD)
     assert (ledger.state, [hole.reason for hole in ledger.holes]) == ("running", [MISREAD.reason])
@@ -242,15 +249,15 @@ def test_a_source_of_which_rows_were_read_is_not_parked_for_a_window_that_cannot
 
 def test_windows_without_rows_say_nothing_of_whether_rows_can_be_read() -> None:
     ledger, _ = read_as(opened(), 0, MISREAD)
-    ledger, _ = read_as(ledger, 1, Stored())
+    ledger, _ = read_as(ledger, 1, WindowStored())
     assert read_as(ledger, 0, MISREAD)[0].state == "parked"
-    ledger, _ = read_as(ledger, 0, Stored(is_readable=True))
+    ledger, _ = read_as(ledger, 0, WindowStored(is_readable=True))
     assert read_as(ledger, 0, MISREAD)[0].state == "running"
 
 
-@pytest.mark.parametrize("odd", [Stored(is_readable=False), Short("short", Shortfall(1, 2), is_readable=False)])
+@pytest.mark.parametrize("odd", [WindowStored(is_readable=False), Short("short", Shortfall(1, 2), is_readable=False)])
 def test_trust_is_used_up_by_windows_of_odd_rows_alone(odd: Outcome) -> None:
-    ledger, _ = read_as(cut(first_ledger(0), replace(SETTINGS, max_open=9), NOW), 0, Stored(is_readable=True))
+    ledger, _ = read_as(cut(first_ledger(0), replace(SETTINGS, max_open=9), NOW), 0, WindowStored(is_readable=True))
     trust = [ledger.trust]
     for _ in range(4):
         at = next(number for number, held in enumerate(ledger.open) if held.attempt == 1)
@@ -307,7 +314,7 @@ def test_a_reading_that_is_not_short_makes_up_for_one_that_was() -> None:
     ledger, _ = steering.redrive_hole(ledger, hole.slice_id, NOW)
     ledger, step = decide(ledger, offer(hole.slice_id), NOW + 1)
     assert isinstance(step.then, Work)
-    ledger, _ = decide(ledger, ended(step.then.request.slice, Stored()), NOW + 1)
+    ledger, _ = decide(ledger, ended(step.then.request.slice, WindowStored()), NOW + 1)
     assert (ledger.open, ledger.holes, ledger.watermark_ms) == ((), (), 60_000)
 
 
@@ -368,7 +375,7 @@ def test_a_platform_that_answers_nothing_is_asked_for_one_slice_at_a_time_and_by
     ledger, work = decide(ledger, offer(ledger.open[2].slice_id), later_ms)
     assert isinstance(work.then, Work)
     assert decide(ledger, offer(first.slice_id), later_ms)[1].then == Ack()
-    ledger, _ = decide(ledger, ended(work.then.request.slice, Stored()), later_ms)
+    ledger, _ = decide(ledger, ended(work.then.request.slice, WindowStored()), later_ms)
     assert ledger.outage is None
     assert all(isinstance(decide(ledger, offer(one.slice_id), later_ms + 1)[1].then, Work) for one in ledger.open)
 
@@ -381,7 +388,7 @@ def test_a_platform_that_answers_nothing_is_asked_for_one_slice_at_a_time_and_by
         (Throttled("slow down", 700), True),
         (Failed("no order"), True),
         (TimedOut("60 s"), True),
-        (Refused("no scope"), True),
+        (PlatformRefused("no scope"), True),
         (Hopeless("404"), True),
         (Missed("HTTP 503"), False),
         (TimedOut("60 s", is_missed=True), False),
@@ -400,7 +407,7 @@ def test_any_answer_ends_an_outage(outcome: Outcome, is_over: bool) -> None:
     assert (ledger.outage is None) == is_over
 
 
-@pytest.mark.parametrize("outcome", [Stored(), SHORT])
+@pytest.mark.parametrize("outcome", [WindowStored(), SHORT])
 def test_what_missed_fails_by_its_own_fault_once_another_window_was_read(outcome: Outcome) -> None:
     ledger, first = taken(opened())
     ledger, _ = decide(ledger, ended(first, Missed("HTTP 503")), NOW)
@@ -445,9 +452,9 @@ def test_a_refusal_parks_the_source_and_is_told_once() -> None:
     second = decide(ledger, offer(ledger.open[1].slice_id), NOW)
     ledger, work = second[0], second[1].then
     assert isinstance(work, Work)
-    ledger, step = decide(ledger, ended(first, Refused("no scope")), NOW)
+    ledger, step = decide(ledger, ended(first, PlatformRefused("no scope")), NOW)
     assert [type(event) for event in step.events] == [SourceParked]
-    ledger, step = decide(ledger, ended(work.request.slice, Refused("no scope")), NOW)
+    ledger, step = decide(ledger, ended(work.request.slice, PlatformRefused("no scope")), NOW)
     assert step == (Ack(), ())
     assert (ledger.state, ledger.reason, [piece.is_taken for piece in ledger.open]) == (
         "parked",
@@ -485,7 +492,7 @@ def test_a_message_of_a_slice_that_is_gone_is_acknowledged() -> None:
     """Nobody can hold it; left alone, it would come round once more."""
     ledger, piece = taken(opened())
     rewound = steering.rewind(ledger, 0)
-    assert decide(rewound, ended(piece, Stored()), NOW) == (rewound, (Ack(), ()))
+    assert decide(rewound, ended(piece, WindowStored()), NOW) == (rewound, (Ack(), ()))
 
 
 @pytest.mark.parametrize("outcome", NEVER_BLAMES, ids=lambda outcome: type(outcome).__name__)

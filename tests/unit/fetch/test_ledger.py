@@ -13,7 +13,7 @@ from actors.fetch.rules.holding import (
     Halved,
     Released,
     Retried,
-    Stale,
+    StaleFence,
     Taken,
     TooNarrow,
     Wait,
@@ -142,7 +142,7 @@ def test_a_slice_taken_again_leaves_the_first_holder_with_a_void_fence() -> None
         split(ledger, "t1-0-60000", first.fence, 0),
         park(ledger, "t1-0-60000", first.fence, "", 0),
     ):
-        assert isinstance(result, Stale)
+        assert isinstance(result, StaleFence)
         assert after is ledger
     assert isinstance(complete(ledger, "t1-0-60000", second.fence, 0)[1], Completed)
 
@@ -155,20 +155,20 @@ def test_what_the_ledger_does_not_know_is_stale(slice_id: str) -> None:
         complete(ledger, slice_id, held.fence, 0),
         release(ledger, slice_id, held.fence, 0),
     ):
-        assert isinstance(result, Stale)
+        assert isinstance(result, StaleFence)
         assert after is ledger
 
 
 def test_a_slice_that_nobody_holds_cannot_be_completed_with_fence_zero() -> None:
     ledger = cut_up_to(1)
-    assert isinstance(complete(ledger, "t1-0-60000", 0, 0)[1], Stale)
+    assert isinstance(complete(ledger, "t1-0-60000", 0, 0)[1], StaleFence)
 
 
 def test_a_second_completion_is_stale_and_changes_nothing() -> None:
     ledger, held = taken(cut_up_to(1), "t1-0-60000")
     ledger, _ = complete(ledger, "t1-0-60000", held.fence, 0)
     after, result = complete(ledger, "t1-0-60000", held.fence, 0)
-    assert isinstance(result, Stale)
+    assert isinstance(result, StaleFence)
     assert after is ledger
 
 
@@ -252,7 +252,7 @@ def test_a_paused_source_is_neither_cut_nor_offered_nor_taken_but_may_finish() -
     assert cut(ledger, SETTINGS, 100 * MINUTE) is ledger
     assert offers_due(ledger, 100 * MINUTE) == []
     assert next_due_ms(ledger, SETTINGS, 0) is None
-    assert isinstance(take(ledger, "t1-60000-120000", "n1", 0)[1], Stale)
+    assert isinstance(take(ledger, "t1-60000-120000", "n1", 0)[1], StaleFence)
     ledger, done = complete(ledger, "t1-0-60000", held.fence, 0)
     assert isinstance(done, Completed)
     assert pause(ledger) is ledger
@@ -496,7 +496,7 @@ def test_a_rewind_begins_a_new_epoch_and_voids_what_was_open() -> None:
     ledger, held = taken(ledger, "t1-60000-120000")
     ledger = rewind(ledger, 30_000)
     assert (ledger.epoch, ledger.frontier_ms, ledger.watermark_ms, ledger.open) == (2, 30_000, 30_000, ())
-    assert isinstance(complete(ledger, "t1-60000-120000", held.fence, 0)[1], Stale)
+    assert isinstance(complete(ledger, "t1-60000-120000", held.fence, 0)[1], StaleFence)
     ledger = cut(ledger, SETTINGS, 2 * MINUTE)
     assert ids(ledger) == ["t2-30000-60000", "t2-60000-120000"]
     _, again = taken(ledger, "t2-60000-120000")

@@ -17,7 +17,7 @@ from actors.fetch.rules.holding import (
     Halved,
     Released,
     Retried,
-    Stale,
+    StaleFence,
     Taken,
     Wait,
     complete,
@@ -142,7 +142,7 @@ class LedgerMachine(RuleBasedStateMachine):
             case GaveUp():
                 assert held.losses == 2
                 self.fences.pop(held.slice_id)
-            case Stale():
+            case StaleFence():
                 assert before.state != "running" or is_down(before)
 
     @precondition(lambda self: self.given)
@@ -162,7 +162,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.ledger
         is_valid = self.fences.get(slice_id) == fence
         self.ledger, result = self.ended(end, slice_id, fence, chance)
-        assert isinstance(result, Stale) != is_valid
+        assert isinstance(result, StaleFence) != is_valid
         if not is_valid:
             assert self.ledger is before, "a void fence changes nothing"
             return
@@ -173,7 +173,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def ended(
         self, end: str, slice_id: str, fence: int, chance: float
-    ) -> tuple[Ledger, Completed | Retried | GaveUp | Released | Halved | Stale | object]:
+    ) -> tuple[Ledger, Completed | Retried | GaveUp | Released | Halved | StaleFence | object]:
         now_ms = self.now_ms
         match end:
             case "complete":

@@ -1,6 +1,6 @@
 """Which sources go into one notice, when it is due, and what it says."""
 
-from actors.fetch.outage_notices import Down, Group, due_groups, group_notice
+from actors.fetch.outage_notices import Down, OutageGroup, due_groups, group_notice
 from actors.fetch.rules.ledger import Outage
 from actors.fetch.sources import SourceKey
 
@@ -15,7 +15,7 @@ def down(name: str, since_ms: int = SINCE_MS, *, told: bool = False, over_ms: in
     return Down(SourceKey(platform, source), outage, webhook, PATIENCE_MS)
 
 
-def names(groups: list[Group]) -> list[tuple[str, list[str]]]:
+def names(groups: list[OutageGroup]) -> list[tuple[str, list[str]]]:
     return [(group.kind, [str(source) for source, _ in group.members]) for group in groups]
 
 

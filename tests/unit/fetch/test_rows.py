@@ -3,12 +3,12 @@
 from actors.fetch.fetcher.rows import shortness
 from actors.fetch.rules.ledger import Shortfall
 from platforms.bounds import Window
-from platforms.reading import ReadingResult, Short
+from platforms.reading import ReadingResult, ShortPart
 
 FROM, TO = 1_700_000_000_000, 1_700_000_001_000
 
 
-def result(*short: Short, is_proven: bool = False, is_counted: bool = True) -> ReadingResult:
+def result(*short: ShortPart, is_proven: bool = False, is_counted: bool = True) -> ReadingResult:
     missing = sum(part.missing for part in short)
     return ReadingResult(40, is_proven, 3, 0, 0, missing, short, is_counted, ())
 
@@ -19,7 +19,7 @@ def test_a_whole_window_is_not_short() -> None:
 
 
 def test_a_short_window_says_by_how_much_and_where() -> None:
-    told = shortness(result(Short(Window(FROM, TO), 12, 52)), None)
+    told = shortness(result(ShortPart(Window(FROM, TO), 12, 52)), None)
     assert told is not None
     assert told.short == Shortfall(12, 52)
     assert told.reason == (
@@ -29,7 +29,7 @@ def test_a_short_window_says_by_how_much_and_where() -> None:
 
 
 def test_several_places_are_one_sum_and_the_worst_is_named() -> None:
-    parts = (Short(Window(5, 6), 1, 41), Short(Window(FROM, TO), 12, 52), Short(Window(8, 9), 0, 0))
+    parts = (ShortPart(Window(5, 6), 1, 41), ShortPart(Window(FROM, TO), 12, 52), ShortPart(Window(8, 9), 0, 0))
     told = shortness(result(*parts), None)
     assert told is not None
     assert told.short == Shortfall(13, 93)
@@ -38,7 +38,7 @@ def test_several_places_are_one_sum_and_the_worst_is_named() -> None:
 
 
 def test_a_list_that_breaks_off_is_short_by_a_number_that_nobody_tells() -> None:
-    told = shortness(result(Short(Window(FROM, TO), 0, 0), is_counted=False), None)
+    told = shortness(result(ShortPart(Window(FROM, TO), 0, 0), is_counted=False), None)
     assert told is not None
     assert told.short == Shortfall()
     assert told.reason.startswith("short by a number that nobody tells: the platform's list of orders from 2023")

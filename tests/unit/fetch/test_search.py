@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from actors.fetch.rules.cutting import cut, offers_due
-from actors.fetch.rules.holding import Completed, Stale, complete
+from actors.fetch.rules.holding import Completed, StaleFence, complete
 from actors.fetch.rules.ledger import Ledger, OpenSlice, find_open, revised
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import parse_slice_id
@@ -54,16 +54,20 @@ def offer_only_what_was_cut(before: Ledger, after: Ledger) -> list[OpenSlice]:
     return [each for each in offers_due(after, LATE) if each.slice_id not in known]
 
 
-def complete_without_fence(ledger: Ledger, slice_id: str, fence: int, now_ms: int) -> tuple[Ledger, Completed | Stale]:
+def complete_without_fence(
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int
+) -> tuple[Ledger, Completed | StaleFence]:
     held = find_open(ledger, parse_slice_id(slice_id))
     if held is None:
-        return ledger, Stale("not open")
+        return ledger, StaleFence("not open")
     return revised(ledger, open=tuple(each for each in ledger.open if each is not held)), Completed(held)
 
 
-def complete_to_the_maximum(ledger: Ledger, slice_id: str, fence: int, now_ms: int) -> tuple[Ledger, Completed | Stale]:
+def complete_to_the_maximum(
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int
+) -> tuple[Ledger, Completed | StaleFence]:
     after, result = complete(ledger, slice_id, fence, now_ms)
-    if isinstance(result, Stale):
+    if isinstance(result, StaleFence):
         return after, result
     return replace(after, watermark_ms=max(ledger.watermark_ms, result.slice.end_ms)), result
 

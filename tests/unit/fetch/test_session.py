@@ -14,8 +14,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
 from actors.runtime.transport import PlatformDown
-from platforms.adapter import Later, Row
-from platforms.adapter import Throttled as SaysThrottled
+from platforms.adapter import Later, Row, SlowDown
 from platforms.errors import BadDeclaration, BrokenContract
 
 SHOP = SourceKey("mall", "s1")
@@ -23,21 +22,21 @@ SETTINGS = FetchSettings(throttle_wait_ms=10_000, throttle_cap_ms=60_000)
 
 
 def test_what_the_platform_says_counts_up_to_the_cap() -> None:
-    assert wait_of(SaysThrottled(30_000), SETTINGS, 0) == 30_000
-    assert wait_of(SaysThrottled(10**9), SETTINGS, 0) == 60_000
-    assert wait_of(SaysThrottled(None), SETTINGS, 0) == 10_000
+    assert wait_of(SlowDown(30_000), SETTINGS, 0) == 30_000
+    assert wait_of(SlowDown(10**9), SETTINGS, 0) == 60_000
+    assert wait_of(SlowDown(None), SETTINGS, 0) == 10_000
     assert wait_of(Later(2_000), SETTINGS, 0) == 2_000
 
 
 def test_without_a_word_the_wait_doubles() -> None:
-    for trouble in (Later(None), PlatformDown("x"), Later(0), SaysThrottled(0)):
+    for trouble in (Later(None), PlatformDown("x"), Later(0), SlowDown(0)):
         assert [wait_of(trouble, SETTINGS, tried) for tried in range(3)] == [200, 400, 800]
 
 
 def test_a_platform_that_throttles_for_no_time_at_all_is_left_alone_all_the_same() -> None:
     reason = "the platform asks us to slow down (HTTP 429)"
     for says_ms, wait_ms in ((0, 10_000), (30_000, 30_000), (10**9, 60_000)):
-        assert ending(SaysThrottled(says_ms), SETTINGS, 429, was_answered=False) == Throttled(reason, wait_ms)
+        assert ending(SlowDown(says_ms), SETTINGS, 429, was_answered=False) == Throttled(reason, wait_ms)
 
 
 def test_coming_back_later_respects_the_wait_and_spends_an_attempt_only_of_a_platform_that_is_there() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.sink import PARTS_EVERY, TOLD_FROM, Outage, Settings
+from actors.fetch.sink import PARTS_EVERY, TOLD_FROM, Settings, StoreOutage
 from actors.fetch.stores.batches import Refusal, fold, key_of, parts, poison_among, store_by_halves
 from actors.fetch.stores.function import FunctionStore
-from actors.fetch.stores.store import OrderRefused, StoreDown, StoreFailed
+from actors.fetch.stores.store import OrderRefused, StoreDown, StoreUncertain
 from actors.runtime.rules.texts import printable
 from streams.messages import Order
 from tests.support.orders import order
@@ -74,7 +74,7 @@ async def test_halving_finds_what_is_refused_and_stores_the_rest(bad: set[int], 
 
 async def test_patient_store_does_not_look_for_an_order_to_blame() -> None:
     store, taken = refusing({"a"}, ValueError)
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreUncertain):
         await store_by_halves(store, [order("a"), order("b")], is_patient=True)
     assert taken == []
 
@@ -107,7 +107,7 @@ def test_order_is_poison_when_others_passed_or_the_store_blames_it() -> None:
 
 
 def test_outage_is_told_once_and_after_a_try_by_halves() -> None:
-    outages = [Outage(since_ms=0)]
+    outages = [StoreOutage(since_ms=0)]
     while len(outages) < 40:
         outages.append(outages[-1].failed_again())
     by_halves = [outage.failures + 1 for outage in outages if outage.wants_parts]
@@ -117,7 +117,7 @@ def test_outage_is_told_once_and_after_a_try_by_halves() -> None:
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    pauses = [Outage(since_ms=0, failures=failures).pause_s for failures in (1, 2, 3, 8, 1_000)]
+    pauses = [StoreOutage(since_ms=0, failures=failures).pause_s for failures in (1, 2, 3, 8, 1_000)]
     assert pauses == [0.1, 0.2, 0.4, 10.0, 10.0]
 
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from actors.fetch.stores.function import FunctionStore
-from actors.fetch.stores.store import OrderRefused, StoreDown, StoreFailed
+from actors.fetch.stores.store import OrderRefused, StoreDown, StoreUncertain
 from streams.messages import Order
 from tests.support.orders import order
 
@@ -28,8 +28,8 @@ def raising(error: BaseException) -> FunctionStore:
         (ConnectionRefusedError(111, "refused"), StoreDown),
         (TimeoutError(), StoreDown),
         (OSError(28, "no space"), StoreDown),
-        (KeyError("sku"), StoreFailed),
-        (ZeroDivisionError(), StoreFailed),
+        (KeyError("sku"), StoreUncertain),
+        (ZeroDivisionError(), StoreUncertain),
     ],
 )
 async def test_error_is_told_as_what_to_do_next(raised: Exception, told: type[Exception]) -> None:

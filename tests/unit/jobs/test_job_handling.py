@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from actors.jobs.rules.job_handling import (
     MOST_AHEAD,
-    Again,
     GiveUp,
+    RetryAfter,
     Suspicion,
-    Unfit,
+    UnfitReason,
     after_failure,
     ahead_of,
     attempt_of,
@@ -39,7 +39,7 @@ def test_a_job_runs_exactly_as_often_as_it_may(attempt: int, most: int) -> None:
 def test_expired_job_is_not_run_even_with_attempts_left() -> None:
     assert unfit(1, 10, expires_ms=1_000, now_ms=999) is None
     found = unfit(1, 10, expires_ms=1_000, now_ms=1_000)
-    assert isinstance(found, Unfit)
+    assert isinstance(found, UnfitReason)
     assert found.outcome == "expired"
     used_up = unfit(11, 10, expires_ms=0, now_ms=1_000)
     assert used_up is not None
@@ -55,7 +55,7 @@ def test_a_failed_attempt_is_followed_by_another_until_the_last(
         assert isinstance(step, GiveUp)
         assert "it broke" in step.reason
         return
-    assert isinstance(step, Again)
+    assert isinstance(step, RetryAfter)
     if delay_ms is not None:
         assert step.delay_ms == delay_ms
     else:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, Split, Throttled, Window
+from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, SlowDown, Split, Window
 from platforms.declared import DeclaredAdapter
 from platforms.errors import BadDeclaration, BrokenContract, Garbled
 from platforms.reading import Reading
@@ -273,10 +273,10 @@ RULES = [
     ("response", "outcome"),
     [
         (answer({"code": "no_orders"}, 404), Empty()),
-        (answer({"code": 7}), Throttled(30_000)),
-        (answer({"code": "7"}), Throttled(30_000)),
-        (answer({"code": "limit"}, retry_after="2"), Throttled(2_000)),
-        (answer({"code": "limit"}, retry_after="1000000000"), Throttled(900_000)),
+        (answer({"code": 7}), SlowDown(30_000)),
+        (answer({"code": "7"}), SlowDown(30_000)),
+        (answer({"code": "limit"}, retry_after="2"), SlowDown(2_000)),
+        (answer({"code": "limit"}, retry_after="1000000000"), SlowDown(900_000)),
         (answer({"error": {"sub": "isv.session-expired"}}), Login()),
         (answer({"code": "too_wide"}), Split()),
         (answer({"orders": []}, x_shop="closed"), Park("the shop is closed")),

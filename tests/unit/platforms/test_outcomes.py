@@ -2,7 +2,7 @@
 
 import pytest
 
-from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, Split, Throttled
+from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, SlowDown, Split
 from platforms.outcomes import http_date_ms, json_outcome, retry_after_ms, usual_outcome
 
 MINUTE = 60_000
@@ -54,8 +54,8 @@ def test_http_dates_are_read_or_left(text: str, at_ms: int | None) -> None:
     [
         (200, {}, None),
         (204, {}, None),
-        (429, {"retry-after": "2"}, Throttled(2_000)),
-        (429, {}, Throttled()),
+        (429, {"retry-after": "2"}, SlowDown(2_000)),
+        (429, {}, SlowDown()),
         (500, {}, Later()),
         (503, {"retry-after": "7"}, Later(7_000)),
         (408, {}, Later()),

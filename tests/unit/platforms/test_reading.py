@@ -21,7 +21,7 @@ from platforms.adapter import (
 from platforms.bounds import Bounds, Window
 from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import cut_window, parts_for
-from platforms.reading import Ask, Reading, Short
+from platforms.reading import Ask, Reading, ShortPart
 from platforms.times import TimeStyle
 from streams.messages import LONGEST_ORDER_KEY
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
@@ -164,7 +164,7 @@ def test_a_platform_that_says_there_is_more_and_names_no_way_to_it_is_short(styl
     reading.feed(Page([Row("a", 1, 0, b"{}")], has_more=True))
     reading.feed(Page([]))
     assert reading.is_done
-    assert reading.result.short == (Short(Window(0, 1), 0, 0),)
+    assert reading.result.short == (ShortPart(Window(0, 1), 0, 0),)
 
 
 @pytest.mark.parametrize("at_end", [Page([]), EMPTY_PAGE], ids=["a page without a total", "nothing there"])
@@ -173,7 +173,7 @@ def test_a_count_told_with_the_first_page_only_is_not_forgotten(at_end: Page) ->
     while reading.next() is not None:
         reading.feed(Page([Row("a", 1, 0, b"{}"), Row("b", 1, 0, b"{}")], next="2", total=5))
         reading.feed(at_end)
-    assert (reading.result.missing, reading.result.short) == (3, (Short(Window(0, 1), 3, 5),))
+    assert (reading.result.missing, reading.result.short) == (3, (ShortPart(Window(0, 1), 3, 5),))
 
 
 def test_orders_that_left_while_one_paged_are_not_missing() -> None:

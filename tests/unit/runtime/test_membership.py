@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.membership import NodeRecord, View, decode_node
+from actors.runtime.membership import MembershipView, NodeRecord, decode_node
 from streams.errors import MalformedMessage
 
 
@@ -13,7 +13,7 @@ def record(node: str) -> NodeRecord:
 
 
 def test_a_node_lives_while_its_revision_changes() -> None:
-    view = View(ttl_s=5)
+    view = MembershipView(ttl_s=5)
     assert view.hear(record("a"), 1, 0.0)
     assert not view.hear(record("a"), 2, 4.0)
     assert view.expire(8.9) == []
@@ -22,7 +22,7 @@ def test_a_node_lives_while_its_revision_changes() -> None:
 
 
 def test_an_old_revision_told_again_is_no_beat() -> None:
-    view = View(ttl_s=5)
+    view = MembershipView(ttl_s=5)
     view.hear(record("a"), 7, 0.0)
     view.hear(record("a"), 7, 4.0)
     view.hear(record("a"), 6, 4.5)
@@ -30,7 +30,7 @@ def test_an_old_revision_told_again_is_no_beat() -> None:
 
 
 def test_time_in_which_nobody_could_be_heard_does_not_count() -> None:
-    view = View(ttl_s=5)
+    view = MembershipView(ttl_s=5)
     view.hear(record("a"), 1, 0.0)
     view.forgive(60.0)
     assert view.expire(64.9) == []
@@ -38,7 +38,7 @@ def test_time_in_which_nobody_could_be_heard_does_not_count() -> None:
 
 
 def test_a_node_that_left_can_come_back() -> None:
-    view = View(ttl_s=5)
+    view = MembershipView(ttl_s=5)
     view.hear(record("a"), 1, 0.0)
     assert view.leave("a") == record("a")
     assert view.leave("a") is None
@@ -47,7 +47,7 @@ def test_a_node_that_left_can_come_back() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 6), st.floats(0, 3)), max_size=40))
 def test_the_view_is_what_a_naive_model_says(beats: list[tuple[str, int, float]]) -> None:
-    view, model, at_s = View(ttl_s=5), dict[str, tuple[int, float]](), 0.0
+    view, model, at_s = MembershipView(ttl_s=5), dict[str, tuple[int, float]](), 0.0
     for node, revision, later_s in beats:
         at_s += later_s
         for gone in view.expire(at_s):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.rules.pacing import Pace, Rate, Window, acquire, stop_until, succeeded, throttled, timed_out
+from actors.runtime.rules.pacing import Pace, Rate, RequestWindow, acquire, stop_until, succeeded, throttled, timed_out
 
 RATES = st.builds(Rate, st.floats(0.1, 10_000), st.integers(1, 50))
 GAPS = st.lists(st.floats(0, 2_000), min_size=1, max_size=60)
@@ -74,25 +74,25 @@ def test_a_reservation_that_waits_too_long_is_dropped_by_keeping_the_pace() -> N
 
 
 def test_a_round_of_successes_widens_by_about_one() -> None:
-    window = Window(4.0, most=64)
+    window = RequestWindow(4.0, most=64)
     for _ in range(4):
         window = succeeded(window)
     assert 4.8 < window.size < 5.0
 
 
 def test_one_trouble_a_round_narrows_however_many_tell_of_it() -> None:
-    window = throttled(Window(16.0, most=64), 0, round_ms=1000)
+    window = throttled(RequestWindow(16.0, most=64), 0, round_ms=1000)
     assert window.limit == 8
     assert throttled(window, 999, round_ms=1000) is window
     assert throttled(window, 1000, round_ms=1000).limit == 4
-    assert timed_out(Window(16.0, most=64), 0, round_ms=1000).limit == 12
+    assert timed_out(RequestWindow(16.0, most=64), 0, round_ms=1000).limit == 12
 
 
 @given(
     st.lists(st.sampled_from(["ok", "throttled", "timed out"]), max_size=200), st.integers(1, 20), st.integers(0, 50)
 )
 def test_the_window_stays_between_its_bounds(events: list[str], least: int, more: int) -> None:
-    window = Window(float(least), most=least + more, least=least)
+    window = RequestWindow(float(least), most=least + more, least=least)
     for now, event in enumerate(events):
         if event == "ok":
             window = succeeded(window)

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.runtime.store_watch import closed_streams, why_full
-from streams.store_health import Health
+from streams.store_health import StoreHealth
 
 
 @pytest.mark.parametrize(
@@ -11,17 +11,17 @@ from streams.store_health import Health
     [(0, False, False), (950, False, False), (951, False, True), (945, True, True), (940, True, False)],
 )
 def test_of_the_servers_limit_a_twentieth_is_kept(used: int, was_full: bool, is_full: bool) -> None:
-    assert bool(why_full(Health(used, 1000), None, 0, was_full=was_full)) is is_full
+    assert bool(why_full(StoreHealth(used, 1000), None, 0, was_full=was_full)) is is_full
 
 
 @pytest.mark.parametrize(
     ("free", "was_full", "is_full"), [(50, False, False), (49, False, True), (55, True, True), (60, True, False)]
 )
 def test_so_it_is_of_the_disk(free: int, was_full: bool, is_full: bool) -> None:
-    assert bool(why_full(Health(10**9, 0), free, 50, was_full=was_full)) is is_full
+    assert bool(why_full(StoreHealth(10**9, 0), free, 50, was_full=was_full)) is is_full
 
 
 def test_a_stream_that_failed_on_one_of_three_servers_goes_on() -> None:
-    health = Health(failed="JOBS: input/output error", failed_streams=frozenset(["JOBS"]))
+    health = StoreHealth(failed="JOBS: input/output error", failed_streams=frozenset(["JOBS"]))
     assert closed_streams(health, is_clustered=False) == {"JOBS"}
     assert closed_streams(health, is_clustered=True) == frozenset()

@@ -8,7 +8,16 @@ from anyio.abc import TaskStatus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.supervisor import ActorSpec, ActorState, Park, Policy, Restart, StopNode, Supervisor, after_failure
+from actors.runtime.supervisor import (
+    ActorSpec,
+    ActorState,
+    ParkActor,
+    Policy,
+    Restart,
+    StopNode,
+    Supervisor,
+    after_failure,
+)
 from streams.errors import ConnectionLost, Disconnected, PermissionDenied, TopologyMismatch
 
 QUICK = Policy(most=2, period_s=60, delays=Policy().delays.__class__(growth="exponential", base_ms=1, cap_ms=5))
@@ -262,7 +271,7 @@ def test_delays_grow_up_to_a_cap_and_parking_counts_the_period_only(failed_s: li
     step = after_failure(failed_s, ValueError(), policy, chance=chance)
     recent = sum(failed_s[-1] - at < policy.period_s for at in failed_s)
     if recent > policy.most:
-        assert step == Park()
+        assert step == ParkActor()
     else:
         assert isinstance(step, Restart)
         assert 0 < step.delay_s <= policy.delays.cap_ms / 1000

@@ -16,7 +16,7 @@ from streams import batch_messages as batch
 from streams import job_messages as jobs
 from streams import messages
 from streams.errors import Unwritable
-from streams.messages import LONGEST_ORDER_KEY, Listed, Message, Order, OrderPage, decode_orders, encode
+from streams.messages import LONGEST_ORDER_KEY, ListedOrder, Message, Order, OrderPage, decode_orders, encode
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], object]]
 
@@ -109,7 +109,7 @@ def test_whatever_is_written_decodes_again(kind: type) -> None:
     holds()
 
 
-GOOD = Listed(order_key="good", version=1, modified_ms=5, body=Raw(b"{}"))
+GOOD = ListedOrder(order_key="good", version=1, modified_ms=5, body=Raw(b"{}"))
 
 
 @pytest.mark.parametrize(

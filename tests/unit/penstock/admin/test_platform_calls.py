@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.fetch.fetcher.decisions import Failed, Hopeless, NotNow, Outcome, Refused, Throttled
+from actors.fetch.fetcher.decisions import Failed, Hopeless, NotNow, Outcome, PlatformRefused, Throttled
 from penstock.admin.platform_calls import wait_of
 
 
@@ -17,7 +17,7 @@ from penstock.admin.platform_calls import wait_of
         (Failed("reset"), 3, None),
         (Failed("busy", 9_000), 0, 9_000),
         (Failed("busy", 61_000), 0, None),
-        (Refused("401"), 0, None),
+        (PlatformRefused("401"), 0, None),
         (Hopeless("400"), 0, None),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.errors import PenstockError, UsageError
 from penstock.rows.job_files import Told, add_rows, open_rows
-from penstock.rows.job_rows import LONGEST_LINE, BadRow, Defaults, Read, read_body, read_due, read_rows, read_span
+from penstock.rows.job_rows import LONGEST_LINE, BadJobRow, Defaults, Read, read_body, read_due, read_rows, read_span
 from streams.clock import monotonic_s
 from streams.job_messages import LARGEST_BODY, NewJob
 
@@ -99,12 +99,12 @@ def test_what_is_no_body_is_refused(text: str, stdin: bytes, said: str) -> None:
 # ---- lines
 
 
-def rows(*lines: bytes | object, defaults: Defaults = MAIL, from_line: int = 1) -> list[Read | BadRow]:
+def rows(*lines: bytes | object, defaults: Defaults = MAIL, from_line: int = 1) -> list[Read | BadJobRow]:
     data = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return list(read_rows(BytesIO(data), defaults, from_line=from_line, now_ms=NOW_MS))
 
 
-def job(row: Read | BadRow) -> NewJob:
+def job(row: Read | BadJobRow) -> NewJob:
     assert isinstance(row, Read), row
     return row.job
 
@@ -168,7 +168,7 @@ def test_expiry_of_a_line_goes_before_that_of_the_options() -> None:
 def test_a_line_that_is_no_job_is_told_by_its_number(line: object, said: str) -> None:
     first, bad, last = rows({"id": "a"}, line, {"id": "b"})
     assert (job(first).id, job(last).id) == ("a", "b")
-    assert isinstance(bad, BadRow)
+    assert isinstance(bad, BadJobRow)
     assert (bad.line, said in bad.reason) == (2, True), bad.reason
     assert len(bad.reason) < 300
 
@@ -254,7 +254,7 @@ async def test_broken_lines_are_left_out_if_so_asked() -> None:
 async def test_what_a_node_refuses_stops_after_its_batch() -> None:
     taker = Taker("30")
     found = await told(taker, numbered(2500))
-    assert (found.added, found.bad, found.next_line) == (999, [BadRow(30, "full")], 1001)
+    assert (found.added, found.bad, found.next_line) == (999, [BadJobRow(30, "full")], 1001)
     assert (await told(taker, numbered(2500), from_line=1001)).added == 1500
 
 

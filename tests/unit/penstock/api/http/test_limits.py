@@ -14,8 +14,8 @@ from penstock.api.http.limits import (
     Census,
     Kind,
     Load,
-    RateBucket,
     Rates,
+    TokenBucket,
 )
 from penstock.api.http.problems import RefusedRequest
 
@@ -28,7 +28,7 @@ from penstock.api.http.problems import RefusedRequest
 def test_over_any_time_a_bucket_lets_in_its_rate_and_its_burst_at_most(
     rate: float, burst: float, gaps: list[float]
 ) -> None:
-    bucket, now_s, taken = RateBucket(rate, burst, 0.0), 0.0, 0
+    bucket, now_s, taken = TokenBucket(rate, burst, 0.0), 0.0, 0
     for gap in gaps:
         now_s += gap
         taken += bucket.take(1, now_s) == 0
@@ -37,7 +37,7 @@ def test_over_any_time_a_bucket_lets_in_its_rate_and_its_burst_at_most(
 
 @given(rate=some.floats(0.1, 1000), count=some.integers(1, 5000))
 def test_the_wait_that_a_bucket_names_is_enough(rate: float, count: int) -> None:
-    bucket = RateBucket(rate, 1.0, 0.0)
+    bucket = TokenBucket(rate, 1.0, 0.0)
     assert bucket.take(1, 0.0) == 0
     bucket.owe(count - 1)
     wait_s = bucket.take(1, 0.0)
@@ -46,7 +46,7 @@ def test_the_wait_that_a_bucket_names_is_enough(rate: float, count: int) -> None
 
 
 def test_a_batch_is_let_in_whole_and_the_next_call_pays_for_it() -> None:
-    bucket = RateBucket(100, 200, 0.0)
+    bucket = TokenBucket(100, 200, 0.0)
     assert bucket.take(1, 0.0) == 0
     bucket.owe(499)
     assert bucket.take(1, 1.0) == pytest.approx(2.01)
