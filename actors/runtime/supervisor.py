@@ -31,7 +31,7 @@ __all__ = [
     "ActorState",
     "ParkActor",
     "Policy",
-    "Restart",
+    "RestartActor",
     "StopNode",
     "Supervisor",
     "after_failure",
@@ -84,7 +84,7 @@ class ActorState(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str = ""
 
 
-class Restart(msgspec.Struct, frozen=True):
+class RestartActor(msgspec.Struct, frozen=True):
     delay_s: float
 
 
@@ -98,14 +98,14 @@ class StopNode(msgspec.Struct, frozen=True):
 
 def after_failure(
     failed_s: Sequence[float], error: Exception, policy: Policy, *, chance: float
-) -> Restart | ParkActor | StopNode:
+) -> RestartActor | ParkActor | StopNode:
     """Return what follows the last of the failures at `failed_s` (one clock's seconds, oldest first)."""
     if isinstance(error, FATAL):
         return StopNode()
     recent = [at for at in failed_s if failed_s[-1] - at < policy.period_s]
     if len(recent) > policy.most and not isinstance(error, PASSING):
         return StopNode() if policy.then == "stop" else ParkActor()
-    return Restart(next_delay_ms(len(recent) + 1, policy.delays, chance=chance) / 1000)
+    return RestartActor(next_delay_ms(len(recent) + 1, policy.delays, chance=chance) / 1000)
 
 
 class _Kept:
@@ -183,7 +183,7 @@ class Supervisor:
                     return
                 step = self._judge(kept, error or RuntimeError("ended, though nobody stopped it"))
                 kept.is_known.set()
-                if not isinstance(step, Restart):
+                if not isinstance(step, RestartActor):
                     break
                 if await self._stopped_within(step.delay_s):
                     return
@@ -211,13 +211,13 @@ class Supervisor:
     async def _live(self, spec: ActorSpec, *, task_status: TaskStatus[None]) -> None:
         await spec.run(task_status=task_status)
 
-    def _judge(self, kept: _Kept, error: Exception) -> Restart | ParkActor | StopNode:
+    def _judge(self, kept: _Kept, error: Exception) -> RestartActor | ParkActor | StopNode:
         kept.failed_s = [*kept.failed_s[-100:], monotonic_s()]
         step = after_failure(kept.failed_s, error, kept.spec.policy, chance=self._chance())
         text, failures = f"{type(error).__name__}: {error}", kept.state.failures + 1
         facts = fields(actor=kept.spec.name, error=text, failures=failures)
         match step:
-            case Restart():
+            case RestartActor():
                 trace = None if isinstance(error, PASSING) else error
                 log.warning("actor.restarts", exc_info=trace, extra=facts)
                 self._tell(kept, "restarting", failures=failures, last_error=text)

@@ -13,7 +13,7 @@ from actors.runtime.supervisor import (
     ActorState,
     ParkActor,
     Policy,
-    Restart,
+    RestartActor,
     StopNode,
     Supervisor,
     after_failure,
@@ -273,13 +273,13 @@ def test_delays_grow_up_to_a_cap_and_parking_counts_the_period_only(failed_s: li
     if recent > policy.most:
         assert step == ParkActor()
     else:
-        assert isinstance(step, Restart)
+        assert isinstance(step, RestartActor)
         assert 0 < step.delay_s <= policy.delays.cap_ms / 1000
 
 
 def test_trouble_that_a_reconnect_mends_never_parks() -> None:
     step = after_failure([float(at) for at in range(100)], Disconnected("down"), Policy(), chance=0.5)
-    assert isinstance(step, Restart)
+    assert isinstance(step, RestartActor)
     assert 10 < step.delay_s <= 30
 
 
