@@ -50,7 +50,7 @@ class Part:
         assert page is not None  # `decide` says more only when there is more
         if page in self._turned:
             raise BrokenContract(
-                f"the platform names the same next page again after {self.pages} pages of {said(self.window)}"
+                f"the platform names the same next page again after {self.pages} pages of {window_text(self.window)}"
             )
         self._turned.add(page)
         self.page = page
@@ -110,6 +110,6 @@ def cut_window(window: Window, longest_ms: int, step_ms: int) -> list[Window]:
     return parts
 
 
-def said(window: Window) -> str:
+def window_text(window: Window) -> str:
     """Return the window as people write it."""
     return f"[{window.start_ms}, {window.end_ms})"

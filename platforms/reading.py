@@ -33,7 +33,7 @@ from msgspec import Raw, Struct
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
-from platforms.parts import Part, Step, cut_window, decide, parts_for, said
+from platforms.parts import Part, Step, cut_window, decide, parts_for, window_text
 
 _MOST_BAD = 100  # of one window; with more, it is the declaration that is wrong
 _SHOWN = 4096  # bytes of a bad row
@@ -123,7 +123,9 @@ class Reading:
         BrokenContract when it does not come to an end, or ended with bad rows that nobody sets aside."""
         if self._todo:
             if self._requests >= self._rules.most_requests:
-                raise BrokenContract(f"{self._requests} requests did not come to the end of {said(self._window)}")
+                raise BrokenContract(
+                    f"{self._requests} requests did not come to the end of {window_text(self._window)}"
+                )
             part = self._todo[-1]
             return Ask(part.window, part.page)
         if self._bad and not self._sets_bad_aside:
@@ -152,7 +154,7 @@ class Reading:
         self._requests += 1
         if not self._can_split(part.window):
             raise BrokenContract(
-                f"the platform finds {said(part.window)} too wide, and nothing smaller can be asked for"
+                f"the platform finds {window_text(part.window)} too wide, and nothing smaller can be asked for"
             )
         self._replace(part, 2)
 
@@ -210,8 +212,8 @@ class Reading:
         strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
         if len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows):
             raise Unreadable(
-                f"{len(strays)} of {len(rows)} rows are not from {said(asked)}: the platform ignores the window; "
-                "check the names of its parameters",
+                f"{len(strays)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
+                "window; check the names of its parameters",
                 strays[0].body[:_SHOWN],
             )
         self._strays += len(strays)

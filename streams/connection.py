@@ -18,7 +18,6 @@ from typing import Any, Never, TypeVar
 import anyio
 import msgspec
 
-from streams.answers import PendingReplies
 from streams.clock import monotonic_s
 from streams.credentials import Credentials, shown_url
 from streams.errors import (
@@ -33,6 +32,7 @@ from streams.errors import (
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.library import MADE_FOR, other_version
+from streams.pending_replies import PendingReplies
 from streams.store_health import StoreState
 from streams.subjects import Namespace
 from streams.wire import CLUSTER, WireClient

@@ -81,7 +81,7 @@ class Moments:
             if isinstance(answer, Refused):
                 raise answer
         reach("batch.tell")
-        await self._instances.move(record.instance_id, lambda before: moments.told(before, owed))
+        await self._instances.move(record.instance_id, lambda before: moments.mark_reported(before, owed))
 
     def _outgoing(self, record: Instance, moment: Moment) -> list[Outgoing]:
         event = moments.event_of(record, moment)

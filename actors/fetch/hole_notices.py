@@ -1,8 +1,8 @@
-"""Tells of holes: those of one platform within a minute in one notice, and once more when none of them is left.
+"""Reports holes: those of one platform within a minute in one notice, and one more notice when no hole is left.
 
-In: what the leading monitor sees of each source at a scan. Out: notices. State: whether a hole was told lies in its
-ledger, where the monitor writes it, and so does that the end is to be told (`owes_end`); a notice on its way is
-remembered here while this node leads. A leader that dies before its mark leaves the notice to be told once more.
+In: what the leading monitor sees of each source at a scan. Out: notices. State: the ledger records whether a hole was
+reported (`is_told`) and whether its end has to be reported (`owes_end`). The monitor writes both. A notice on its way
+is in memory while this node leads. If a leader dies before it writes the mark, the next leader sends the notice again.
 When it cannot go on: a ledger that cannot be written is written at the next scan.
 """
 
@@ -19,14 +19,14 @@ from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
+from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
 from actors.runtime.notify import Notice, some_of
-from actors.runtime.teller import Teller
 from streams.clock import Clock
 
 log = logging.getLogger(__name__)
 
-__all__ = ["GivenUp", "HoleGroup", "HoleNotices", "due_holes", "hole_key", "holes_notice", "untold"]
+__all__ = ["GivenUp", "HoleGroup", "HoleNotices", "due_holes", "hole_key", "holes_notice", "unreported"]
 
 TOGETHER_MS = 60_000
 """A hole waits for a person anyway; within this there may be more of them, for the same reason."""
@@ -65,7 +65,7 @@ def hole_key(source: SourceKey, hole: Hole) -> HoleKey:
     return source, hole.slice_id, hole.since_ms
 
 
-def untold(ledger: Ledger) -> list[Hole]:
+def unreported(ledger: Ledger) -> list[Hole]:
     """Return the holes that nobody was told of."""
     return [hole for hole in ledger.holes if not hole.is_told]
 
@@ -125,9 +125,9 @@ def _cleared_notice(platform: str) -> Notice:
 class HoleNotices:
     """What the leading monitor tells of holes."""
 
-    def __init__(self, ledgers: Ledgers, teller: Teller, settings: LiveSettings, clock: Clock) -> None:
+    def __init__(self, ledgers: Ledgers, alerts: Alerts, settings: LiveSettings, clock: Clock) -> None:
         self._ledgers = ledgers
-        self._teller = teller
+        self._alerts = alerts
         self._settings = settings
         self._clock = clock
         self._seen: list[GivenUp] = []
@@ -145,7 +145,7 @@ class HoleNotices:
 
     def see(self, source: SourceKey, ledger: Ledger, webhook: str) -> None:
         """Take what this scan sees of a source."""
-        self._seen += [GivenUp(source, hole, webhook) for hole in untold(ledger)]
+        self._seen += [GivenUp(source, hole, webhook) for hole in unreported(ledger)]
         if not ledger.owes_end:
             self._waiting.pop(source, None)
             return
@@ -153,7 +153,7 @@ class HoleNotices:
         if all(hole.accepted_by for hole in ledger.holes):
             self._left.add(source)
 
-    def has_told(self, source: SourceKey, hole: Hole) -> bool:
+    def is_sent(self, source: SourceKey, hole: Hole) -> bool:
         """True once a notice of this hole was taken."""
         return hole_key(source, hole) in self._told
 
@@ -163,12 +163,12 @@ class HoleNotices:
         left, self._left = self._left | (self._waiting.keys() - set(known)), set()
         await self._settle(seen)
         self._clear(left)
-        new = [each for each in seen if not self.has_told(each.source, each.hole)]
+        new = [each for each in seen if not self.is_sent(each.source, each.hole)]
         for group in due_holes(new, self._clock.now_ms()):
             place = group.platform, group.webhook
             if place not in self._on_the_way:
                 self._on_the_way[place] = group
-                self._teller.ask(group, holes_notice(group), self._webhook_of(group.members[0][0]))
+                self._alerts.submit(group, holes_notice(group), self._webhook_of(group.members[0][0]))
         return [*self._on_the_way.values(), *self._cleared.values()]
 
     async def _settle(self, seen: Sequence[GivenUp]) -> None:
@@ -177,14 +177,14 @@ class HoleNotices:
         self._told &= found
         for place, group in list(self._on_the_way.items()):
             keys = {hole_key(source, hole) for source, hole in group.members}
-            is_told = self._teller.has_told(group)
+            is_told = self._alerts.is_sent(group)
             if is_told and await self._mark({source for source, _ in group.members}, steering.owe_end):
                 self._told |= keys
                 del self._on_the_way[place]
             elif not is_told and found.isdisjoint(keys):
                 del self._on_the_way[place]
         for place, cleared in list(self._cleared.items()):
-            if self._teller.has_told(cleared) and await self._mark(cleared.sources, steering.mark_ended):
+            if self._alerts.is_sent(cleared) and await self._mark(cleared.sources, steering.mark_ended):
                 for source in cleared.sources:
                     self._waiting.pop(source, None)
                 del self._cleared[place]
@@ -197,7 +197,7 @@ class HoleNotices:
                 self._count += 1
                 sources = tuple(sorted(source for source in left if self._waiting.get(source) == place))
                 cleared = self._cleared[place] = Cleared(place, sources, self._count)
-                self._teller.ask(cleared, _cleared_notice(place[0]), self._webhook_of(sources[0]))
+                self._alerts.submit(cleared, _cleared_notice(place[0]), self._webhook_of(sources[0]))
 
     async def _mark(self, sources: Iterable[SourceKey], mark: Callable[[Ledger], Ledger]) -> bool:
         """Write into each ledger what was told; False if some could not be written."""

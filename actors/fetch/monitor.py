@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from actors.fetch.fetch_events import consumer_stuck, hole_made, ledger_unusable, slice_failed, watermark_lag
-from actors.fetch.hole_notices import HoleNotices, hole_key, untold
+from actors.fetch.hole_notices import HoleNotices, hole_key, unreported
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.outage_notices import OutageNotices
 from actors.fetch.progress import Progress
@@ -31,11 +31,11 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL
+from actors.runtime.alerts import Alerts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.notify import Notice, Notifier
-from actors.runtime.teller import Teller
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -51,7 +51,7 @@ from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Monitor", "hole_letter", "lag_ms", "overdue"]
+__all__ = ["Monitor", "hole_dead_letter", "lag_ms", "overdue"]
 
 LEASE = "monitor"
 LEASE_TTL_S = 5
@@ -73,7 +73,7 @@ def lag_ms(ledger: Ledger, settings: FetchSettings, now_ms: int) -> int:
     return max(0, now_ms - settings.settle_ms - ledger.watermark_ms)
 
 
-def hole_letter(source: SourceKey, hole: Hole) -> DeadLetter:
+def hole_dead_letter(source: SourceKey, hole: Hole) -> DeadLetter:
     """Return the dead letter of a hole: the window is its body, the slice its id."""
     window = {"slice_id": hole.slice_id, "start_ms": hole.start_ms, "end_ms": hole.end_ms}
     return DeadLetter(
@@ -127,9 +127,9 @@ class Monitor:
         self._measures = measures
         self._clock = clock
         self._stop = stop
-        self._teller = Teller(notifier)
-        self._holes = HoleNotices(ledgers, self._teller, settings, clock)
-        self._outages = OutageNotices(ledgers, self._teller, settings, self._publish, clock)
+        self._alerts = Alerts(notifier)
+        self._holes = HoleNotices(ledgers, self._alerts, settings, clock)
+        self._outages = OutageNotices(ledgers, self._alerts, settings, self._publish, clock)
         self.progress = Progress(STUCK_S)
         self.elected = anyio.Event()
         """Set while this node leads."""
@@ -164,7 +164,7 @@ class Monitor:
         self.elected.set()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._teller.run)
+                tasks.start_soon(self._alerts.run)
                 while True:
                     await self.scan()
                     with anyio.move_on_after(self._period_s()):
@@ -178,7 +178,7 @@ class Monitor:
         """Forget what was told: another may have led meanwhile, and told that it is over."""
         for memory in (self._buried, self._lagging, self._suspects, self._unusable, self._failures):
             memory.clear()
-        self._teller.forget()
+        self._alerts.forget()
         self.progress.forget()
         self._outages.forget()
         self._holes.forget()
@@ -209,7 +209,7 @@ class Monitor:
 
     def _forget_all_but(self, sources: set[SourceKey]) -> None:
         self._measures.keep_only([(source.platform, source.source) for source in sources])
-        self._teller.keep_only(self._worth)
+        self._alerts.keep_only(self._worth)
         self._buried &= self._worth
         self._lagging &= sources
         for memory in (self._suspects, self._unusable, self._failures):
@@ -245,12 +245,12 @@ class Monitor:
         )
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
-            self._tell((source, "parked", ledger.reason), parked_notice(source, ledger))
+            self._alert((source, "parked", ledger.reason), parked_notice(source, ledger))
         self._holes.see(source, ledger, settings.webhook)
         if overdue(ledger, settings, now_ms):
             await self._expire(source, settings)
         await self._look_at_lag(source, ledger, settings, now_ms)
-        await self._close_untold(source, untold(ledger))
+        await self._close_unreported(source, unreported(ledger))
 
     # ---- ledgers that are none
 
@@ -261,7 +261,7 @@ class Monitor:
         is_sure = reason == self._suspects.get(source, "")
         self._suspects[source] = reason
         if is_sure and reason:
-            self._tell((source, "ledger", reason), ledger_notice(source, reason))
+            self._alert((source, "ledger", reason), ledger_notice(source, reason))
         if is_sure and reason != self._unusable.get(source, ""):
             event = ledger_unusable(source, reason, self._clock.now_ms(), is_over=not reason)
             await self._publish([event])
@@ -294,24 +294,25 @@ class Monitor:
 
     # ---- what a person has to know
 
-    async def _close_untold(self, source: SourceKey, holes: Sequence[Hole]) -> None:
-        """Store their dead letters, and mark those that were told: a crash in between tells again, and leaves one
-        letter. A full stream of dead letters keeps nobody from being told; the hole stays unmarked until it has one."""
-        told: list[str] = []
+    async def _close_unreported(self, source: SourceKey, holes: Sequence[Hole]) -> None:
+        """Store the holes' dead letters, and mark the holes whose notice was sent. A crash in between repeats the
+        notice and leaves one dead letter. If the stream of dead letters is full, the notice is sent all the same, and
+        the hole stays unmarked until its dead letter is stored."""
+        sent: list[str] = []
         for hole in holes:
             key = hole_key(source, hole)
             self._worth.add(key)
             if key not in self._buried:
-                await self._bury(hole_letter(source, hole))
+                await self._bury(hole_dead_letter(source, hole))
                 self._buried.add(key)
-            if self._holes.has_told(source, hole):
-                told.append(hole.slice_id)
-        if told:
-            await self._ledgers.move(source, _marker(told))
+            if self._holes.is_sent(source, hole):
+                sent.append(hole.slice_id)
+        if sent:
+            await self._ledgers.move(source, _marker(sent))
 
     async def _bury(self, letter: DeadLetter) -> None:
-        """Store a hole's letter, unless it is there: another leader may have stored it longer ago than the server
-        remembers ids."""
+        """Store a hole's dead letter if it is not there. Another leader may have stored it before the server's
+        deduplication window."""
         subject = self._namespace.dead(letter.engine, letter.name, letter.id)
         stored = await last_entries(self._connection, self._namespace.stream("DEAD"), [subject])
         if subject in stored and _first_ms(stored[subject].payload) == letter.first_ms:
@@ -319,10 +320,10 @@ class Monitor:
         message_id = dead_letter_message_id(letter, occurrence=letter.first_ms)
         await self._publisher.publish(subject, encode(letter), message_id=message_id)
 
-    def _tell(self, key: Hashable, notice: Notice) -> None:
+    def _alert(self, key: Hashable, notice: Notice) -> None:
         platform, _, source = notice.source.partition("/")
         self._worth.add(key)
-        self._teller.ask(key, notice, lambda: self._settings.current(platform, source).webhook)
+        self._alerts.submit(key, notice, lambda: self._settings.current(platform, source).webhook)
 
     async def _look_at_lag(self, source: SourceKey, ledger: Ledger, settings: FetchSettings, now_ms: int) -> None:
         lag = lag_ms(ledger, settings, now_ms)
@@ -362,7 +363,7 @@ def _first_ms(payload: bytes) -> int | None:
 def _marker(slice_ids: Sequence[str]) -> Callable[[Ledger], tuple[Ledger, None]]:
     def move(ledger: Ledger) -> tuple[Ledger, None]:
         for slice_id in slice_ids:
-            ledger, _ = steering.mark_told(ledger, slice_id)
+            ledger, _ = steering.mark_reported(ledger, slice_id)
         return ledger, None
 
     return move

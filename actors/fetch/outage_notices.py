@@ -1,10 +1,10 @@
-"""Tells that sources are down, and that this is over: one notice for all of a platform that went or came together.
+"""Reports that sources are down, and that they are up again: one notice for each platform.
 
 In: what the leading monitor sees of each source at a scan. Out: notices, and SourceDown and SourceUp for each source of
-one. State: whether an outage was told lies in its ledger (`actors/fetch/rules/outages.py`), so that a new leader does
-not tell it again; a notice on its way is remembered here, and what goes down meanwhile waits for the next one. A leader
-that dies between telling and writing that down leaves it to be told once more. When it cannot go on: a ledger that
-cannot be written is written at the next scan.
+a notice. State: the ledger records whether an outage was reported (`actors/fetch/rules/outages.py`), so that a new
+leader does not repeat it. A notice on its way is in memory, and sources that go down meanwhile wait for the next one.
+If a leader dies after it sent a notice and before it wrote that down, the next leader sends the notice again. When it
+cannot go on: a ledger that cannot be written is written at the next scan.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from actors.fetch.fetch_events import source_down, source_up
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger, Outage
-from actors.fetch.rules.outages import mark_over, mark_told
+from actors.fetch.rules.outages import mark_over, mark_reported
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
+from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
 from actors.runtime.notify import Notice, some_of
-from actors.runtime.teller import Teller
 from streams.clock import Clock
 from streams.messages import FetchEvent
 
@@ -118,13 +118,13 @@ class OutageNotices:
     def __init__(
         self,
         ledgers: Ledgers,
-        teller: Teller,
+        alerts: Alerts,
         settings: LiveSettings,
         publish: Callable[[Sequence[FetchEvent]], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._ledgers = ledgers
-        self._teller = teller
+        self._alerts = alerts
         self._settings = settings
         self._publish = publish
         self._clock = clock
@@ -148,13 +148,13 @@ class OutageNotices:
         busy = set(self._on_the_way)  # what was seen is older than what is marked now
         for place in busy:
             group = self._on_the_way[place]
-            is_told = self._teller.has_told(group)
+            is_told = self._alerts.is_sent(group)
             if await self._mark(group) if is_told else not _is_worth(group, seen):
                 del self._on_the_way[place]
         for group in due_groups(seen, self._clock.now_ms()):
             if group.place not in busy:
                 self._on_the_way[group.place] = group
-                self._teller.ask(group, group_notice(group), self._webhook_of(group))
+                self._alerts.submit(group, group_notice(group), self._webhook_of(group))
         return list(self._on_the_way.values())
 
     def _webhook_of(self, group: OutageGroup) -> Callable[[], str]:
@@ -179,7 +179,7 @@ class OutageNotices:
     def _marker(self, kind: Kind, outage: Outage) -> Callable[[Ledger], tuple[Ledger, None]]:
         now_ms = self._clock.now_ms()
         if kind == "down":
-            return lambda ledger: (mark_told(ledger, outage.since_ms, now_ms), None)
+            return lambda ledger: (mark_reported(ledger, outage.since_ms, now_ms), None)
         return lambda ledger: (mark_over(ledger, outage.over_ms, now_ms), None)
 
 

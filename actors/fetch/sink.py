@@ -113,7 +113,7 @@ class PageDelivery:
             await _settle_quietly(self.delivery)
 
 
-def letter_of(sink: str, page: PageDelivery, order: Order | None, reason: str) -> DeadLetter:
+def order_dead_letter(sink: str, page: PageDelivery, order: Order | None, reason: str) -> DeadLetter:
     """Return the dead letter of a message, or of one order out of a page, as it would be sent again alone."""
     letter = dead_letter("sink", sink, page.delivery, reason)
     if order is None or page.size == 1:
@@ -272,7 +272,7 @@ class Sink:
         """Publish the dead letter, then settle: the other way round a crash in between would lose the order.
         Where dead letters are refused (their stream is full), the page goes back, and comes again later."""
         reason = printable(reason)
-        delivery, letter = page.delivery, letter_of(self._settings.name, page, order, reason)
+        delivery, letter = page.delivery, order_dead_letter(self._settings.name, page, order, reason)
         try:
             await self._publish_letter(letter, delivery.seq)
         except FATAL:

@@ -33,10 +33,10 @@ __all__ = [
     "ENGINE",
     "Burial",
     "job_again",
-    "job_letter",
+    "job_dead_letter",
     "job_of",
-    "malformed_letter",
-    "write_letters",
+    "malformed_dead_letter",
+    "write_dead_letters",
 ]
 
 ENGINE = "jobs"
@@ -54,7 +54,7 @@ class Burial(NamedTuple):
     reason: str
 
 
-def job_letter(job: Job, reason: str) -> DeadLetter:
+def job_dead_letter(job: Job, reason: str) -> DeadLetter:
     """Return the dead letter of a job; the reservation, if there is one, is left out."""
     kept = replace(job, holder="", until_ms=0, receipt="")
     return DeadLetter(
@@ -69,7 +69,7 @@ def job_letter(job: Job, reason: str) -> DeadLetter:
     )
 
 
-def malformed_letter(topic: str, key: str, payload: bytes, reason: str, *, stored_ms: int) -> DeadLetter:
+def malformed_dead_letter(topic: str, key: str, payload: bytes, reason: str, *, stored_ms: int) -> DeadLetter:
     """Return the dead letter of a message of JOBS that is no job."""
     body, is_base64 = dead_body(payload)
     return DeadLetter(
@@ -108,13 +108,13 @@ def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
     )
 
 
-async def write_letters(
+async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
 ) -> list[StreamError | None]:
     """Store a letter for each; return None where it is stored, else why it is not (then the job must not be settled).
 
     One that an earlier try has stored is not stored again. Raises what `Publisher.publish_many` does: do it again."""
-    letters = [job_letter(burial.job, burial.reason) for burial in burials]
+    letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
     known = await _epochs(connection, namespace, subjects)
     missing = [at for at, burial in enumerate(burials) if known.get(subjects[at]) != _epoch(burial.job)]

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, malformed_letter, write_letters
+from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
 from actors.jobs.rules.job_rules import came_back, kept_s, noted, noted_once, past_of
 from actors.jobs.stream import SOON_MS, JobStream
 from actors.runtime.failpoints import reach
@@ -103,7 +103,7 @@ class JobDeliveries:
             for delivery, job, reason in buried
         ]
         try:
-            failures = await write_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
+            failures = await write_dead_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
         except StreamError as error:
             failures = [error for _ in buried]
         answers: list[Answer] = [failure or False for failure in failures]
@@ -120,7 +120,7 @@ class JobDeliveries:
     async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
         """Make a message that is no job a dead letter, and drop it."""
         topic, key = _names(delivery)
-        letter = malformed_letter(topic, key, delivery.payload, str(error), stored_ms=delivery.stored_ms)
+        letter = malformed_dead_letter(topic, key, delivery.payload, str(error), stored_ms=delivery.stored_ms)
         log.warning("jobs.malformed", extra=fields(subject=delivery.subject, seq=delivery.seq, error=str(error)))
         try:
             await self._jobs.publisher.publish(

@@ -20,6 +20,17 @@ from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
 from actors.jobs.quota import Quota
 from actors.jobs.replay import JobReplay
+from actors.jobs.replies import (
+    NO_SUCH_JOB,
+    OVER,
+    Outcome,
+    added_of,
+    answer_of,
+    listed_of,
+    not_reserved,
+    reserved_of,
+    shown_of,
+)
 from actors.jobs.rules.job_answers import (
     Added,
     JobReply,
@@ -35,17 +46,6 @@ from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import BadCursor, Found, JobStore, Stored
-from actors.jobs.told import (
-    NO_SUCH_JOB,
-    OVER,
-    Outcome,
-    added_of,
-    answer_of,
-    listed_of,
-    not_reserved,
-    reserved_of,
-    shown_of,
-)
 from actors.jobs.topics import Topics
 from actors.runtime.rules.setting_values import BadSetting
 from streams.backoff import next_delay_ms

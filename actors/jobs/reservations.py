@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, write_letters
+from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt
@@ -373,7 +373,7 @@ class Reservations:
         told = noted(job, at_ms=now_ms, node=job.holder, reason=reason or "buried")
         jobs = self._jobs
         try:
-            (failure,) = await write_letters(
+            (failure,) = await write_dead_letters(
                 jobs.connection, jobs.publisher, jobs.namespace, [Burial(told, found.seq, reason)]
             )
         except StreamError as error:

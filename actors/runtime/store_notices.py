@@ -1,11 +1,11 @@
-"""Store notices: tells an administrator how the server's store fares, once for all nodes that find it out.
+"""Store notices: reports to an administrator how the server's store fares, once for all nodes that detect it.
 
-In: notices of this node's store watch. Out: the same to the webhook, unless another node has told it. State: what was
-told last lies for a minute in the bucket of leases. No node leads here: what one knows another may not, for each looks
-at the server and the disk that it was given. So all who know a thing wait for their turn, ordered by who lives, and the
-first one to come tells it.
-Where that mark cannot be kept, since the store takes nothing, each tells. So does the next one while the webhook takes
-nothing from the first. When it cannot go on: the teller tries a webhook again and again.
+In: notices of this node's store watch. Out: the same notices to the webhook, unless another node has sent them. State:
+a mark of the last notice stays in the bucket of leases for a minute. No node leads here, because each node sees its own
+server and disk only. So all nodes that detect a change wait for their turn, in the order of the live nodes, and the
+first one sends the notice.
+If the store does not take the mark, each node sends the notice. If the webhook does not take the first node's notice,
+the next node sends it too. When it cannot go on: `Alerts` tries the webhook again and again.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL, ticks
+from actors.runtime.alerts import Alerts
 from actors.runtime.membership import Members
 from actors.runtime.notify import Notice
 from actors.runtime.rules.placement import ranking
 from actors.runtime.store_watch import WENT_BACK
-from actors.runtime.teller import Teller
 from streams.bucket import Bucket
 from streams.errors import StreamError
 
@@ -43,9 +43,9 @@ class StoreNotices:
     """A node's. `turn()`: how many others come before it; `webhook()`: where notices go."""
 
     def __init__(
-        self, teller: Teller, marks: Bucket[bytes], *, turn: Callable[[], int], webhook: Callable[[], str]
+        self, alerts: Alerts, marks: Bucket[bytes], *, turn: Callable[[], int], webhook: Callable[[], str]
     ) -> None:
-        self._teller = teller
+        self._alerts = alerts
         self._marks = marks
         self._turn = turn
         self._webhook = webhook
@@ -62,14 +62,14 @@ class StoreNotices:
         """Have a notice told. How the store fares now stands for how it fared before."""
         place = _place(notice)
         self._latest[place] = notice
-        self._teller.keep_only(self._latest.keys() - {place})
+        self._alerts.keep_only(self._latest.keys() - {place})
         self._new[place] = notice
         self._news.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tell for ever, also what was found before."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._teller.run)
+            tasks.start_soon(self._alerts.run)
             task_status.started()
             while True:
                 new, self._new = self._new, {}
@@ -81,11 +81,11 @@ class StoreNotices:
     async def _tell(self, notice: Notice) -> None:
         await anyio.sleep(TURN_S * min(self._turn(), MOST_TURNS))
         if self._is_new(notice) and not await self._is_told(notice):
-            self._teller.ask(_place(notice), notice, self._webhook)
+            self._alerts.submit(_place(notice), notice, self._webhook)
             async for _ in ticks(lambda: LOOK_S, anyio.Event()):
                 if not self._is_new(notice):
                     return
-                if self._teller.has_told(_place(notice)):
+                if self._alerts.is_sent(_place(notice)):
                     await self._mark(notice)
                     break
         if self._is_new(notice):

@@ -29,7 +29,17 @@ from streams.message_ids import message_id, order_message_id
 from streams.messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.server_clock import ServerClock
 
-__all__ = ["Filter", "Letter", "Replayed", "Replayer", "drop", "find", "letter_at", "letters", "plan"]
+__all__ = [
+    "DeadLetterEntry",
+    "Filter",
+    "Replayed",
+    "Replayer",
+    "dead_letter_at",
+    "dead_letters",
+    "drop",
+    "find",
+    "plan",
+]
 
 
 _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
@@ -48,13 +58,13 @@ class Filter(NamedTuple):
     from_ms: int = 0
     before_ms: int = 0
 
-    def takes(self, letter: "Letter") -> bool:
+    def takes(self, letter: "DeadLetterEntry") -> bool:
         """Return whether a letter of this engine and name is one of those meant."""
         is_old_enough = not self.before_ms or letter.stored_ms < self.before_ms
         return is_old_enough and letter.stored_ms >= self.from_ms and self.reason.lower() in letter.why.lower()
 
 
-class Letter(NamedTuple):
+class DeadLetterEntry(NamedTuple):
     """A letter as it is stored. `letter` is None where it does not decode, and `fault` says why."""
 
     seq: int
@@ -193,7 +203,7 @@ def _plan_job(letter: DeadLetter) -> Plan:
 # ---- reading
 
 
-async def letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIterator[Letter]:
+async def dead_letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIterator[DeadLetterEntry]:
     """Yield letters, oldest first, from beyond the sequence `after` on; a page is in memory at a time."""
     tokens = (which.engine or "*", which.name or "*", "*")
     try:
@@ -207,15 +217,15 @@ async def letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIt
             yield letter
 
 
-async def letter_at(records: Records, seq: int) -> Letter | None:
+async def dead_letter_at(records: Records, seq: int) -> DeadLetterEntry | None:
     """Return the letter of a sequence; None if there is none."""
     entry = await entry_at(records.connection, records.namespace.stream("DEAD"), seq)
     return None if entry is None else _letter(entry)
 
 
-async def find(records: Records, text: str) -> Letter:
+async def find(records: Records, text: str) -> DeadLetterEntry:
     """Return the letter of a sequence, or else of an id (the newest of that id). Raises UsageError if there is none."""
-    if text.isdecimal() and len(text) < 19 and (letter := await letter_at(records, int(text))) is not None:
+    if text.isdecimal() and len(text) < 19 and (letter := await dead_letter_at(records, int(text))) is not None:
         return letter
     try:
         pattern = records.namespace.pattern("dead", "*", "*", text)
@@ -229,11 +239,11 @@ async def find(records: Records, text: str) -> Letter:
     return _letter(found)
 
 
-def _letter(entry: LogEntry) -> Letter:
+def _letter(entry: LogEntry) -> DeadLetterEntry:
     try:
-        return Letter(*entry, decode_dead_letter(entry.payload))
+        return DeadLetterEntry(*entry, decode_dead_letter(entry.payload))
     except MalformedMessage as error:
-        return Letter(*entry, None, str(error))
+        return DeadLetterEntry(*entry, None, str(error))
 
 
 # ---- acting
@@ -247,7 +257,7 @@ class Replayer:
         self._by = by
         self._jobs: JobReplay | None = None
 
-    async def replay(self, letters: Sequence[Letter]) -> list[Replayed]:
+    async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         """Send letters round again and remove those that were; return what became of each. What cannot be sent stays,
         and says why."""
         plans = {each.seq: _plan_of(each) for each in letters}
@@ -258,7 +268,7 @@ class Replayer:
                 told[each.seq] = await self._one(each, plans[each.seq])
         return [told[each.seq] for each in letters]
 
-    async def _one(self, letter: Letter, steps: Plan) -> Replayed:
+    async def _one(self, letter: DeadLetterEntry, steps: Plan) -> Replayed:
         records, seq = self._records, letter.seq
         try:
             match steps:
@@ -279,7 +289,7 @@ class Replayer:
         await drop(records, seq)
         return Replayed(seq, letter.names[2], True, what)
 
-    async def _requeue(self, letters: Sequence[Letter]) -> list[Replayed]:
+    async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
         again = await (await self._opened()).send_again(entries)
         return [Replayed(*each) for each in again]
@@ -295,7 +305,7 @@ class Replayer:
         return self._jobs
 
 
-def _plan_of(letter: Letter) -> Plan:
+def _plan_of(letter: DeadLetterEntry) -> Plan:
     return plan(letter.letter) if letter.letter is not None else Cannot(f"it does not decode ({letter.fault})")
 
 

@@ -1,6 +1,6 @@
 """Holes, as people act on them: read again, or accepted as they are; and their dead letters."""
 
-from actors.fetch.monitor import hole_letter
+from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
@@ -103,5 +103,5 @@ def _closed(source: SourceKey, slice_id: str, at_ms: int, by: str, *, is_redrive
 
 async def _drop_letters(records: Records, source: SourceKey, holes: list[Hole]) -> None:
     stream = records.namespace.stream("DEAD")
-    for letter in (hole_letter(source, hole) for hole in holes):
+    for letter in (hole_dead_letter(source, hole) for hole in holes):
         await purge_subject(records.connection, stream, records.namespace.dead(letter.engine, letter.name, letter.id))

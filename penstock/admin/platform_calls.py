@@ -13,7 +13,7 @@ import anyio
 from actors.fetch.budget import Budgets
 from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
 from actors.fetch.fetcher.logins import Logins
-from actors.fetch.fetcher.session import Patience, PlatformSession, Stopped
+from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.supervisor import one_error
@@ -85,7 +85,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
     settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
     sources = await _known_sources(records)
     work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)
-    patience = Patience(settings, anyio.CancelScope())
+    patience = AttemptTime(settings, anyio.CancelScope())
     patience.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
     async with open_transport() as transport:
         logins = Logins(sources, transport, records.clock)

@@ -282,9 +282,9 @@ async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
 
 
 def _say(call: CommandCall, view: "View") -> None:
-    from penstock.cli.batch_bar import said
+    from penstock.cli.batch_bar import bar_text
 
-    call.out.say(f"{view.instance_id}: {said(view)}")
+    call.out.say(f"{view.instance_id}: {bar_text(view)}")
     if view.reason:
         call.out.say(f"  {view.reason}")
     for reason in view.reasons:

@@ -10,7 +10,7 @@ from streams.clock import monotonic_s
 if TYPE_CHECKING:
     from actors.batch.views import View
 
-__all__ = ["Speed", "following", "said"]
+__all__ = ["Speed", "bar_text", "following"]
 
 WINDOW_S = 5.0
 ONE_S = 0.25
@@ -43,7 +43,7 @@ class Speed:
             self._changes[-1] = self._changes[-1][0], count
 
 
-def said(view: "View") -> str:
+def bar_text(view: "View") -> str:
     """Return how an instance stands, in one line."""
     counts, parts = view.counts, [view.state]
     if view.items is not None:
@@ -110,6 +110,6 @@ def _changes() -> "Callable[[View], None]":
         nonlocal before
         if (view.state, view.waits) != before:
             before = view.state, view.waits
-            print(said(view), file=sys.stderr, flush=True)
+            print(bar_text(view), file=sys.stderr, flush=True)
 
     return look

@@ -14,7 +14,7 @@ from penstock.times import span_text, time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from penstock.admin.dead_letters import Filter, Letter, Replayed
+    from penstock.admin.dead_letters import DeadLetterEntry, Filter, Replayed
     from penstock.admin.records import Records
     from streams.job_messages import Job
 
@@ -59,13 +59,13 @@ async def _list(
 ) -> None:
     """List dead letters, the oldest first, a page at a time."""
     which = _filter(engine, name, reason, older_than, newer_than)
-    found: list[Letter] = []
+    found: list[DeadLetterEntry] = []
     async with call.session() as session:
-        from penstock.admin.dead_letters import letters
+        from penstock.admin.dead_letters import dead_letters
         from penstock.admin.records import Records
 
         records = Records(session)
-        async for letter in letters(records, which, after=after):
+        async for letter in dead_letters(records, which, after=after):
             found.append(letter)
             if len(found) > limit:
                 break
@@ -92,7 +92,7 @@ def _filter(engine: str, name: str, reason: str, older_than: str, newer_than: st
     return Filter(engine, name, reason, from_ms, before_ms)
 
 
-def _summary(letter: "Letter") -> dict[str, object]:
+def _summary(letter: "DeadLetterEntry") -> dict[str, object]:
     engine, name, dead_id = letter.names
     return {
         "seq": letter.seq,
@@ -124,7 +124,7 @@ async def _show(
     call.out.result({**_summary(letter), "history": history, "is_base64": is_base64, "body": body})
 
 
-def _lines(letter: "Letter") -> Iterator[str]:
+def _lines(letter: "DeadLetterEntry") -> Iterator[str]:
     """Yield a letter as a person reads it: of a job its own body, since all else of it stands above."""
     job = _job(letter)
     for key, value in _summary(letter).items():
@@ -142,7 +142,7 @@ def _lines(letter: "Letter") -> Iterator[str]:
     yield body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; --json prints all"
 
 
-def _job(letter: "Letter") -> "Job | None":
+def _job(letter: "DeadLetterEntry") -> "Job | None":
     from penstock.admin.dead_letters import Requeue, plan
 
     found = plan(letter.letter) if letter.letter is not None else None
@@ -157,11 +157,11 @@ def _indented(text: str) -> str:
         return text
 
 
-def _body(letter: "Letter") -> str:
+def _body(letter: "DeadLetterEntry") -> str:
     return (letter.payload if letter.letter is None else bytes(letter.letter.body)).decode("utf-8", "replace")
 
 
-def _plan_text(letter: "Letter") -> str:
+def _plan_text(letter: "DeadLetterEntry") -> str:
     from penstock.admin.dead_letters import Cannot, Redrive, Requeue, Resubmit, Send, SendStored, plan
 
     if letter.letter is None:
@@ -224,8 +224,8 @@ async def _replay(
 
 
 async def _paced(
-    chosen: "AsyncIterator[tuple[Letter, float]]", rate: float | None
-) -> "AsyncIterator[tuple[list[Letter], float]]":
+    chosen: "AsyncIterator[tuple[DeadLetterEntry, float]]", rate: float | None
+) -> "AsyncIterator[tuple[list[DeadLetterEntry], float]]":
     """Yield letters in groups, no more of them a second than `rate`, with the share that is done by each group."""
     from penstock.rows.own_pace import OwnPace
 
@@ -236,9 +236,9 @@ async def _paced(
 
 
 async def _grouped(
-    chosen: "AsyncIterator[tuple[Letter, float]]", most: int
-) -> "AsyncIterator[tuple[list[Letter], float]]":
-    group, share = list["Letter"](), 0.0
+    chosen: "AsyncIterator[tuple[DeadLetterEntry, float]]", most: int
+) -> "AsyncIterator[tuple[list[DeadLetterEntry], float]]":
+    group, share = list["DeadLetterEntry"](), 0.0
     async for letter, share in chosen:  # that of the last one is told with the group
         group.append(letter)
         if len(group) == most:
@@ -294,20 +294,22 @@ def _check_choice(seqs: list[int] | None, which: "Filter", *, all_: bool) -> Non
         raise UsageError("letters named by SEQ are not narrowed down: leave out the other options, or say --all")
 
 
-async def _chosen(records: "Records", seqs: list[int] | None, which: "Filter") -> "AsyncIterator[tuple[Letter, float]]":
+async def _chosen(
+    records: "Records", seqs: list[int] | None, which: "Filter"
+) -> "AsyncIterator[tuple[DeadLetterEntry, float]]":
     """Yield the letters named, or all that were there when we began, with the share that is done by each."""
-    from penstock.admin.dead_letters import letter_at, letters
+    from penstock.admin.dead_letters import dead_letter_at, dead_letters
     from streams.log import extent_of
 
     for at, seq in enumerate(seqs or (), 1):
-        letter = await letter_at(records, seq)
+        letter = await dead_letter_at(records, seq)
         if letter is None:
             raise UsageError(f"no dead letter {seq}; `penstock dead list` shows them")
         yield letter, at / len(seqs or ())
     if seqs:
         return
     extent = await extent_of(records.connection, records.namespace.stream("DEAD"))
-    async for letter in letters(records, which):
+    async for letter in dead_letters(records, which):
         if letter.seq > extent.last_seq:
             return
         yield letter, (letter.seq - extent.first_seq + 1) / (extent.last_seq - extent.first_seq + 1)

@@ -25,7 +25,7 @@ from actors.batch.tasks import TaskLimits, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
-from actors.runtime.revenants import Revenants
+from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.shares import part_of, shared_rates, sharers
 from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
@@ -49,7 +49,7 @@ class BatchEngine:
     desk: BatchDesk
     conductor: Conductor
     uploads: Uploads
-    revenants: Revenants
+    resurrected: ResurrectedMessages
     executor: Executor | None
     service: DeskService
     submissions: Submissions
@@ -73,7 +73,7 @@ class BatchEngine:
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
             ActorSpec(name="uploads", role="conductor", run=self.uploads.run),
-            ActorSpec(name="revenants of work", role="conductor", run=self.revenants.run),
+            ActorSpec(name="revenants of work", role="conductor", run=self.resurrected.run),
             ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
             ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
         )
@@ -132,7 +132,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         desk=desk,
         conductor=conductor,
         uploads=Uploads(files, instances, node.members, node.clock),
-        revenants=Revenants(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
+        resurrected=ResurrectedMessages(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
         executor=executor,
         service=DeskService("batch", desk, node.connection, node.stop),
         submissions=batch_submissions(submitter(desk), node.connection, node.publisher, node.stop),

@@ -20,7 +20,7 @@ from actors.fetch.sources import Sources
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.notify import Notifier
-from actors.runtime.revenants import Revenants
+from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.shares import share_of, sharers
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.transport import Transport, open_transport
@@ -64,7 +64,7 @@ class FetchEngine:
         self.allocator = _allocator(shared)
         self.monitor = _monitor(shared)
         slices = shared.connection.namespace.stream("SLICES")
-        self.revenants = Revenants(shared.connection, [slices], shared.memory)
+        self.resurrected = ResurrectedMessages(shared.connection, [slices], shared.memory)
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever consumes comes before whoever produces for it."""
@@ -74,7 +74,7 @@ class FetchEngine:
             ActorSpec(name="fetcher", role="fetcher", run=self.fetcher.run, drains=True),
             ActorSpec(name="allocator", role="allocator", run=self.allocator.run),
             ActorSpec(name="monitor", role="monitor", run=self.monitor.run),
-            ActorSpec(name="revenants of slices", role="monitor", run=self.revenants.run),
+            ActorSpec(name="revenants of slices", role="monitor", run=self.resurrected.run),
         )
 
 

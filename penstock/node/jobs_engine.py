@@ -13,7 +13,7 @@ from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.runtime.measures import Measures
 from actors.runtime.membership import NodeRecord
-from actors.runtime.revenants import Revenants
+from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.shares import shared_rates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.job_doors import job_door_actors, open_job_desk
@@ -38,7 +38,7 @@ class JobsEngine:
     timer: DelayTimer
     recurring: RecurringJobs
     firing_mark: FiringMark
-    revenants: Revenants
+    resurrected: ResurrectedMessages
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever hands out before whoever makes ready and lets in."""
@@ -49,7 +49,7 @@ class JobsEngine:
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
             ActorSpec(name="firing mark", role="timer", run=self.firing_mark.run),
-            ActorSpec(name="revenants", role="timer", run=self.revenants.run),
+            ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
             *job_door_actors(self.node, self.desk),
         )
 
@@ -108,7 +108,9 @@ async def open_jobs_engine(
                 leases=node.bucket("LEASES"),
                 clock=clock,
             ),
-            revenants=Revenants(node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory),
+            resurrected=ResurrectedMessages(
+                node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory
+            ),
         )
 
 

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from actors.runtime.alerts import Alerts
 from actors.runtime.membership import Status
 from actors.runtime.notify import Notifier
 from actors.runtime.store_notices import StoreNotices, turn_of
 from actors.runtime.supervisor import ActorSpec
-from actors.runtime.teller import Teller
 from penstock.node.node import Node
 
 __all__ = ["open_engines"]
@@ -49,7 +49,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             versions=batches.versions,
         )
         notices = StoreNotices(
-            Teller(Notifier(fetch.transport)),
+            Alerts(Notifier(fetch.transport)),
             node.bucket("LEASES"),
             turn=partial(turn_of, node.members),
             webhook=lambda: node.settings.current("", "").webhook,

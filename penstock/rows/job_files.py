@@ -23,7 +23,7 @@ from penstock.rows.own_pace import OwnPace
 from streams.clock import now_ms
 from streams.job_messages import NewJob
 
-__all__ = ["Told", "add_rows", "open_rows"]
+__all__ = ["SubmitReport", "add_rows", "open_rows"]
 
 MOST_IN_BATCH = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -32,7 +32,7 @@ STDIN = "-"
 AddMany = Callable[[Sequence[NewJob]], Awaitable[Sequence[Added | NotAdded]]]
 
 
-class Told(Struct):
+class SubmitReport(Struct):
     """What became of a file's lines. `next_line`: where to go on after a stop, 0 if the end was reached."""
 
     added: int = 0
@@ -64,10 +64,10 @@ async def add_rows(
     from_line: int = 1,
     rate: float | None = None,
     advance: Callable[[float], None] = lambda _share: None,
-) -> Told:
+) -> SubmitReport:
     """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return what became of them. Where
     `add` fails, the error says from which line on."""
-    told, batch, size, total, pace = Told(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
+    told, batch, size, total, pace = SubmitReport(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
         if isinstance(row, BadJobRow):
             told.bad.append(row)
@@ -90,7 +90,7 @@ async def add_rows(
     return told
 
 
-async def _flush(add: AddMany, batch: Sequence[Read], told: Told) -> bool:
+async def _flush(add: AddMany, batch: Sequence[Read], told: SubmitReport) -> bool:
     """Add a batch; return whether any of it was refused."""
     if not batch:
         return False

@@ -116,7 +116,7 @@ def batch(task: str, *, concurrency: int = 1, **options: Unpack[BatchOptions]) -
 def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **options: Unpack[TaskOptions]) -> None:
     """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
     `chunk_items` items (100 by default) are posted, or `nats:SUBJECT` on which they are asked for;
-    actors/batch/executor/elsewhere.py has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded
+    actors/batch/executor/external.py has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded
     sheet, the result is a sheet; the other options are those of `TaskOptions`. An item may be asked for twice. Raises
     UsageError.
     """

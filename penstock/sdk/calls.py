@@ -40,7 +40,7 @@ from streams.frames import Message
 from streams.job_messages import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
-__all__ = ["Answered", "ServiceClient", "told"]
+__all__ = ["Answered", "ServiceClient", "client_error"]
 
 TRY_S = 5.0
 """How long one try waits for its answer, beyond what the question itself may wait."""
@@ -188,7 +188,7 @@ class _Question:
                 else:
                     silent_s = AT_IT_S if has is not None else min(AT_IT_S, 2 * silent_s)
         except StreamError as error:
-            raise told(error) from error
+            raise client_error(error) from error
         if "Nats-Service-Error-Code" in message.headers:
             raise _error_of(message)
         return message.payload
@@ -277,7 +277,7 @@ def _error_of(answer: Message) -> PenstockError:
     return NotAccepted(reason, code=str(refusal.code or number), field=refusal.field)
 
 
-def told(error: StreamError) -> PenstockError:
+def client_error(error: StreamError) -> PenstockError:
     """Return the broker layer's error in the client's terms."""
     match error:
         case OutcomeUnknown():

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from penstock.errors import NotAccepted
-from penstock.sdk.calls import ServiceClient, told
+from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_batches import Batches
 from penstock.sdk.client_jobs import Jobs
 from streams.connection import Connection
@@ -55,7 +55,7 @@ async def connect(
     try:
         connection = await opened.__aenter__()
     except StreamError as error:
-        raise told(error) from error
+        raise client_error(error) from error
     try:
         yield Client(connection, timeout_s)
     finally:

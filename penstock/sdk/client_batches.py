@@ -25,7 +25,7 @@ from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
-from penstock.sdk.calls import ServiceClient, told
+from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import decode, encode
 from streams.connection import Connection
 from streams.errors import PermissionDenied, StreamError
@@ -205,7 +205,7 @@ class Batches:
             reason = "this login may not use the server's files; send and fetch them over HTTP, or log in as a node"
             raise NotAccepted(reason, code="forbidden") from error
         except StreamError as error:
-            raise told(error) from error
+            raise client_error(error) from error
 
 
 async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:

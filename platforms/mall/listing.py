@@ -119,11 +119,11 @@ def _row(shop: bytes, row: Listed, config: MallConfig) -> bytes:
     modified_ms, number, version = row
     if config.times == "unix_ms":
         return order_body(shop, number, version, modified_ms)
-    extra = b'"modified_at":"%b",' % said_time(modified_ms, config).encode()
+    extra = b'"modified_at":"%b",' % time_text(modified_ms, config).encode()
     return order_body(shop, number, version, modified_ms, extra)
 
 
-def said_time(at_ms: int, config: MallConfig) -> str:
+def time_text(at_ms: int, config: MallConfig) -> str:
     """Return an order's time in the mall's own writing, without what the grain drops."""
     at_ms = at_ms // config.grain_ms * config.grain_ms
     if config.times == "unix_s":

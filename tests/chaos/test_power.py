@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from actors.jobs.store import Settled, Stored
-from actors.runtime.revenants import Revenants
+from actors.runtime.resurrected import ResurrectedMessages
 from streams.connection import connect
 from streams.errors import StreamError
 from streams.server import EmbeddedServer, embedded_server
@@ -175,7 +175,7 @@ async def test_a_power_cut_of_a_fast_server_costs_nothing_that_is_older_than_two
         memory = StoreMemory(jobs.connection, [stream], file=file, boot="after")
         await memory.look()
         async with anyio.create_task_group() as tasks:
-            await tasks.start(Revenants(jobs.connection, [stream], memory).run)
+            await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory).run)
             with anyio.fail_after(30):
                 while memory.is_in_doubt(stream):
                     await anyio.lowlevel.checkpoint()

@@ -13,9 +13,9 @@ from msgspec import Raw
 
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.lanes import Gate, TaskGate
-from actors.batch.executor.patience import patiently
+from actors.batch.executor.one_by_one import run_marked, run_suspected
+from actors.batch.executor.retry import retried
 from actors.batch.executor.rounds import Round, run_items
-from actors.batch.executor.singly import run_marked, run_suspected
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, is_over
@@ -98,7 +98,7 @@ class Chunks:
         """Store a result; of what is too large for a message the longest that its items told are left out."""
         while True:
             try:
-                await patiently(partial(self._items.add_result, record.instance_id, result))
+                await retried(partial(self._items.add_result, record.instance_id, result))
             except TooLarge:
                 shorter = shortened(result)
                 if shorter is None:

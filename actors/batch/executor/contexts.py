@@ -27,7 +27,7 @@ from streams.batch_messages import (
 )
 from streams.files import Files
 
-__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json", "said"]
+__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json", "text_of"]
 
 BUFFERED = 8
 """Chunks that are put together before they are stored: one wait for eight messages."""
@@ -51,7 +51,7 @@ def as_json(value: object, what: str) -> Raw:
         ) from error
 
 
-def said(error: object) -> str:
+def text_of(error: object) -> str:
     """Return what an error says, as text that can be stored: the code it comes from may give half a character, or fail
     to say anything."""
     try:

@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from actors.batch.executor.chunks import Chunks, NothingBegan
-from actors.batch.executor.elsewhere import open_elsewhere
+from actors.batch.executor.external import open_external
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances, UnknownInstance
@@ -97,7 +97,7 @@ class Executor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node is asked to stop, and then finish what is in hand."""
-        async with open_elsewhere(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
+        async with open_external(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
             for handler in handlers:
                 steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from msgspec import Raw
 
-from actors.batch.executor.contexts import ItemContext, NotJson, as_json, said
+from actors.batch.executor.contexts import ItemContext, NotJson, as_json, text_of
 from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
 from actors.batch.executor.lanes import Gate
 from actors.batch.rules.rounds import UNKNOWN
@@ -142,19 +142,19 @@ def _ok(index: int, answer: object) -> Outcome:
 def _failure(index: int, error: object, turn: Round) -> Outcome:
     match error:
         case Skip():
-            return Outcome(index, "skipped", _reason(said(error)))
+            return Outcome(index, "skipped", _reason(text_of(error)))
         case Reject():
-            return Outcome(index, "failed", _reason(said(error)))
+            return Outcome(index, "failed", _reason(text_of(error)))
         case msgspec.ValidationError():
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
         case NextRound():
-            text = said(error)
+            text = text_of(error)
         case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
-            return Outcome(index, "unknown", _reason(f"{said(error) or LATE}; {UNKNOWN}"))
+            return Outcome(index, "unknown", _reason(f"{text_of(error) or LATE}; {UNKNOWN}"))
         case TimeoutError():
-            text = said(error) or LATE
+            text = text_of(error) or LATE
         case _:
-            text = f"{type(error).__name__}: {said(error)}"
+            text = f"{type(error).__name__}: {text_of(error)}"
     status: Status = "again" if turn.may_repeat(index) else "failed"
     return Outcome(index, status, _reason(text))
 

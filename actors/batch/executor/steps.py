@@ -14,7 +14,7 @@ import anyio
 import msgspec
 from msgspec import Raw
 
-from actors.batch.executor.contexts import NotJson, ReduceContext, SplitContext, as_json, said
+from actors.batch.executor.contexts import NotJson, ReduceContext, SplitContext, as_json, text_of
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
@@ -117,7 +117,7 @@ class Steps:
         if _goes_round_again(failed):
             raise failed
         log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
-        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {said(failed)}")
+        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {text_of(failed)}")
 
     def _opened(
         self, handler: TaskHandler, record: Instance

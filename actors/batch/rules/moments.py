@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from actors.batch.rules.record import Instance, Moment, MomentName, known_items
 from streams.batch_messages import BatchEvent
 
-__all__ = ["CallState", "called", "event_of", "find", "owed", "reach", "told"]
+__all__ = ["CallState", "called", "event_of", "find", "mark_reported", "owed", "reach"]
 
 CallState = Literal["waiting", "taken", "given_up"]
 MOST_SETTLED = 20
@@ -41,7 +41,7 @@ def owed(record: Instance) -> tuple[Moment, ...]:
     return tuple(moment for moment in record.moments if moment.state == "owed")
 
 
-def told(record: Instance, moments: Collection[Moment]) -> Instance:
+def mark_reported(record: Instance, moments: Collection[Moment]) -> Instance:
     """Record that these were told. One whose call went further meanwhile stays as it is."""
     kept = [
         replace(moment, state="waiting") if moment in moments else moment

@@ -16,7 +16,7 @@ from platforms.times import TimeStyle
 from streams.messages import DeadLetter, dead_body
 from streams.subjects import token_of
 
-__all__ = ["bad_letter", "pages_of", "shortness", "take_new"]
+__all__ = ["pages_of", "row_dead_letter", "shortness", "take_new"]
 
 PAGE_BYTES = 256 * 1024
 """Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
@@ -44,7 +44,7 @@ def take_new(rows: list[Row], known: set[bytes], fresh: set[bytes]) -> list[Row]
     return new
 
 
-def bad_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
+def row_dead_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
     """Return the dead letter of a row that cannot be read: its beginning, under its key and a hash of what it says, so
     that the same row has one letter however often it is listed."""
     body, is_base64 = dead_body(row.body)

@@ -45,7 +45,7 @@ from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
-__all__ = ["Patience", "PlatformSession", "Stopped"]
+__all__ = ["AttemptTime", "PlatformSession", "Stopped"]
 
 IN_PLACE_MS = 5_000
 """A wait up to this is spent in place, a longer one gives the slice back: no worker sleeps for long."""
@@ -67,14 +67,14 @@ class Stopped(Exception):
         self.outcome = outcome
 
 
-class Patience:
+class AttemptTime:
     """One attempt's time: its deadline, and how long it may wait for our own rates beside that. In all it stays below
     the age at which the monitor takes a held slice away. `was_answered`: the platform gave an answer in it that could
     be used."""
 
     def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
         self._scope = scope
-        self.left_ms = patience_ms(settings)
+        self.left_ms = longest_wait_ms(settings)
         self.was_answered = False
 
     async def wait(self, wait_ms: float) -> None:
@@ -85,7 +85,7 @@ class Patience:
             await anyio.sleep(wait_ms / 1000)
 
 
-def patience_ms(settings: FetchSettings) -> float:
+def longest_wait_ms(settings: FetchSettings) -> float:
     """Return how long an attempt may wait for our own rates, all waits together."""
     return float(max(IN_PLACE_MS, settings.stale_after_ms - settings.timeout_ms - IN_PLACE_MS))
 
@@ -102,7 +102,7 @@ class PlatformSession:
         transport: Transport,
         budgets: Budgets,
         logins: Logins,
-        patience: Patience,
+        patience: AttemptTime,
         clock: Clock,
     ) -> None:
         self._work = work

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from actors.fetch.budget import Budgets, TooSlow
 from actors.fetch.digests import Digests
 from actors.fetch.fetch_events import late_orders, slice_completed
-from actors.fetch.fetcher.behind import one_behind
 from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.fetcher.decisions import (
     STEP_MS,
@@ -37,8 +36,9 @@ from actors.fetch.fetcher.decisions import (
     label_of,
 )
 from actors.fetch.fetcher.logins import Logins
-from actors.fetch.fetcher.rows import bad_letter, pages_of, shortness, take_new
-from actors.fetch.fetcher.session import IN_PLACE_MS, Patience, PlatformSession, Stopped
+from actors.fetch.fetcher.prefetch import prefetching
+from actors.fetch.fetcher.rows import pages_of, row_dead_letter, shortness, take_new
+from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
@@ -115,7 +115,7 @@ class WindowReader:
     async def _outcome(self, work: ReadSlice) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000
         scope = anyio.CancelScope(deadline=anyio.current_time() + timeout_s)
-        patience = Patience(work.settings, scope)
+        patience = AttemptTime(work.settings, scope)
         try:
             with scope:
                 return await self._read(work, patience)
@@ -138,7 +138,7 @@ class WindowReader:
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
-    async def _read(self, work: ReadSlice, patience: Patience) -> WindowStored | Short:
+    async def _read(self, work: ReadSlice, patience: AttemptTime) -> WindowStored | Short:
         started_ms = self._clock.now_ms()
         adapter = self._sources.adapter(work.source)
         await self._wait_for_clock(work, adapter, patience)
@@ -148,7 +148,7 @@ class WindowReader:
         fresh: set[bytes] = set()
         session = self._session(work, adapter, patience)
         pages = count(1)
-        async with one_behind() as publish:
+        async with prefetching() as publish:
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
                 rows = await session.ask(reading, ask)
@@ -169,7 +169,7 @@ class WindowReader:
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
         return replace(short or WindowStored(), is_readable=is_readable)
 
-    def _session(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> PlatformSession:
+    def _session(self, work: ReadSlice, adapter: Adapter, patience: AttemptTime) -> PlatformSession:
         return PlatformSession(
             work,
             adapter,
@@ -181,7 +181,7 @@ class WindowReader:
             clock=self._clock,
         )
 
-    async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, patience: Patience) -> None:
+    async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, patience: AttemptTime) -> None:
         """Wait until the slice has settled by the platform's clock, as far as it is known."""
         settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
         early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
@@ -236,7 +236,7 @@ class WindowReader:
     async def _set_aside(self, work: ReadSlice, rows: Sequence[BadRow]) -> None:
         """Make dead letters of rows that cannot be read; the others of the window were published. A row that has its
         letter, from a neighbour's overlap or an earlier look, needs no other."""
-        letters = [bad_letter(work, row, self._clock.now_ms()) for row in rows]
+        letters = [row_dead_letter(work, row, self._clock.now_ms()) for row in rows]
         subject = partial(self._namespace.dead, "fetch", work.source.platform)
         outgoing = [
             Outgoing(subject(one.id), encode(one), dead_letter_message_id(one, occurrence=one.first_ms), MUST_NOT_EXIST)
@@ -250,7 +250,7 @@ class WindowReader:
                 facts = fields(source=str(work.source), id=letter.id, reason=letter.reason)
                 log.error("fetcher.row_set_aside", extra=facts)
 
-    async def _pace(self, work: ReadSlice, orders: int, patience: Patience) -> None:
+    async def _pace(self, work: ReadSlice, orders: int, patience: AttemptTime) -> None:
         """Wait until so many orders may enter. A slice that holds more than may enter in its time is split."""
         await self._budgets.until_heard(patience.wait)
         try:

@@ -83,7 +83,7 @@ def others_read(pieces: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
     return tuple(replace(held, others_read=True) if held.misses and not held.others_read else held for held in pieces)
 
 
-def mark_told(ledger: Ledger, since_ms: int, now_ms: int) -> Ledger:
+def mark_reported(ledger: Ledger, since_ms: int, now_ms: int) -> Ledger:
     """Record that an administrator was told that the source is down since `since_ms`. If it answered meanwhile, it is
     recorded as over, so that he is told that as well."""
     outage = ledger.outage

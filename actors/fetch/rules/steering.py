@@ -145,7 +145,7 @@ def redrive_hole(ledger: Ledger, slice_id: str, now_ms: int) -> tuple[Ledger, Op
     return revised(ledger, open=in_order((*ledger.open, again)), holes=holes), again
 
 
-def mark_told(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
+def mark_reported(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
     """Record that an administrator was told of the hole. False if there is no such hole."""
     hole = _hole(ledger, slice_id)
     if hole is None:

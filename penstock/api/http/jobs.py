@@ -8,8 +8,8 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw
 
+from actors.jobs.replies import NO_SUCH_JOB
 from actors.jobs.rules.job_answers import HTTP_CODES, Added, Listed, NotAdded, Reserved
-from actors.jobs.told import NO_SUCH_JOB
 from actors.runtime.logs import fields
 from penstock.api.forms.jobs import (
     ItemAnswer,

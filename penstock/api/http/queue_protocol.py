@@ -23,8 +23,8 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from actors.jobs.replies import ADVICE
 from actors.jobs.rules.job_rules import BadJob
-from actors.jobs.told import ADVICE
 from penstock.api.forms.jobs import LONGEST_WAIT_MS
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
 from penstock.api.http.jobs import audit, check_body, hand_out, item_of, problem_of

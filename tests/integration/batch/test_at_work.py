@@ -11,8 +11,8 @@ import pytest
 from msgspec import Raw
 
 import penstock
+from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
-from actors.batch.executor.singly import run_marked
 from actors.batch.items import BatchItems
 from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Counts, Outcome, Pointer

@@ -9,8 +9,8 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.executor.lanes import OpenGate
+from actors.batch.executor.one_by_one import run_suspected
 from actors.batch.executor.rounds import Round
-from actors.batch.executor.singly import run_suspected
 from actors.batch.items import BatchItems
 from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Outcome, Pointer

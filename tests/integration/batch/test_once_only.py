@@ -14,8 +14,8 @@ from msgspec import Raw
 import penstock
 from actors.batch.executor.chunks import Chunks
 from actors.batch.executor.lanes import OpenGate
+from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
-from actors.batch.executor.singly import run_marked
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.runtime.shares import Shares

@@ -129,7 +129,7 @@ async def test_a_hole_is_told_though_its_letter_is_refused_and_is_unmarked_until
 async def test_a_webhook_is_tried_until_it_takes_the_notice(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.runtime.teller.AGAIN", Backoff(growth="exponential", base_ms=50))
+    monkeypatch.setattr("actors.runtime.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
     async with (
         an_office() as office,
         running_node(connection, publisher, roles=WATCHES) as node,
@@ -148,7 +148,7 @@ async def test_a_webhook_is_tried_until_it_takes_the_notice(
 async def test_a_webhook_that_was_mended_is_used_at_the_next_try(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.runtime.teller.AGAIN", Backoff(growth="exponential", base_ms=50))
+    monkeypatch.setattr("actors.runtime.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
     monkeypatch.setenv("OUR_OFFICE", "http://127.0.0.1:1/of-a-secret-name")
     async with (
         an_office() as office,

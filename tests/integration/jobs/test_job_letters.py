@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, job_letter, job_of, write_letters
+from actors.jobs.dead_letters import Burial, job_dead_letter, job_of, write_dead_letters
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore, Stored
 from streams.clock import SYSTEM, now_ms
@@ -32,7 +32,7 @@ class Ground(NamedTuple):
 
     async def bury(self, *jobs: Job, seq: int = 7, reason: str = "no money") -> list[object]:
         burials = [Burial(job, seq + at, reason) for at, job in enumerate(jobs)]
-        return list(await write_letters(self.connection, self.publisher, self.connection.namespace, burials))
+        return list(await write_dead_letters(self.connection, self.publisher, self.connection.namespace, burials))
 
     async def letters(self) -> list[LogEntry]:
         stream, pattern = self.connection.namespace.stream("DEAD"), self.connection.namespace.pattern("dead", ">")
@@ -161,7 +161,7 @@ async def test_another_job_of_that_id_keeps_the_letter_where_it_is(ground: Groun
 
 async def test_what_holds_no_job_stays_and_says_why(ground: Ground) -> None:
     await ground.bury(dead_job("a"), dead_job("b"))
-    letter = replace(job_letter(dead_job("c"), "x"), body=Raw(b"{}"))
+    letter = replace(job_dead_letter(dead_job("c"), "x"), body=Raw(b"{}"))
     await ground.publisher.publish(ground.connection.namespace.dead("jobs", "mail", "c"), encode(letter))
     told = await ground.replay.send_again(await ground.letters())
     assert [(each.id, each.is_done) for each in told] == [("a", True), ("b", True), ("c", False)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.runtime.revenants import Revenants
+from actors.runtime.resurrected import ResurrectedMessages
 from streams.connection import connect
 from streams.server import EmbeddedServer, embedded_server
 from streams.store_memory import StoreMemory
@@ -58,7 +58,7 @@ async def looked(jobs: Jobs, memory: StoreMemory) -> None:
     """Return once the node with this memory has made its first look."""
     await memory.look()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(Revenants(jobs.connection, [jobs.namespace.stream("JOBS")], memory).run)
+        await tasks.start(ResurrectedMessages(jobs.connection, [jobs.namespace.stream("JOBS")], memory).run)
         with anyio.fail_after(30):
             while memory.is_in_doubt(jobs.namespace.stream("JOBS")):
                 await anyio.lowlevel.checkpoint()

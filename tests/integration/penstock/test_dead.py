@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from actors.fetch.monitor import hole_letter
+from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole, Ledger, revised
 from actors.fetch.sources import SourceKey
 from streams.log import extent_of, read_log
@@ -51,7 +51,7 @@ async def orders(cli: CommandLine) -> list[str]:
 
 async def test_letters_come_a_page_at_a_time_and_by_name(cli: CommandLine) -> None:
     seqs = [await bury(cli, sink_letter(str(at), encode(order(f"o{at}")))) for at in range(5)]
-    await bury(cli, hole_letter(SHOP, Hole("t", 1, 0, 1000, reason="HTTP 500")))
+    await bury(cli, hole_dead_letter(SHOP, Hole("t", 1, 0, 1000, reason="HTTP 500")))
     page = (await cli("dead", "list", "--limit", "2", "--json")).ok().json()
     assert ([one["seq"] for one in page["letters"]], page["next_after"]) == (seqs[:2], seqs[1])
     rest = (await cli("dead", "list", "--after", str(seqs[1]), "--json")).ok().json()
@@ -99,7 +99,7 @@ async def test_an_order_too_large_for_its_letter_is_taken_from_the_stream_of_ord
 async def test_a_replayed_hole_is_read_again(cli: CommandLine) -> None:
     hole = Hole("t", 1, 0, 60_000, attempts=6, reason="HTTP 500")
     await cli.records.create_ledger(SHOP, revised(Ledger(0, 60_000, 0), holes=(hole,)))
-    seq = await bury(cli, hole_letter(SHOP, hole))
+    seq = await bury(cli, hole_dead_letter(SHOP, hole))
     (await cli("dead", "replay", str(seq))).ok()
     ledger = await cli.records.ledger(SHOP)
     assert ledger is not None
@@ -112,8 +112,8 @@ async def test_of_all_letters_those_that_cannot_be_sent_stay_and_say_why(cli: Co
     await cli.records.create_ledger(SHOP, Ledger(0, 60_000, 60_000))
     await bury(cli, sink_letter("1", encode(order("o1"))))
     await bury(cli, sink_letter("2", b"\xff\xfe"))
-    await bury(cli, hole_letter(SHOP, hole))
-    await bury(cli, hole_letter(SourceKey("mall", "gone"), hole))
+    await bury(cli, hole_dead_letter(SHOP, hole))
+    await bury(cli, hole_dead_letter(SourceKey("mall", "gone"), hole))
     await cli.records.publisher.publish(cli.records.namespace.dead("sink", "main", "x"), b"no letter")
     told = await cli("dead", "replay", "--all", "--json")
     assert told.code == 1
@@ -125,7 +125,7 @@ async def test_of_all_letters_those_that_cannot_be_sent_stay_and_say_why(cli: Co
 
 async def test_letters_are_dropped_only_with_a_yes_and_only_those_named(cli: CommandLine) -> None:
     seqs = [await bury(cli, sink_letter(str(at), b"{}")) for at in range(4)]
-    await bury(cli, hole_letter(SHOP, Hole("t", 1, 0, 1000)))
+    await bury(cli, hole_dead_letter(SHOP, Hole("t", 1, 0, 1000)))
     unsure = await cli("dead", "drop", str(seqs[0]))
     assert (unsure.code, await left(cli)) == (2, 5)
     (await cli("dead", "drop", str(seqs[0]), str(seqs[1]), "--yes")).ok()

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import Raw
 
-from actors.jobs.dead_letters import Burial, write_letters
+from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.store import JobStore
-from penstock.admin.dead_letters import Letter
+from penstock.admin.dead_letters import DeadLetterEntry
 from penstock.cli.dead import _paced
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.job_messages import Job
@@ -37,7 +37,7 @@ def job(job_id: str, topic: str = "mail") -> Job:
 async def bury(cli: CommandLine, *burials: tuple[str, str, str]) -> None:
     """Bury jobs: topic, id, reason."""
     letters = [Burial(job(job_id, topic), at, reason) for at, (topic, job_id, reason) in enumerate(burials, 1)]
-    told = await write_letters(cli.records.connection, cli.records.publisher, cli.records.namespace, letters)
+    told = await write_dead_letters(cli.records.connection, cli.records.publisher, cli.records.namespace, letters)
     assert told == [None] * len(burials)
 
 
@@ -134,9 +134,9 @@ async def test_letters_go_no_faster_than_the_rate(cli: CommandLine) -> None:
 
 
 async def test_a_rate_parts_letters_into_groups() -> None:
-    async def many() -> AsyncIterator[tuple[Letter, float]]:
+    async def many() -> AsyncIterator[tuple[DeadLetterEntry, float]]:
         for at in range(1, 26):
-            yield Letter(at, "t.dead.jobs.mail.x", 0, b"", None), at / 25
+            yield DeadLetterEntry(at, "t.dead.jobs.mail.x", 0, b"", None), at / 25
 
     sizes = [(len(group), share) async for group, share in _paced(many(), 100.0)]
     assert sizes == [(10, 0.4), (10, 0.8), (5, 1.0)]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from actors.fetch.monitor import hole_letter
+from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
 from actors.fetch.sources import SourceKey
 from streams.log import extent_of, read_log
@@ -32,7 +32,7 @@ FIRST, SECOND = (hole.slice_id for hole in HOLES)
 async def shop(cli: CommandLine) -> CommandLine:
     """A source with two holes, each with its dead letter, and one slice in each state."""
     await cli.records.create_ledger(SHOP, LEDGER)
-    for letter in (hole_letter(SHOP, hole) for hole in HOLES):
+    for letter in (hole_dead_letter(SHOP, hole) for hole in HOLES):
         subject = cli.records.namespace.dead(letter.engine, letter.name, letter.id)
         await cli.records.publisher.publish(subject, encode(letter))
     return cli

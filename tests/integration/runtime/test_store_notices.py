@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from actors.runtime import store_notices
+from actors.runtime.alerts import Alerts
 from actors.runtime.notify import Notice, Notifier
 from actors.runtime.store_notices import StoreNotices
 from actors.runtime.store_watch import WENT_BACK
-from actors.runtime.teller import Teller
 from actors.runtime.transport import Transport
 from streams.bucket import Bucket
 from streams.connection import Connection
@@ -34,7 +34,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def node(session: aiohttp.ClientSession, marks: Bucket[bytes], office: Office, turn: int) -> StoreNotices:
-    return StoreNotices(Teller(Notifier(Transport(session))), marks, turn=lambda: turn, webhook=lambda: office.url)
+    return StoreNotices(Alerts(Notifier(Transport(session))), marks, turn=lambda: turn, webhook=lambda: office.url)
 
 
 @asynccontextmanager

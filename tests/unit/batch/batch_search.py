@@ -154,7 +154,7 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
             yield world._replace(record=again, retries=1)
     if rules.has_teller and (owed := moments.owed(record)):
         named = [(moment.pass_no, moment.name) for moment in owed]
-        yield world._replace(record=moments.told(record, owed), told=tuple(sorted((*world.told, *named))))
+        yield world._replace(record=moments.mark_reported(record, owed), told=tuple(sorted((*world.told, *named))))
     yield from split_steps(world, rules)
     yield from run_steps(world, rules)
     yield from reduce_steps(world)

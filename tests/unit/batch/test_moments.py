@@ -67,20 +67,20 @@ def test_a_retry_forgets_nothing_that_is_owed() -> None:
 
 def test_told_without_a_callback_it_leaves_the_record_and_with_one_it_waits() -> None:
     record = moments.reach(running(), "done", 5)
-    assert moments.told(record, moments.owed(record)).moments == ()
+    assert moments.mark_reported(record, moments.owed(record)).moments == ()
     record = moments.reach(running(callback=URL), "done", 5)
     owed = moments.owed(record)
-    waiting = moments.told(record, owed)
+    waiting = moments.mark_reported(record, owed)
     assert names(waiting) == [("done", 1, "waiting")]
     assert moments.owed(waiting) == ()
-    assert moments.told(waiting, owed) is waiting
+    assert moments.mark_reported(waiting, owed) is waiting
 
 
 def test_a_call_that_was_quicker_than_the_record_stays() -> None:
     record = moments.reach(running(callback=URL), "done", 5)
     owed = moments.owed(record)
     taken = moments.called(record, owed[0], "taken", tries=1)
-    assert moments.told(taken, owed) is taken
+    assert moments.mark_reported(taken, owed) is taken
     assert moments.called(taken, owed[0], "waiting", tries=2, info="late") is taken
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import Beat, View, result_file, upload_name
-from penstock.cli.batch_bar import Speed, far, said
+from penstock.cli.batch_bar import Speed, bar_text, far
 from streams.batch_messages import Counts
 
 
@@ -30,7 +30,7 @@ def view(state: str = "running", **more: Any) -> View:
     ],
 )
 def test_one_line_says_how_it_stands(shown: View, line: str) -> None:
-    assert said(shown) == line
+    assert bar_text(shown) == line
 
 
 @pytest.mark.parametrize(

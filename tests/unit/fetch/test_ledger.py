@@ -34,7 +34,7 @@ from actors.fetch.rules.steering import (
     add_backfill,
     forget_hole,
     mark_ended,
-    mark_told,
+    mark_reported,
     owe_end,
     pause,
     redrive_hole,
@@ -341,10 +341,10 @@ def test_an_accepted_hole_that_was_not_passed_yet_comes_back_as_itself() -> None
 
 def test_holes_are_told_once_and_forgotten_only_when_accepted() -> None:
     ledger = hole_at(cut_up_to(1), "t1-0-60000")
-    ledger, _ = mark_told(ledger, "t1-0-60000")
+    ledger, _ = mark_reported(ledger, "t1-0-60000")
     assert ledger.holes[0].is_told
-    assert mark_told(ledger, "t1-0-60000") == (ledger, True)
-    assert mark_told(ledger, "t1-60000-120000") == (ledger, False)
+    assert mark_reported(ledger, "t1-0-60000") == (ledger, True)
+    assert mark_reported(ledger, "t1-60000-120000") == (ledger, False)
     assert forget_hole(ledger, "t1-0-60000") == (ledger, False)
     ledger, _ = accept_hole(ledger, "t1-0-60000", "ann")
     ledger, is_gone = forget_hole(ledger, "t1-0-60000")
@@ -355,7 +355,7 @@ def test_holes_are_told_once_and_forgotten_only_when_accepted() -> None:
 def test_that_no_hole_is_left_is_owed_until_it_was_told() -> None:
     ledger = hole_at(cut_up_to(1), "t1-0-60000")
     assert not ledger.owes_end
-    ledger, _ = mark_told(ledger, "t1-0-60000")
+    ledger, _ = mark_reported(ledger, "t1-0-60000")
     assert ledger.owes_end
     assert mark_ended(ledger) is ledger  # there is one again
     ledger, _ = accept_hole(ledger, "t1-0-60000", "ann")

@@ -37,7 +37,7 @@ from actors.fetch.rules.steering import (
     accept_hole,
     add_backfill,
     forget_hole,
-    mark_told,
+    mark_reported,
     pause,
     redrive_hole,
     remove_backfill,
@@ -231,7 +231,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), does_forget=st.booleans())
     def tell_or_forget(self, data: st.DataObject, does_forget: bool) -> None:
         hole = data.draw(st.sampled_from(self.ledger.holes))
-        self.ledger, is_done = (forget_hole if does_forget else mark_told)(self.ledger, hole.slice_id)
+        self.ledger, is_done = (forget_hole if does_forget else mark_reported)(self.ledger, hole.slice_id)
         assert is_done == (not does_forget or bool(hole.accepted_by) or hole.kind != "t")
 
     @precondition(lambda self: self.steps % 4 == 1)

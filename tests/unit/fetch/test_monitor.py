@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from actors.fetch.hole_notices import untold
-from actors.fetch.monitor import hole_letter, lag_ms, overdue
+from actors.fetch.hole_notices import unreported
+from actors.fetch.monitor import hole_dead_letter, lag_ms, overdue
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.teller import AGAIN
+from actors.runtime.alerts import AGAIN
 from streams.message_ids import dead_letter_message_id
 from streams.messages import decode_dead_letter, encode
 from streams.subjects import TOKEN
@@ -34,12 +34,12 @@ def test_the_lag_counts_from_what_could_be_read_by_now() -> None:
 
 
 def test_holes_are_told_once() -> None:
-    assert untold(Ledger(0, 60_000, 0, holes=(HOLE, replace(HOLE, is_told=True)))) == [HOLE]
+    assert unreported(Ledger(0, 60_000, 0, holes=(HOLE, replace(HOLE, is_told=True)))) == [HOLE]
 
 
 @given(st.text("abcXYZ_-09", min_size=1, max_size=64))
 def test_a_holes_letter_is_a_subject_of_its_own_and_says_what_to_read_again(source: str) -> None:
-    letter = hole_letter(SourceKey("mall", source), HOLE)
+    letter = hole_dead_letter(SourceKey("mall", source), HOLE)
     assert TOKEN.fullmatch(letter.id)
     assert msgspec.json.decode(letter.body) == {
         "platform": "mall",
@@ -52,7 +52,7 @@ def test_a_holes_letter_is_a_subject_of_its_own_and_says_what_to_read_again(sour
 
 
 def test_a_slice_given_up_again_has_another_letter() -> None:
-    first, again = (hole_letter(SourceKey("mall", "s1"), replace(HOLE, since_ms=since)) for since in (5, 6))
+    first, again = (hole_dead_letter(SourceKey("mall", "s1"), replace(HOLE, since_ms=since)) for since in (5, 6))
     assert first.id == again.id
     ids = {dead_letter_message_id(letter, occurrence=letter.first_ms) for letter in (first, again)}
     assert len(ids) == 2

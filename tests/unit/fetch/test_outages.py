@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.fetch.rules.cutting import cut, offers_due
 from actors.fetch.rules.holding import Taken, complete, miss, take
 from actors.fetch.rules.ledger import Ledger, Outage, faults, first_ledger
-from actors.fetch.rules.outages import LONGEST_PROBE_MS, answered, is_down, mark_over, mark_told
+from actors.fetch.rules.outages import LONGEST_PROBE_MS, answered, is_down, mark_over, mark_reported
 from actors.fetch.rules.settings import FetchSettings
 
 SECOND = 1_000
@@ -109,8 +109,8 @@ def test_what_nobody_was_told_of_is_over_without_a_trace() -> None:
 
 
 def test_what_somebody_was_told_of_stays_until_he_is_told_that_it_is_over() -> None:
-    told = mark_told(down(), 1_000, 5_000)
-    assert mark_told(told, 1_000, 6_000) is told
+    told = mark_reported(down(), 1_000, 5_000)
+    assert mark_reported(told, 1_000, 6_000) is told
     over = answered(told, 9_000)
     assert over.outage == Outage(1_000, reason="503", is_told=True, over_ms=9_000)
     assert not is_down(over)
@@ -119,7 +119,7 @@ def test_what_somebody_was_told_of_stays_until_he_is_told_that_it_is_over() -> N
 
 
 def test_whoever_was_told_just_when_it_ended_is_told_of_its_end() -> None:
-    ledger = mark_told(answered(down(), 9_000), 1_000, 9_100)
+    ledger = mark_reported(answered(down(), 9_000), 1_000, 9_100)
     assert ledger.outage == Outage(1_000, is_told=True, over_ms=9_100)
 
 

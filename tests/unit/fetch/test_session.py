@@ -9,7 +9,7 @@ from actors.fetch.fetcher.calling import called
 from actors.fetch.fetcher.clocks import ODD_MS, PlatformClocks
 from actors.fetch.fetcher.decisions import Failed, Missed, Throttled
 from actors.fetch.fetcher.rows import pages_of
-from actors.fetch.fetcher.session import AGAIN, IN_PLACE_MS, Patience, ending, patience_ms, wait_of
+from actors.fetch.fetcher.session import AGAIN, IN_PLACE_MS, AttemptTime, ending, longest_wait_ms, wait_of
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
@@ -50,7 +50,7 @@ def test_coming_back_later_respects_the_wait_and_spends_an_attempt_only_of_a_pla
 async def test_a_wait_of_our_own_moves_the_deadline() -> None:
     with anyio.fail_after(60) as scope:
         before_s = scope.deadline
-        patience = Patience(FetchSettings(timeout_ms=60_000, stale_after_ms=180_000), scope)
+        patience = AttemptTime(FetchSettings(timeout_ms=60_000, stale_after_ms=180_000), scope)
         left_ms = patience.left_ms
         await patience.wait(1)
         assert scope.deadline == pytest.approx(before_s + 0.001)
@@ -62,7 +62,7 @@ async def test_a_wait_of_our_own_moves_the_deadline() -> None:
 @given(st.integers(1_000, 3_600_000), st.integers(0, 3_600_000))
 def test_an_attempt_ends_before_the_monitor_takes_the_slice_away(timeout_ms: int, more_ms: int) -> None:
     settings = FetchSettings(timeout_ms=timeout_ms, stale_after_ms=timeout_ms + more_ms)
-    left_ms = patience_ms(settings)
+    left_ms = longest_wait_ms(settings)
     assert left_ms == IN_PLACE_MS or timeout_ms + left_ms < settings.stale_after_ms
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import job_again, job_letter, job_of, malformed_letter
+from actors.jobs.dead_letters import job_again, job_dead_letter, job_of, malformed_dead_letter
 from streams.errors import MalformedMessage
 from streams.job_messages import MOST_HISTORY, Job
 from streams.messages import DeadLetter, Try, dead_payload, decode_dead_letter, encode
@@ -32,7 +32,7 @@ JOB = Job(
 
 
 def test_a_letter_holds_the_whole_job_but_its_reservation() -> None:
-    letter = decode_dead_letter(encode(job_letter(JOB, "attempts used up")))
+    letter = decode_dead_letter(encode(job_dead_letter(JOB, "attempts used up")))
     assert (letter.engine, letter.name, letter.attempts, letter.first_ms) == ("jobs", "mail", 3, JOB.added_ms)
     assert TOKEN.fullmatch(letter.id)
     job = job_of(letter)
@@ -41,15 +41,15 @@ def test_a_letter_holds_the_whole_job_but_its_reservation() -> None:
 
 
 def test_history_is_told_line_by_line() -> None:
-    odd, told = job_letter(JOB, "x").history
+    odd, told = job_dead_letter(JOB, "x").history
     assert told == Try(attempt=2, at_ms=NOW_MS, node="n1", reason="no money: none")
     assert odd == Try(attempt=0, at_ms=0, reason="attempt 1: odd")
     for line in ("attempt 1 at nowhere: x", "attempt 1 at 9999-99-99T00:00:00Z: x"):
-        assert job_letter(replace(JOB, history=(line,)), "x").history == (Try(attempt=0, at_ms=0, reason=line),)
+        assert job_dead_letter(replace(JOB, history=(line,)), "x").history == (Try(attempt=0, at_ms=0, reason=line),)
 
 
 def test_what_goes_round_again_is_a_new_epoch_with_all_attempts() -> None:
-    again = job_again(job_of(job_letter(JOB, "x")), letter_seq=7, now_ms=NOW_MS)
+    again = job_again(job_of(job_dead_letter(JOB, "x")), letter_seq=7, now_ms=NOW_MS)
     assert (again.id, again.topic, again.priority, again.first_ms) == (JOB.id, "mail", "high", 2)
     assert (again.attempts, again.due_ms, again.added_ms, again.expires_ms) == (0, NOW_MS, NOW_MS, 0)
     assert again.history[:2] == JOB.history
@@ -68,7 +68,7 @@ def test_history_stays_bounded() -> None:
 
 @pytest.mark.parametrize("payload", [b"\xff\xfe", b"{}", b"[1"])
 def test_what_is_no_job_is_kept_as_it_came(payload: bytes) -> None:
-    letter: DeadLetter = malformed_letter("mail", "k", payload, "no job: " + "x" * 9000, stored_ms=5)
+    letter: DeadLetter = malformed_dead_letter("mail", "k", payload, "no job: " + "x" * 9000, stored_ms=5)
     letter = decode_dead_letter(encode(letter))
     assert dead_payload(letter) == payload
     assert len(letter.reason) <= 2000

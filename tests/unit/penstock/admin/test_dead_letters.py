@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from actors.fetch.monitor import hole_letter
+from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole
 from actors.fetch.sources import SourceKey
 from penstock.admin.dead_letters import Cannot, Plan, Redrive, Send, SendStored, plan
@@ -32,7 +32,7 @@ def letter(payload: bytes, *, engine: str = "sink", reason: str = "constraint", 
 
 def test_a_holes_letter_has_its_window_read_again() -> None:
     hole = Hole("t", 1, 0, 60_000, reason="HTTP 500")
-    assert plan(hole_letter(SourceKey("mall", "s1"), hole)) == Redrive(SourceKey("mall", "s1"), "t1-0-60000")
+    assert plan(hole_dead_letter(SourceKey("mall", "s1"), hole)) == Redrive(SourceKey("mall", "s1"), "t1-0-60000")
 
 
 def test_an_orders_letter_sends_the_very_bytes() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.errors import PenstockError, UsageError
-from penstock.rows.job_files import Told, add_rows, open_rows
+from penstock.rows.job_files import SubmitReport, add_rows, open_rows
 from penstock.rows.job_rows import LONGEST_LINE, BadJobRow, Defaults, Read, read_body, read_due, read_rows, read_span
 from streams.clock import monotonic_s
 from streams.job_messages import LARGEST_BODY, NewJob
@@ -218,7 +218,7 @@ def numbered(count: int, *, broken: Sequence[int] = ()) -> BytesIO:
     return BytesIO(b"".join(b"{\n" if n in broken else b'{"id": "%d"}\n' % n for n in range(1, count + 1)))
 
 
-async def told(taker: Taker, file: BytesIO, *, skips_bad: bool = False, from_line: int = 1) -> Told:
+async def told(taker: Taker, file: BytesIO, *, skips_bad: bool = False, from_line: int = 1) -> SubmitReport:
     return await add_rows(taker, file, MAIL, skips_bad=skips_bad, from_line=from_line)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from platforms.mall.config import MallConfig
 from platforms.mall.generator import Event, Plan, make_events
-from platforms.mall.listing import BadQuery, Shop, bounds, list_orders, said_time
+from platforms.mall.listing import BadQuery, Shop, bounds, list_orders, time_text
 from platforms.mall.shelf import Shelf
 
 START = 1_700_000_000_000
@@ -126,7 +126,7 @@ def test_bounds_include_or_exclude(lower: Any, upper: Any, grain_ms: int, select
 )
 def test_times_are_taken_in_the_mall_s_own_writing(config: MallConfig, text: str) -> None:
     assert bounds({"from": text}, config)[0] == START
-    assert bounds({"from": said_time(START, config)}, config)[0] == START
+    assert bounds({"from": time_text(START, config)}, config)[0] == START
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ __all__ = [
     "ExternalCall",
     "Rejected",
     "SendRequest",
-    "open_elsewhere",
+    "open_external",
     "read_answer",
-    "run_elsewhere",
+    "run_external",
     "written_request",
 ]
 
@@ -104,7 +104,7 @@ def _reason(info: Raw) -> str:
     return text[:MOST_REASON]
 
 
-async def run_elsewhere(
+async def run_external(
     ask: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
 ) -> Sequence[object]:
     """Ask for the items, and return an answer for each, as a `map_many` does."""
@@ -118,7 +118,7 @@ async def run_elsewhere(
 
 
 @asynccontextmanager
-async def open_elsewhere(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
+async def open_external(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
     """Give the handlers whose items somebody else runs their way to there; the others stay as they are."""
     async with AsyncExitStack() as stack:
         session: aiohttp.ClientSession | None = None
@@ -138,7 +138,7 @@ async def open_elsewhere(handlers: Sequence[TaskHandler], connection: Connection
 
 def _asking(handler: TaskHandler, ask: SendRequest) -> TaskHandler:
     timeout_s = handler.record.item_timeout_ms / 1000
-    return replace(handler, run=None, run_many=partial(run_elsewhere, ask, timeout_s))
+    return replace(handler, run=None, run_many=partial(run_external, ask, timeout_s))
 
 
 async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeout_s: float) -> bytes:

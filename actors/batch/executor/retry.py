@@ -1,4 +1,4 @@
-"""What has run is not thrown away because the broker does not take the word of it: it is told until it is taken."""
+"""Repeats a write until the broker takes it, so that the result of finished work is not lost."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -14,15 +14,15 @@ from streams.errors import RevisionConflict, StreamError, TooLarge
 
 log = logging.getLogger(__name__)
 
-__all__ = ["patiently"]
+__all__ = ["retried"]
 
 T = TypeVar("T")
 AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=30_000, spread=0.0)
 
 
-async def patiently(write: Callable[[], Awaitable[T]]) -> T:
-    """Return what the write returns, made again until the broker takes it; it must bear repeats. Raises what no repeat
-    mends: RevisionConflict, TooLarge, FATAL errors."""
+async def retried(write: Callable[[], Awaitable[T]]) -> T:
+    """Call `write` until the broker takes it, and return its result. A repeat of `write` must be harmless. Raises
+    errors that no repeat can cure: RevisionConflict, TooLarge, FATAL errors."""
     for failures in count(1):
         try:
             return await write()

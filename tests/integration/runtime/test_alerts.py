@@ -3,8 +3,8 @@
 import aiohttp
 import anyio
 
+from actors.runtime.alerts import Alerts
 from actors.runtime.notify import Notice, Notifier
-from actors.runtime.teller import Teller
 from actors.runtime.transport import Transport
 from tests.support.office import an_office
 
@@ -13,8 +13,8 @@ async def test_what_is_asked_for_before_it_runs_is_told_once_it_does() -> None:
     """A store that is full when its node starts, and what a new leader finds at its first look."""
     notice = Notice(kind="store_full", source="store", text="full", what_to_do="make room")
     async with an_office() as office, aiohttp.ClientSession() as session, anyio.create_task_group() as tasks:
-        teller = Teller(Notifier(Transport(session)))
-        teller.ask("store_full", notice, lambda: office.url)
-        tasks.start_soon(teller.run)
+        alerts = Alerts(Notifier(Transport(session)))
+        alerts.submit("store_full", notice, lambda: office.url)
+        tasks.start_soon(alerts.run)
         assert await office.until(1) == [notice]
         tasks.cancel_scope.cancel()

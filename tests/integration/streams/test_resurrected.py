@@ -8,7 +8,7 @@ from streams.log import read_log
 from streams.outcomes import Outgoing
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
-from streams.revenants import remove_revenants
+from streams.resurrected import remove_resurrected
 from streams.server import EmbeddedServer
 from streams.specs import submit_batch_consumer, submit_consumer
 from streams.topology import ensure_consumer
@@ -61,9 +61,9 @@ async def test_what_was_acknowledged_and_is_back_after_a_crash_is_removed(own_se
             await own_server.start()
             assert await left(connection, stream) == ["a.back", "b.waits", "a.waits"]
 
-            assert await remove_revenants(connection, stream) == 1
+            assert await remove_resurrected(connection, stream) == 1
             assert await left(connection, stream) == ["b.waits", "a.waits"]
-            assert await remove_revenants(connection, stream) == 0
+            assert await remove_resurrected(connection, stream) == 0
             await settle(connection, stream, CONSUMERS["a"], 1)
             await settle(connection, stream, CONSUMERS["b"], 1)
 
@@ -75,7 +75,7 @@ async def test_what_waits_or_is_in_hand_stays(connection: Connection, publisher:
     await settle(connection, stream, CONSUMERS["a"], settled)
     async with PullOnce(connection) as pulls:
         [in_hand] = await pulls.pull(stream, CONSUMERS["a"], most=1, wait_s=20)
-        assert await remove_revenants(connection, stream) == 0
+        assert await remove_resurrected(connection, stream) == 0
         assert await left(connection, stream) == [f"a.{number}" for number in range(settled, 10)]
         await in_hand.ack_sync()
 
@@ -91,6 +91,6 @@ async def test_what_another_consumer_of_the_queue_has_yet_to_hand_out_stays(
     for last in ("batch", "job", "job", "batch"):
         await publisher.publish(namespace.subject("submit", last), b"")
     await settle(connection, stream, submit_consumer(namespace).name, 2)
-    assert await remove_revenants(connection, stream) == 0
+    assert await remove_resurrected(connection, stream) == 0
     waiting = await settle(connection, stream, submit_batch_consumer(namespace).name, 2)
     assert waiting == [namespace.subject("submit", "batch")] * 2

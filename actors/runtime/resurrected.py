@@ -1,9 +1,9 @@
-"""Revenants: looks for messages of work queues that their consumer has passed over, and that are there nevertheless.
+"""Resurrected messages: looks for messages of work queues that lie below the ack floor of their consumer.
 
-In: the time, and each reconnect. Out: deletes of what was settled and is back, or, where the server may have lost what
-followed from it, consumers that begin anew (streams/revenants.py, ADR 26). State: none; what is in doubt is in the
-memory of the node. Every node of the role looks; a message that another has removed is gone. When it cannot go on: it
-looks again next time.
+In: the time, and each reconnect. Out: deletes of settled messages that are back. If the server may have lost
+acknowledged data: resets of consumers (streams/resurrected.py, ADR 26). State: none. The node's memory knows which
+streams are in doubt. Every node of the role looks. A message that another node has removed is gone. When it cannot go
+on: it looks again next time.
 """
 
 import logging
@@ -16,22 +16,22 @@ from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.connection import Connection
 from streams.errors import StreamError
-from streams.revenants import hand_out_again, remove_revenants
+from streams.resurrected import hand_out_again, remove_resurrected
 from streams.store_memory import StoreMemory
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Revenants"]
+__all__ = ["ResurrectedMessages"]
 
 EVERY_S = 60.0
-"""In a cluster another server than ours may have been killed."""
+"""Between two looks without a reconnect. In a cluster a server other than ours may have been killed."""
 SETTLE_S = 10.0
-"""How long after a reconnect what is back is removed: until then what was in hand has come again, the ack floor has
-risen past it, and every node has looked whether the server lost anything."""
+"""Wait after a reconnect before a look. In this time the messages in hand are redelivered, the ack floor rises past
+them, and every node has checked whether the server lost data."""
 
 
-class Revenants:
-    """A node's part in it, for some streams."""
+class ResurrectedMessages:
+    """The looks of one node at some streams."""
 
     def __init__(self, connection: Connection, streams: Sequence[str], memory: StoreMemory) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class Revenants:
             remove()
 
     async def _heed_doubts(self) -> None:
-        """Look at once: a node that does not know of it yet must find nothing to remove."""
+        """Look at once at a stream in doubt. A node that does not know of the doubt yet must find nothing to remove."""
         while True:
             await self._memory.doubted()
             for stream in self._streams:
@@ -73,7 +73,7 @@ class Revenants:
                 self._memory.has_settled(stream)
                 if again:
                     log.warning("revenants.handed_out_again", extra=fields(stream=stream, consumers=again))
-            elif removed := await remove_revenants(self._connection, stream):
+            elif removed := await remove_resurrected(self._connection, stream):
                 log.warning("revenants.removed", extra=fields(stream=stream, messages=removed))
         except FATAL:
             raise

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actors.runtime import revenants
-from actors.runtime.revenants import Revenants
+from actors.runtime import resurrected
+from actors.runtime.resurrected import ResurrectedMessages
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.server import EmbeddedServer
@@ -88,7 +88,7 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
     jobs: Jobs, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is handed out to nobody, and takes its id for ever. A copy that was replaced serves as an example."""
-    monkeypatch.setattr(revenants, "SETTLE_S", 0.1)
+    monkeypatch.setattr(resurrected, "SETTLE_S", 0.1)
     await jobs.add("before", delay_ms=HOUR_MS)
     for _ in range(2):
         await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "1"), b"{}")
@@ -100,7 +100,7 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
     memory = StoreMemory(jobs.connection, [stream], survives_power=True)
     await memory.look()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(Revenants(jobs.connection, [stream], memory).run)
+        await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory).run)
         await own_server.kill()
         await own_server.start()
         with anyio.fail_after(30):

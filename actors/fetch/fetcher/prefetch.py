@@ -1,4 +1,4 @@
-"""Lets one job run behind its caller: pages are published while the next one is asked for."""
+"""Runs one job in the background of its caller: a page is published while the next one is requested."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from actors.runtime.supervisor import one_error
 
-__all__ = ["one_behind"]
+__all__ = ["prefetching"]
 
 Job = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
-async def one_behind() -> AsyncIterator[Callable[[Job], Awaitable[None]]]:
-    """Give a function that starts a job as soon as the one before it is done; the block ends when the last one is.
+async def prefetching() -> AsyncIterator[Callable[[Job], Awaitable[None]]]:
+    """Yield a function that starts a job as soon as the job before it is done. The block ends after the last job.
 
-    A job that fails ends the block at once, and its error is the block's. Costs nothing until the first job."""
+    If a job fails, the block ends at once with its error. Until the first job it starts no task."""
     place = anyio.Lock()
     group: TaskGroup | None = None
 

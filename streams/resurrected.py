@@ -1,12 +1,12 @@
-"""Messages of a work queue that its consumer has passed over, and that are there nevertheless.
+"""Resurrected messages: messages of a work queue that are stored although they lie below their consumer's ack floor.
 
-nats-server 2.15.1 keeps what was acknowledged and what was stored or removed in different files. After a crash it may
-know the one and have forgotten the other. The message then lies behind its consumer: it is handed out to nobody, and
-takes its subject for ever, so that an id cannot be added again, and a slice not offered.
+nats-server 2.15.1 keeps acknowledgements in other files than messages and removals. After a crash it may have one and
+not the other. The message then lies below the ack floor: the server delivers it to no client, and it keeps its subject
+for ever. So its id cannot be added again, or its slice cannot be offered.
 
-What to do with it depends on what crashed. A killed process loses nothing that it acknowledged: the message was
-settled, and can go (`remove_revenants`). A machine that lost its power loses the end of its files, and with it what
-followed from the message: it is all that is left, and has to be handed out again (`hand_out_again`).
+What to do depends on the crash. A killed process loses nothing that it acknowledged: the message was settled, and
+`remove_resurrected` deletes it. A machine that lost its power loses the end of its files, and so all that followed from
+the message. Then the message is all that is left, and `hand_out_again` has it delivered again.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from streams.backlog import ConsumerState, consumer_states
 from streams.connection import Connection
 from streams.log import count_of, delete_entry, next_entry
 
-__all__ = ["hand_out_again", "remove_revenants"]
+__all__ = ["hand_out_again", "remove_resurrected"]
 
 LOOKS, STILL_S = 3, 0.3
-"""What each of so many looks finds is no passing moment of messages that come and go."""
+"""A consumer is suspect if so many looks in a row find it. One look may meet messages that come and go."""
 
 
-async def remove_revenants(connection: Connection, stream: str) -> int:
-    """Remove what lies below the ack floor of its consumer in a work queue; return how much it was.
+async def remove_resurrected(connection: Connection, stream: str) -> int:
+    """Delete the messages of a work queue below the ack floor of their consumer, and return their number.
 
-    Only where the server has lost nothing of what it acknowledged. Safe beside all that goes on, and for several at
-    once. Costs a question for the list of consumers, and one a filter.
-    Raises NoStream, Refused, Disconnected, OutcomeUnknown: do it again."""
+    Call it only if the server has lost nothing that it acknowledged. It is safe beside other clients, and when several
+    nodes call it at once. It costs one request for the list of consumers, and one for each filter.
+    Raises NoStream, Refused, Disconnected, OutcomeUnknown: call it again."""
     removed = 0
     for consumer in await consumer_states(connection, stream):
         for subject in consumer.subjects:
@@ -46,9 +46,10 @@ async def _remove(connection: Connection, stream: str, subject: str, upto_seq: i
 
 
 async def hand_out_again(connection: Connection, stream: str) -> int:
-    """Let each consumer that has passed over messages which are there begin anew; return how many did.
+    """Reset each consumer that has stored messages below its ack floor, and return the number of consumers.
 
-    It hands out all that its part of the stream holds, what somebody has in hand too. Raises as above: do it again."""
+    A reset consumer delivers all messages of its filter again, also those that a client has in hand. Raises the same
+    errors as `remove_resurrected`: call it again."""
     suspects = await _suspects(connection, stream)
     for _ in range(LOOKS - 1):
         if suspects:
@@ -60,9 +61,10 @@ async def hand_out_again(connection: Connection, stream: str) -> int:
 
 
 async def _suspects(connection: Connection, stream: str) -> set[str]:
-    """Return the consumers before which fewer messages lie, or are in hand, than their part of the stream holds.
+    """Return the consumers whose pending and unacknowledged messages are fewer than the stored messages of their
+    filter.
 
-    They are counted before and after, since others add and settle meanwhile."""
+    Both are counted before and after, since other clients add and settle meanwhile."""
     before = await _accounted(connection, stream)
     there = {name: await _count(connection, stream, state.subjects) for name, (state, _) in before.items()}
     after = await _accounted(connection, stream)

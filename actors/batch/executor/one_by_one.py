@@ -21,10 +21,10 @@ from functools import partial
 import anyio
 from msgspec import Raw
 
-from actors.batch.executor.contexts import as_json, said
+from actors.batch.executor.contexts import as_json, text_of
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.lanes import Gate, OpenGate
-from actors.batch.executor.patience import patiently
+from actors.batch.executor.retry import retried
 from actors.batch.executor.rounds import Round, run_items
 from actors.batch.items import BatchItems
 from actors.batch.rules.rounds import UNKNOWN
@@ -108,7 +108,7 @@ class _Marks:
     async def set(self, indexes: Sequence[int]) -> None:
         """Mark these, and no others, unless somebody else has marked meanwhile: RevisionConflict."""
         begin = partial(self._log.begin, *self._place, indexes, expected_seq=self._seq, mark=self._log.next_mark())
-        self._seq = await patiently(begin)
+        self._seq = await retried(begin)
         self.indexes = indexes
 
 
@@ -123,5 +123,5 @@ async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Ou
             if happened is not None:
                 return Outcome(index, "ok") if happened else None
         except Exception as error:  # the border to the user's code
-            text = f"{text}; asking failed: {type(error).__name__}: {said(error)}"
+            text = f"{text}; asking failed: {type(error).__name__}: {text_of(error)}"
     return Outcome(index, "unknown", as_json(text, ""))
