@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-import anyio
 from anyio.abc import TaskStatus
 
 from actors.batch.instances import Instances, UnknownInstance
@@ -32,10 +31,9 @@ from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
 from actors.batch.versions import is_too_new
 from actors.runtime.actor import FATAL
-from actors.runtime.agenda import Agenda
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from actors.runtime.rules.placement import owner
+from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from streams.batch_messages import ChunkResult
 from streams.bucket import Bucket
 from streams.clock import Clock
@@ -60,7 +58,7 @@ WAITING_OF = "*"
 """Before a task: all of its waiting instances, as one thing to look at. No id begins so."""
 COUNTED = 256
 """Results that are counted by one change of the record."""
-TRY_AGAIN_MS = 1_000
+GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
 
 
@@ -92,10 +90,12 @@ class Conductor:
         self._clock = clock
         self._chance = chance
         self._tell_moments = tell
-        self._agenda: Agenda[str] = Agenda(clock)
+        failures: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError, *GONE))
+        self._tending = Tending(clock, failures, at_once=AT_ONCE, final=GONE)
+        self._untold: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError,))
+        self._tends = tended_by(members, ROLE)
         self._offers = Offers(publisher, members, connection.namespace, clock)
         self._last_starts_ms: dict[str, int] = {}
-        self._failures: dict[str, str] = {}
         self._cancelled: dict[str, int] = {}
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())
@@ -104,19 +104,14 @@ class Conductor:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tend instances for ever."""
         namespace = self._connection.namespace
-        self._agenda.clear()
+        self._tending.clear()
         self._look_at_all()
-        limiter = anyio.CapacityLimiter(AT_ONCE)
         news = await self._connection.subscribe(
             namespace.pattern("batch", "news", "*"), lambda message: self.look_soon(message.subject.rpartition(".")[2])
         )
         task_status.started()
         try:
-            async with anyio.create_task_group() as looks:
-                while True:
-                    instance_id = await self._agenda.next()
-                    await limiter.acquire_on_behalf_of(instance_id)
-                    looks.start_soon(self._look, instance_id, limiter)
+            await self._tending.run(self._look)
         finally:
             await news.unsubscribe()
 
@@ -126,44 +121,21 @@ class Conductor:
         record = self._instances.seen(instance_id)
         if record is None:
             self._offers.forget(instance_id)
+            self._tending.failures.over(instance_id)
             return
         if self._tends(instance_id):
-            self._agenda.put(instance_id, 0)
+            self._tending.put(instance_id)
         if (record.state in ("pending", *FINAL) or record.is_paused) and self._tends(record.task):
-            self._agenda.put(f"{WAITING_OF}{record.task}", 0)
+            self._tending.put(f"{WAITING_OF}{record.task}")
 
     def _look_at_all(self) -> None:
         for record in self._instances.known():
             self.look_soon(record.instance_id)
 
-    def _tends(self, key: str) -> bool:
-        live = self._members.live()
-        return owner(key, [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
-
-    async def _look(self, instance_id: str, limiter: anyio.CapacityLimiter) -> None:
-        due_ms: int | None = None
-        try:
-            is_task = instance_id.startswith(WAITING_OF)
-            due_ms = await (self._admit(instance_id[len(WAITING_OF) :]) if is_task else self._tend(instance_id))
-            self._failures.pop(instance_id, None)
-        except FATAL:
-            raise
-        except (UnknownInstance, UnknownTask) as error:
-            self._tell(instance_id, error)
-        except Exception as error:  # one instance's trouble, foreseen or not, must not stop the others
-            due_ms = self._clock.now_ms() + TRY_AGAIN_MS
-            self._tell(instance_id, error)
-        finally:
-            limiter.release_on_behalf_of(instance_id)
-            self._agenda.done(instance_id, due_ms)
-
-    def _tell(self, instance_id: str, error: Exception) -> None:
-        """Log a failure once, not at every look."""
-        if self._failures.get(instance_id) != str(error):
-            self._failures[instance_id] = str(error)
-            trace = None if isinstance(error, StreamError | UnknownTask | UnknownInstance) else error
-            facts = fields(instance=instance_id, error=str(error))
-            log.warning("conductor.look_failed", exc_info=trace, extra=facts)
+    async def _look(self, key: str) -> int | None:
+        if key.startswith(WAITING_OF):
+            return await self._admit(key.removeprefix(WAITING_OF))
+        return await self._tend(key) if self._tends(key) else None
 
     # ---- one look
 
@@ -178,9 +150,9 @@ class Conductor:
         if record.state in FINAL:
             self._offers.forget(instance_id)
             until_ms = await self._keep_or_drop(record, task)
-            return until_ms if is_told else min(until_ms, self._clock.now_ms() + TRY_AGAIN_MS)
+            return until_ms if is_told else min(until_ms, self._clock.now_ms() + AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
-            return None if is_told else self._clock.now_ms() + TRY_AGAIN_MS
+            return None if is_told else self._clock.now_ms() + AGAIN_MS
         results = [pair async for pair in self._results(record)]
         record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
         if record.state in FINAL:
@@ -196,15 +168,15 @@ class Conductor:
 
     async def _tell_owed(self, record: Instance) -> bool:
         """Tell what the record owes; False if that did not go, which holds up nothing else of the instance."""
-        if not owed(record):
-            return True
         try:
-            await self._tell_moments(record)
+            if owed(record):
+                await self._tell_moments(record)
         except FATAL:
             raise
         except StreamError as error:
-            self._tell(record.instance_id, error)
+            self._untold.tell(record.instance_id, error)
             return False
+        self._untold.over(record.instance_id)
         return True
 
     async def _admit(self, name: str) -> int | None:
@@ -226,7 +198,7 @@ class Conductor:
             try:
                 await self._instances.move(each, lambda record: moves.start(record, now_ms))
             except (UnknownInstance, MalformedMessage) as error:  # the watch tells it, too
-                self._tell(each, error)
+                self._tending.failures.tell(each, error)
         return min(next_ms, now_ms + LOOK_MS) if len(may_begin) > most else now_ms + LOOK_MS
 
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:

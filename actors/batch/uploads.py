@@ -21,7 +21,7 @@ from actors.batch.rules.record import FILES_OF, is_superseded
 from actors.runtime.actor import FATAL, ticks
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from actors.runtime.rules.placement import owner
+from actors.runtime.tending import tended_by
 from streams.clock import Clock
 from streams.errors import MalformedMessage, StreamError
 from streams.files import Files
@@ -43,7 +43,7 @@ class Uploads:
     def __init__(self, files: Files, instances: Instances, members: Members, clock: Clock) -> None:
         self._files = files
         self._instances = instances
-        self._members = members
+        self._tends = tended_by(members, ROLE)
         self._clock = clock
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
@@ -51,7 +51,7 @@ class Uploads:
         task_status.started()
         async for _ in ticks(lambda: LOOK_S, Event()):
             try:
-                if self._is_ours():
+                if self._tends("uploads"):
                     await self.sweep(self._clock.now_ms())
             except FATAL:
                 raise
@@ -77,10 +77,6 @@ class Uploads:
             return False
         stored_ms = await self._files.stored_ms(file)
         return stored_ms is not None and stored_ms < now_ms - KEEP_MS
-
-    def _is_ours(self) -> bool:
-        live = self._members.live()
-        return owner("uploads", [name for name, node in live.items() if node.has_role(ROLE)]) == (self._members.name)
 
     async def _is_there(self, instance_id: str) -> bool:
         """Whether there is such an instance; one that does not decode is there, too."""

@@ -36,6 +36,7 @@ from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.notify import Notice, Notifier
+from actors.runtime.tending import Failures
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -138,7 +139,7 @@ class Monitor:
         self._lagging: set[SourceKey] = set()
         self._suspects: dict[SourceKey, str] = {}
         self._unusable: dict[SourceKey, str] = {}
-        self._failures: dict[SourceKey, str] = {}
+        self._failures: Failures[SourceKey] = Failures(log, "monitor.look_failed", "source", FORESEEN)
         self._looked_s = 0.0
         self._hurry = anyio.Event()
         settings.on_change(self._settings_changed)
@@ -176,8 +177,9 @@ class Monitor:
 
     def _begin_anew(self) -> None:
         """Forget what was told: another may have led meanwhile, and told that it is over."""
-        for memory in (self._buried, self._lagging, self._suspects, self._unusable, self._failures):
+        for memory in (self._buried, self._lagging, self._suspects, self._unusable):
             memory.clear()
+        self._failures.keep_only(())
         self._alerts.forget()
         self.progress.forget()
         self._outages.forget()
@@ -212,7 +214,8 @@ class Monitor:
         self._alerts.keep_only(self._worth)
         self._buried &= self._worth
         self._lagging &= sources
-        for memory in (self._suspects, self._unusable, self._failures):
+        self._failures.keep_only(sources)
+        for memory in (self._suspects, self._unusable):
             for source in memory.keys() - sources:
                 del memory[source]
 
@@ -222,14 +225,11 @@ class Monitor:
             revision = self._sources.settings_revision(source)
             if ledger is not None and self._settings.has_seen(source.platform, source.source, revision):
                 await self._look_at(source, ledger)
-            self._failures.pop(source, None)
+            self._failures.over(source)
         except FATAL:
             raise
         except Exception as error:  # one source's trouble, foreseen or not, must not stop the others
-            if self._failures.get(source) != str(error):
-                self._failures[source] = str(error)
-                trace = None if isinstance(error, FORESEEN) else error
-                log.warning("monitor.look_failed", exc_info=trace, extra=fields(source=str(source), error=str(error)))
+            self._failures.tell(source, error)
 
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()

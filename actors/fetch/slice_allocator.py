@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import anyio
 from anyio.abc import TaskStatus
 from msgspec import structs
 
@@ -25,12 +24,9 @@ from actors.fetch.rules.ledger import Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
-from actors.runtime.actor import FATAL
-from actors.runtime.agenda import Agenda
 from actors.runtime.failpoints import reach
-from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from actors.runtime.rules.placement import owner
+from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.message_ids import message_id
@@ -45,7 +41,6 @@ __all__ = ["SliceAllocator", "lane_name"]
 ROLE = "allocator"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
-TRY_AGAIN_MS = 1_000
 SETTINGS_SOON_MS = 50
 """Settings are in force a quarter of a second after they arrived; a new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
@@ -85,10 +80,10 @@ class SliceAllocator:
         self._publisher = publisher
         self._namespace = namespace
         self._clock = clock
-        self._agenda: Agenda[SourceKey] = Agenda(clock)
-        self._tended: dict[SourceKey, bool] = {}
+        failures: Failures[SourceKey] = Failures(log, "allocator.look_failed", "source", FORESEEN)
+        self._tending = Tending(clock, failures, at_once=AT_ONCE)
+        self._is_ours = tended_by(members, ROLE)
         self._offered: dict[SourceKey, LastOffer] = {}
-        self._failures: dict[SourceKey, str] = {}
         # Here and not in `run`, which the supervisor may call again.
         ledgers.on_change(self.look_soon)
         sources.on_change(self.look_soon)
@@ -97,69 +92,33 @@ class SliceAllocator:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tend sources for ever."""
-        self._agenda.clear()
+        self._tending.clear()
         self._look_at_all()
-        limiter = anyio.CapacityLimiter(AT_ONCE)
         task_status.started()
-        async with anyio.create_task_group() as tasks:
-            while True:
-                source = await self._agenda.next()
-                await limiter.acquire_on_behalf_of(source)
-                tasks.start_soon(self._look, source, limiter)
+        await self._tending.run(self._look)
 
     def look_soon(self, source: SourceKey) -> None:
         """Look at a source as soon as the look under way is over, if it is ours to tend or was."""
         if self._tends(source) or source in self._offered:
-            self._agenda.put(source, 0)
+            self._tending.put(source)
 
     def tended(self) -> list[SourceKey]:
         """Return the sources that this node tends now."""
         return [source for source in self._sources.known() if self._tends(source)]
 
     def _look_at_all(self) -> None:
-        """Forget whose the sources were, and look at each that is ours now."""
-        self._tended.clear()
+        """Look at each source that is ours now or was."""
         for source in {*self._sources.known(), *self._offered}:
             self.look_soon(source)
 
     def _tends(self, source: SourceKey) -> bool:
-        if source not in self._sources:
-            self._tended.pop(source, None)
-            return False
-        found = self._tended.get(source)
-        if found is None:
-            live = self._members.live()
-            nodes = [name for name, node in live.items() if node.has_role(ROLE)]
-            found = self._tended[source] = owner(str(source), nodes) == self._members.name
-        return found
+        return source in self._sources and self._is_ours(str(source))
 
-    async def _look(self, source: SourceKey, limiter: anyio.CapacityLimiter) -> None:
-        due_ms: int | None = None
-        try:
-            if self._tends(source):
-                due_ms = await self._tend(source)
-                self._failures.pop(source, None)
-            else:
-                self._forget(source)
-        except FATAL:
-            raise
-        except Exception as error:  # one source's trouble, foreseen or not, must not stop the others
-            due_ms = self._clock.now_ms() + TRY_AGAIN_MS
-            self._tell(source, error)
-        finally:
-            limiter.release_on_behalf_of(source)
-            self._agenda.done(source, due_ms)
-
-    def _forget(self, source: SourceKey) -> None:
+    async def _look(self, source: SourceKey) -> int | None:
+        if self._tends(source):
+            return await self._tend(source)
         self._offered.pop(source, None)
-        self._failures.pop(source, None)
-
-    def _tell(self, source: SourceKey, error: Exception) -> None:
-        """Log a failure once, not at every look."""
-        if self._failures.get(source) != str(error):
-            self._failures[source] = str(error)
-            trace = None if isinstance(error, FORESEEN) else error
-            log.warning("allocator.look_failed", exc_info=trace, extra=fields(source=str(source), error=str(error)))
+        return None
 
     async def _tend(self, source: SourceKey) -> int | None:
         """Cut what may be cut, offer what nobody holds; return when to look again."""
@@ -206,7 +165,7 @@ class SliceAllocator:
                     raise answer
             offered = zip((offer_key(ledger, piece) for piece in due), answers, strict=True)
             # What is still in the queue may be an earlier offer that is just being acknowledged: once, look soon again.
-            soon_ms = now_ms - settings.reoffer_ms + TRY_AGAIN_MS
+            soon_ms = now_ms - settings.reoffer_ms + AGAIN_MS
             fresh = {
                 key: soon_ms if isinstance(answer, Refused) and key not in known else now_ms for key, answer in offered
             }

@@ -35,11 +35,10 @@ from actors.jobs.rules.recurrence import (
     occurrence_id,
     taken_back,
 )
-from actors.runtime.actor import FATAL
-from actors.runtime.agenda import Agenda
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.tending import AGAIN_MS, Failures, Tending
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
@@ -60,7 +59,6 @@ LEASE_TTL_S = 3
 """A killed leader is followed within five seconds; what was added ahead does not wait for that."""
 AT_ONCE = 128
 """Records that are attended to at a time; thousands may be due in the same second."""
-AGAIN_MS = 1_000
 TRACE_S = 600
 """How long the end of an occurrence is known to a leader that adds it again; the next one leads within seconds."""
 OPEN_STATES = ("delayed", "ready", "reserved")
@@ -147,8 +145,8 @@ class RecurringJobs:
         self._stop = stop
         self._live = Live(records, _read, unreadable="recurring.failed")
         self._live.on_change(self._look_soon)
-        self._agenda: Agenda[str] = Agenda(clock)
-        self._failures: dict[str, str] = {}
+        failures: Failures[str] = Failures(log, "recurring.failed", "key", FORESEEN)
+        self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self.elected = anyio.Event()
         """Set while this node leads and knows all records."""
 
@@ -165,47 +163,31 @@ class RecurringJobs:
 
     async def _lead(self, lease: Lease) -> None:
         log.info("recurring.leads", extra=fields(node=self._node))
-        self._failures.clear()
-        self._agenda.clear()
-        limiter = anyio.CapacityLimiter(AT_ONCE)
+        self._tending.clear()
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
                 for key, _ in self._live.items():
-                    self._agenda.put(key, 0)
+                    self._tending.put(key)
                 self.elected.set()
-                while True:
-                    key = await self._agenda.next()
-                    await limiter.acquire_on_behalf_of(key)
-                    tasks.start_soon(self._look, lease, key, limiter)
+                await self._tending.run(lambda key: self._look(lease, key))
         finally:
             self.elected = anyio.Event()
 
     def _look_soon(self, key: str) -> None:
         if self._live.get(key) is None:
-            self._failures.pop(key, None)
+            self._tending.failures.over(key)
         else:
-            self._agenda.put(key, 0)
+            self._tending.put(key)
 
     # ---- one record
 
-    async def _look(self, lease: Lease, key: str, limiter: anyio.CapacityLimiter) -> None:
-        look_ms: int | None = None
+    async def _look(self, lease: Lease, key: str) -> int | None:
         try:
-            if lease.is_held():
-                look_ms = await self._attend(lease, key)
-                self._failures.pop(key, None)
-        except FATAL:
-            raise
+            return await self._attend(lease, key)
         except RevisionConflict:
             log.debug("recurring.changed", extra=fields(key=key))  # its news comes by the watch
-            look_ms = self._clock.now_ms() + AGAIN_MS
-        except Exception as error:  # one record's trouble, foreseen or not, must not stop the others
-            look_ms = self._clock.now_ms() + AGAIN_MS
-            self._tell(key, error)
-        finally:
-            limiter.release_on_behalf_of(key)
-            self._agenda.done(key, look_ms)
+            return self._clock.now_ms() + AGAIN_MS
 
     async def _attend(self, lease: Lease, key: str) -> int | None:
         """Bring a record up to the present moment; return when to look again."""
@@ -272,10 +254,3 @@ class RecurringJobs:
             if found is not None and is_waiting:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq)
                 log.info("recurring.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
-
-    def _tell(self, key: str, error: Exception) -> None:
-        """Log a failure once, not at every look."""
-        if self._failures.get(key) != str(error):
-            self._failures[key] = str(error)
-            trace = None if isinstance(error, FORESEEN) else error
-            log.warning("recurring.failed", exc_info=trace, extra=fields(key=key, error=str(error)))

@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from actors.batch.callbacks import TOPIC
+from actors.batch.conductor import Conductor
 from actors.batch.rules.record import Instance, Moment
 from actors.batch.rules.refusals import BatchRefused
 from penstock.errors import UsageError
@@ -157,17 +158,27 @@ async def test_a_receiver_that_is_down_is_called_again(connection: Connection, o
 
 
 async def test_a_call_that_was_refused_a_place_is_owed_until_it_has_one(
-    connection: Connection, office: Receiver, caplog: pytest.LogCaptureFixture
+    connection: Connection, office: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = connection.namespace.stream("SUBMIT")
+    monkeypatch.setattr("actors.batch.conductor.AGAIN_MS", 20)
+    looks, look = 0, Conductor._tend
+
+    async def noted(conductor: Conductor, instance_id: str) -> int | None:
+        nonlocal looks
+        looks += "conductor.look_failed" in caplog.messages
+        return await look(conductor, instance_id)
+
+    monkeypatch.setattr(Conductor, "_tend", noted)
     async with calling(connection, office.host) as node:
         config = (await connection.api(f"STREAM.INFO.{stream}"))["config"]
         await connection.api(f"STREAM.UPDATE.{stream}", {**config, "max_msg_size": 1})
         await node.run("told", ["ok"], id="i", callback=office.url)
         with anyio.fail_after(LONG_S):
             while (record := await node.record("i")).moments[0].state == "owed":
-                if "conductor.look_failed" in caplog.messages:
+                if looks > 5:
                     break
+        assert caplog.messages.count("conductor.look_failed") == 1, "told once"
         assert [moment.state for moment in record.moments] == ["owed"]
         assert [event.event for event in await events(connection, "i")] == ["done"]
         await connection.api(f"STREAM.UPDATE.{stream}", config)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 
 import penstock
+from actors.batch.conductor import Conductor
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal, beat_key
 from actors.batch.tasks import TaskRecord
@@ -131,8 +133,9 @@ async def test_a_step_that_beats_is_left_alone_and_a_silent_one_is_begun_anew(
         assert (await node.record("beating")).step_fence == 5
 
 
-async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connection, publisher: Publisher) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+@asynccontextmanager
+async def another_conductor(connection: Connection, publisher: Publisher) -> AsyncIterator[anyio.CancelScope]:
+    """Have a node `idle` live that conducts nothing, until the scope is cancelled."""
     bucket = Bucket(connection, publisher, connection.namespace.bucket("NODES"), bytes)
     idle = NodeRecord(node="idle", run="idle", roles=CONDUCTOR)
     other = Members(bucket, idle, clock=SYSTEM, is_connected=lambda: True)
@@ -142,21 +145,61 @@ async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connec
         with its_life:
             await other.run(task_status=task_status)
 
-    theirs, ours = (
-        next(key for each in count() if owner(key := f"t{each}", ["idle", "n1"]) == name) for name in ("idle", "n1")
-    )
     async with anyio.create_task_group() as nodes:
         await nodes.start(live)
-        async with plant(connection, [], roles=CONDUCTOR) as node:
-            for task in (theirs, ours):
-                await node.engine.tasks.declare(TaskRecord(task=task))
-            looked_at = next(key for each in count() if owner(key := f"i{each}", ["idle", "n1"]) == "n1")
-            await node.engine.instances.create(Instance(instance_id=looked_at, task=theirs, created_ms=0))
-            await node.engine.instances.create(Instance(instance_id=f"{looked_at}-2", task=ours, created_ms=0))
-            await node.until(f"{looked_at}-2", "splitting")
-            assert (await node.record(looked_at)).state == "pending"
-            its_life.cancel()
-            await node.until(looked_at, "splitting")
+        yield its_life
+        its_life.cancel()
+
+
+def owned_by(node: str, prefix: str) -> str:
+    """Return a key that this node is to tend, of `idle` and `n1`."""
+    return next(key for each in count() if owner(key := f"{prefix}{each}", ["idle", "n1"]) == node)
+
+
+async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connection, publisher: Publisher) -> None:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    theirs, ours, looked_at = owned_by("idle", "t"), owned_by("n1", "t"), owned_by("n1", "i")
+    async with another_conductor(connection, publisher) as its_life, plant(connection, [], roles=CONDUCTOR) as node:
+        for task in (theirs, ours):
+            await node.engine.tasks.declare(TaskRecord(task=task))
+        await node.engine.instances.create(Instance(instance_id=looked_at, task=theirs, created_ms=0))
+        await node.engine.instances.create(Instance(instance_id=f"{looked_at}-2", task=ours, created_ms=0))
+        await node.until(f"{looked_at}-2", "splitting")
+        assert (await node.record(looked_at)).state == "pending"
+        its_life.cancel()
+        await node.until(looked_at, "splitting")
+
+
+async def test_an_instance_is_left_to_the_node_that_tends_it_now(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch.conductor.LOOK_MS", 20)
+    looks, look = list[str](), Conductor._tend
+
+    async def noted(conductor: Conductor, instance_id: str) -> int | None:
+        looks.append(instance_id)
+        return await look(conductor, instance_id)
+
+    monkeypatch.setattr(Conductor, "_tend", noted)
+    theirs, ours = owned_by("idle", "i"), owned_by("n1", "i")
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        await node.engine.tasks.declare(TASK)
+        for instance_id in (theirs, ours):
+            await node.engine.instances.create(await running(BatchItems(connection, publisher), instance_id, 1))
+        await counted(looks, theirs, 3)
+        async with another_conductor(connection, publisher):
+            with anyio.fail_after(LONG_S):
+                while "idle" not in node.members.live():
+                    await anyio.lowlevel.checkpoint()
+            looks.clear()
+            await counted(looks, ours, 5)
+            assert looks.count(theirs) <= 1, "the one that was under way"
+
+
+async def counted(looks: list[str], instance_id: str, times: int) -> None:
+    with anyio.fail_after(LONG_S):
+        while looks.count(instance_id) < times:
+            await anyio.lowlevel.checkpoint()
 
 
 log: dict[str, Any] = {}

@@ -12,7 +12,6 @@ from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.slice_allocator import SliceAllocator
 from actors.fetch.sources import SourceKey, SourceRecord
-from actors.runtime.membership import NodeRecord
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.log import extent_of, read_log
@@ -348,7 +347,7 @@ async def test_an_allocator_that_is_started_again_goes_on(connection: Connection
             return None
 
         tend, allocator._tend = allocator._tend, hangs  # type: ignore[method-assign,assignment]  # as if the server said nothing
-        allocator._members = _Alone("n1")  # type: ignore[assignment]  # the node has not the role, so nobody tends
+        allocator._is_ours = lambda _source: True  # the node has not the role, so nobody tends
         await add_shop(connection, publisher, max_open=4)
         async with anyio.create_task_group() as tasks:
             await tasks.start(run_actor, allocator)
@@ -364,13 +363,3 @@ async def test_an_allocator_that_is_started_again_goes_on(connection: Connection
 
 async def run_actor(allocator: SliceAllocator, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     await allocator.run(task_status=task_status)
-
-
-class _Alone:
-    """Members of one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def live(self) -> dict[str, NodeRecord]:
-        return {self.name: NodeRecord(node=self.name, run="r")}

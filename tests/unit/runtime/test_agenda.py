@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from actors.runtime.agenda import SPARE, Agenda
+from actors.runtime.tending import SPARE, Agenda
 
 KEYS = st.sampled_from("abcde")
 
