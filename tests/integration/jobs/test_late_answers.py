@@ -1,7 +1,7 @@
 """Answers of the server that come late: what a caller was told holds, whatever the server did meanwhile (ADR 30)."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -11,9 +11,13 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from actors.jobs.store import Settled
+from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms
 from streams.errors import OutcomeUnknown
+from streams.firing import SHOT
+from streams.job_messages import encode_job
 from streams.server import EmbeddedServer
+from tests.support.job_workers import handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.server import connected, freeze, thaw
 
@@ -154,3 +158,38 @@ async def test_who_ends_a_timers_late_copy_waits_whether_the_servers_own_follows
             assert now_ms() - began_ms >= 400, "nobody waited"
             found = await jobs.store.find(TOPIC, "1")
             assert (found and found.state) == (None if how == "delete" else "delayed")
+
+
+@pytest.mark.parametrize("by", ["handler", "caller"])
+async def test_of_a_timers_late_copy_and_the_servers_own_one_is_run(own_server: EmbeddedServer, by: str) -> None:
+    """The server stores its copy a moment after the timer's, in its place. A handler and a desk wait for that."""
+    ran: list[str] = []
+
+    async def handle(job: Running) -> None:
+        ran.append(job.id)
+
+    async def reserve(jobs: Jobs) -> None:
+        while "after" not in ran:
+            ran.extend(one.job.id for one in (await jobs.hand_out(1, wait_s=5)).reservations)
+
+    async with jobs_on(own_server) as jobs, anyio.create_task_group() as tasks:
+        with fail_after(30):
+            late = replace(jobs.make("late"), due_ms=now_ms() - BACKSTOP_MS - 50)
+            fired = {"Nats-Scheduler": jobs.namespace.job("delayed", TOPIC, "late"), "Nats-Schedule-Next": "purge"}
+
+            async def copy(headers: dict[str, str]) -> None:
+                subject = jobs.namespace.job("ready", TOPIC, "late")
+                await jobs.publisher.publish(subject, encode_job(late), headers=headers)
+
+            async with AsyncExitStack() as stack:
+                if by == "handler":
+                    await stack.enter_async_context(working(jobs, handler(handle)))
+                else:
+                    tasks.start_soon(reserve, jobs)
+                await copy({**fired, SHOT.decode(): "1"})
+                await clock_reaches(now_ms() + 200)
+                await copy(fired)
+                await jobs.add("after", delay_ms=1_000)
+                while "after" not in ran:
+                    await anyio.lowlevel.checkpoint()
+    assert ran == ["late", "after"]
