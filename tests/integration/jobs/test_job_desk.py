@@ -481,6 +481,15 @@ async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
     assert (await office.desk.finish_by_id("unheard")).code == "not_found"
 
 
+@pytest.mark.three_servers
+async def test_finish_by_id_finds_what_was_reserved_just_now(office: Office) -> None:
+    """Of three servers one may be a moment behind, and be the one that is asked."""
+    for number in range(400):
+        await office.add(f"{number}")
+        assert (await office.reserve()).id == f"{number}"
+        assert (await office.desk.finish_by_id(f"{number}")).code == "ok", number
+
+
 # ---- what a person does
 
 
