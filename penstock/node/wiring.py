@@ -25,18 +25,8 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.metrics import serve_metrics
     from penstock.node.sinks import open_sink_actors
 
-    opened = open_fetch_engine(
-        labels=node.config.labels,
-        connection=node.connection,
-        publisher=node.publisher,
-        members=node.members,
-        settings=node.settings,
-        memory=node.memory,
-        clock=node.clock,
-        stop=node.stop,
-    )
     async with (
-        opened as fetch,
+        open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
         open_jobs_engine(node, fetch.measures, callbacks) as jobs,
         open_batch_engine(node) as batches,

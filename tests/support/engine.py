@@ -6,6 +6,7 @@ import logging
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +22,12 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.events import Events
 from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Supervisor
+from penstock.node.config import Config
 from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
+from penstock.node.node import Node as Shared
+from penstock.node.session import health_of
 from platforms.mall.config import MallConfig
 from platforms.mall.faults import FaultName, Faults
 from platforms.mall.server import Mall, wall_clock_ms
@@ -102,17 +107,11 @@ async def running_node(
         is_connected=lambda: connection.is_connected,
     )
     stop = anyio.Event()
-    opened = open_fetch_engine(
-        labels=labels,
-        connection=connection,
-        publisher=publisher,
-        members=members,
-        settings=settings,
-        memory=StoreMemory(connection, ()),
-        clock=SYSTEM,
-        stop=stop,
-    )
-    async with opened as engine, anyio.create_task_group() as tasks:
+    config = Config(nats="nats://given", roles=roles, labels=labels, namespace=connection.namespace.name)
+    memory = StoreMemory(connection, ())
+    store = StoreWatch(connection, memory, health=partial(health_of, config, connection))
+    shared = Shared(config, connection, publisher, members, settings, events, memory, store, stop)
+    async with open_fetch_engine(shared) as engine, anyio.create_task_group() as tasks:
         specs = [
             ActorSpec(name="events", role="", run=events.run),
             ActorSpec(name="settings", role="", run=settings.run),
