@@ -7,6 +7,7 @@ refusal to start on a wrong one has to explain itself.
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from streams.subjects import Namespace, check_token, kv_stream
 
@@ -285,7 +286,11 @@ def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, Cons
 
 
 def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamSpec, ...]:
-    files = namespace.bucket("FILES")
+    streams = (*_fetch_streams(namespace, sizes), *_job_streams(namespace), *_batch_streams(namespace))
+    return tuple(replace(stream, replicas=replicas) for stream in streams)
+
+
+def _fetch_streams(namespace: Namespace, sizes: Sizes) -> tuple[StreamSpec, ...]:
     return (
         StreamSpec(
             name=namespace.stream("ORDERS"),
@@ -293,7 +298,6 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             about="every fetched order, for the sinks",
             max_age_s=sizes.orders_days * _DAY_S,
             max_bytes=sizes.orders_bytes,
-            replicas=replicas,
             allow_atomic=True,  # a page of orders is stored whole or not at all
             holds_truth=True,
         ),
@@ -303,7 +307,6 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             about="what was given up on, with its reason and history",
             max_age_s=sizes.dead_days * _DAY_S,
             max_msgs=sizes.dead_messages,
-            replicas=replicas,
             holds_truth=True,
         ),
         StreamSpec(
@@ -314,7 +317,6 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             discard_new_per_subject=True,
             max_msgs_per_subject=1,  # the subject is the slice's identity: offering it twice is harmless
             max_msg_bytes=64 * 1024,
-            replicas=replicas,
             allow_atomic=True,
         ),
         StreamSpec(
@@ -324,8 +326,12 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             discard="old",
             max_age_s=sizes.events_days * _DAY_S,
             max_msgs=sizes.events_messages,
-            replicas=replicas,
         ),
+    )
+
+
+def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
+    return (
         StreamSpec(
             name=namespace.stream("JOBS"),
             subjects=(namespace.pattern("jobs", ">"),),
@@ -335,7 +341,6 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             # message on the same subject, which is the job itself as it was.
             discard="old",
             max_msgs_per_subject=1,
-            replicas=replicas,
             # Longer than anybody repeats an add by himself (a client's 30 s, then a desk's 20 s), and no longer: an id
             # costs the server some 195 bytes for so long, 470 MB at 40,000 adds a second (ADR 29).
             duplicate_window_s=60,
@@ -350,15 +355,19 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             about="what was handed in by a plain publish, to be checked",
             retention="workqueue",
             max_msg_bytes=512 * 1024,  # what is refused becomes a dead letter whole, a third longer
-            replicas=replicas,
             holds_truth=True,
         ),
+    )
+
+
+def _batch_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
+    files = namespace.bucket("FILES")
+    return (
         StreamSpec(
             name=namespace.stream("ITEMS"),
             subjects=tuple(namespace.pattern(first, ">") for first in ("items", "results", "begun")),
             about="items of batches, and what became of them",
             max_msgs_per_subject=1,  # a chunk that is staged again is the same one
-            replicas=replicas,
             holds_truth=True,
         ),
         StreamSpec(
@@ -369,13 +378,11 @@ def _streams(namespace: Namespace, replicas: int, sizes: Sizes) -> tuple[StreamS
             discard_new_per_subject=True,
             max_msgs_per_subject=1,  # the subject is what there is to do: offering it twice is harmless
             max_msg_bytes=64 * 1024,
-            replicas=replicas,
         ),
         StreamSpec(
             name=f"OBJ_{files}",
             subjects=(f"$O.{files}.C.>", f"$O.{files}.M.>"),
             about="uploads and results",
-            replicas=replicas,
             allow_msg_ttl=True,  # what tells that a file is gone goes, too
             allow_rollup_hdrs=True,
             holds_truth=True,

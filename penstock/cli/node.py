@@ -13,6 +13,7 @@ from penstock.cli.output import moment
 if TYPE_CHECKING:
     from actors.fetch.settings_desk import Seeded
     from actors.runtime.membership import NodeRecord
+    from penstock.node.config import Config
     from streams.connection import Connection
 
 __all__ = ["add_to"]
@@ -23,6 +24,9 @@ Seed = Annotated[
         "--seed", metavar="FILE", help="Settings (TOML) to write where there are none yet.", show_default=False
     ),
 ]
+Drain = Annotated[float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")]
+LogLevel = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
+Profile = Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write the seed over what is there.")]
 
 
@@ -44,10 +48,8 @@ async def _up(
     zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where the node stands.")] = None,
     labels: Annotated[str | None, typer.Option(metavar="A,B", help="What sources can be pinned to.")] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", help="The embedded server's port.")] = None,
-    profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")] = None,
-    drain: Annotated[
-        float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")
-    ] = None,
+    profile: Profile = None,
+    drain: Drain = None,
     sink: Annotated[
         str | None, typer.Option(metavar="URL", help="Where orders go: sqlite:///FILE, postgresql://…")
     ] = None,
@@ -65,15 +67,10 @@ async def _up(
     callback_secret: Annotated[
         str | None, typer.Option(metavar="env:NAME|file:/PATH", help="What these calls are signed with.")
     ] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_level: LogLevel = None,
     seed: Seed = None,
 ) -> None:
     """Run a node until it is stopped: on the server at --nats, else on an embedded one."""
-    from penstock.cli.settings import seed_of
-    from penstock.node.app import run_node
-    from penstock.node.logs import set_up_logs
-    from penstock.node.sinks import load_app
-
     config = call.config(
         name=name,
         roles=roles,
@@ -91,6 +88,31 @@ async def _up(
         callback_secret=callback_secret,
         log_level=log_level,
     )
+    await _run(config, seed)
+
+
+async def _work(
+    call: CommandCall,
+    app: Annotated[str, typer.Argument(metavar="MODULE", help="Python module with your own tasks and handlers.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its own in the cluster.")] = None,
+    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where it stands.")] = None,
+    drain: Drain = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run your own code in a process of its own, until it is stopped: batches' tasks and jobs' handlers, nothing else.
+    Without --nats it works for the node that runs in the data folder."""
+    from penstock.node.session import server_url
+
+    config = call.config(name=name, zone=zone, drain_s=drain, log_level=log_level, app=app, roles="worker,executor")
+    await _run(config.with_changes(nats=server_url(config)))
+
+
+async def _run(config: "Config", seed: Path | None = None) -> None:
+    from penstock.cli.settings import seed_of
+    from penstock.node.app import run_node
+    from penstock.node.logs import set_up_logs
+    from penstock.node.sinks import load_app
+
     if config.app:
         load_app(config.app)
     levels = seed_of(seed)
@@ -105,35 +127,11 @@ async def _up(
     await run_node(config, before=seeded)
 
 
-async def _work(
-    call: CommandCall,
-    app: Annotated[str, typer.Argument(metavar="MODULE", help="Python module with your own tasks and handlers.")],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its own in the cluster.")] = None,
-    zone: Annotated[str | None, typer.Option(metavar="ZONE", help="Where it stands.")] = None,
-    drain: Annotated[
-        float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
-) -> None:
-    """Run your own code in a process of its own, until it is stopped: batches' tasks and jobs' handlers, nothing else.
-    Without --nats it works for the node that runs in the data folder."""
-    from penstock.node.app import run_node
-    from penstock.node.logs import set_up_logs
-    from penstock.node.session import server_url
-    from penstock.node.sinks import load_app
-
-    config = call.config(name=name, zone=zone, drain_s=drain, log_level=log_level, app=app, roles="worker,executor")
-    config = config.with_changes(nats=server_url(config))
-    load_app(app)
-    set_up_logs(config.log_level, config.log_form)
-    await run_node(config)
-
-
 async def _init(
     call: CommandCall,
     seed: Seed = None,
     overwrite: Overwrite = False,
-    profile: Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")] = None,
+    profile: Profile = None,
     replicas: Annotated[int | None, typer.Option(metavar="N", help="Copies of each stream: 1, 3 or 5.")] = None,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Make a deleted stream again, empty. What it held is lost.")
