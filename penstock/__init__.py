@@ -1,4 +1,4 @@
-"""Penstock: what users import. See README.md."""
+"""Penstock: the public names. See README.md."""
 
 import sys
 from importlib import import_module
@@ -76,11 +76,11 @@ _LATER = {
     "OrderRefused": "actors.fetch.stores.store",
     "StoreDown": "actors.fetch.stores.store",
 }
-"""Public names by the module that has them, imported when they are asked for: `import penstock` stays quick."""
+"""The module of each public name. A name is imported at its first use, so `import penstock` stays fast."""
 
 
 def _folder_of(name: str) -> Path | None:
-    """Return where Python finds a top-level package, without importing it; None if it finds none."""
+    """Return the folder where Python finds a top-level package, without importing it. None: Python finds none."""
     loaded: ModuleType | None = sys.modules.get(name)
     spec = loaded.__spec__ if loaded is not None else find_spec(name)
     if spec is None:
@@ -91,7 +91,7 @@ def _folder_of(name: str) -> Path | None:
 
 
 def _check_packages() -> None:
-    """Fail if one of our plainly named packages is hidden by somebody else's."""
+    """Raise ImportError if another package hides one of our plainly named packages."""
     home = Path(__file__).resolve().parent.parent
     for name in ("actors", "streams", "platforms"):
         found = _folder_of(name)
@@ -122,7 +122,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Public names that are not imported yet, and the version: finding it takes longer than the whole import."""
+    """Import a public name at its first use. The version is computed here too, since that takes longer than the whole
+    import."""
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     if name == "__version__":

@@ -1,4 +1,4 @@
-"""What users of the command line and the client may catch, and the exit code of each."""
+"""The exceptions that users of the command line and the client may catch, and the exit code of each."""
 
 __all__ = [
     "Interrupted",
@@ -14,13 +14,13 @@ __all__ = [
 
 
 class PenstockError(Exception):
-    """What Penstock itself raises. The message is one line for a person: what was tried, and what to do."""
+    """An error of Penstock. The message is one line for a person: what was tried, and what to do."""
 
     exit_code = 1
 
 
 class UsageError(PenstockError):
-    """An argument, a configuration or a setting is wrong; nothing was done."""
+    """An argument, a configuration or a setting is wrong. Nothing was done."""
 
     exit_code = 2
 
@@ -30,37 +30,40 @@ class StartFailed(PenstockError):
 
 
 class Interrupted(PenstockError):
-    """The node was ended before its work in hand was finished."""
+    """The node ended before its work in hand was finished."""
 
 
 class NotSet(PenstockError):
-    """Settings were changed by somebody else at the same time, again and again; nothing was changed by us."""
+    """Another person changed the settings at the same time, several times in a row. This call changed nothing."""
 
 
 class NotAccepted(PenstockError):
-    """The other side said no, and nothing was done. `code`: `bad`, `exists`, `quota`, `not_found`, …; `field`: which of
-    the values is wrong, where one is."""
+    """The other side refused the call, and nothing was done. `code`: `bad`, `exists`, `quota`, `not_found`, …. `field`:
+    the name of the wrong value, if one is wrong."""
 
     def __init__(self, reason: str, *, code: str, field: str = "") -> None:
         super().__init__(reason)
         self.code = code
         self.field = field
         self.is_repeated = False
-        """Whether an earlier try had no answer: then no more is known than that the last one did nothing."""
+        """True if an earlier try had no reply. Then only the last try certainly did nothing."""
         if code == "bad":
             self.exit_code = UsageError.exit_code
 
 
 class Stale(NotAccepted):
-    """The reservation is over: its TTR ran out, it was settled, or the job deleted. Somebody else may hold the job."""
+    """The reservation is over: its TTR ran out, it was settled, or the job was deleted. Another client may hold the
+    job."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, code="stale")
 
 
 class Unavailable(PenstockError):
-    """Nobody takes it just now, and nothing was done: no connection, no node with the desk's role, or all are busy."""
+    """No node takes the call now, and nothing was done: there is no connection, no node has the role `desk`, or all are
+    busy."""
 
 
 class Timeout(PenstockError):
-    """No answer came in time. It may have been done, or may still be: repeating it under the same id is harmless."""
+    """No reply came in time. The call may have been done, or may still be. It is harmless to repeat it under the same
+    id."""

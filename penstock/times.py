@@ -1,7 +1,7 @@
 """Moments and spans as people write and read them on the command line. Inside, time is whole milliseconds UTC.
 
-A moment without a zone means something else on each side of the world, so it is refused unless a zone was named: a
-window that is off by eight hours is the worst kind of wrong, since it looks right.
+A moment without a zone means different times in different places, so it is refused unless a zone is named. A window
+that is wrong by eight hours is dangerous because it looks right.
 """
 
 import re
@@ -22,8 +22,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_moment(text: str, *, now_ms: int, zone: ZoneInfo | None = None) -> int:
-    """Return the moment that `text` names: ISO 8601 with an offset, `-3d` (before now), or `now`; the last two down to
-    the whole second. With `zone`, wall time and a bare date (its midnight) are of that zone. Raises UsageError."""
+    """Return the moment that `text` names: ISO 8601 with an offset, `-3d` (before now), or `now`. The last two are
+    rounded down to the whole second. With `zone`, wall time and a bare date (its midnight) are in that zone. Raises
+    UsageError."""
     text = text.strip()
     if text == "now" or text.startswith("-"):
         at_ms = now_ms if text == "now" else now_ms - _span_ms(text)
@@ -45,7 +46,7 @@ def read_moment(text: str, *, now_ms: int, zone: ZoneInfo | None = None) -> int:
 
 
 def read_range(start: str, end: str, *, now_ms: int, zone: ZoneInfo | None = None) -> tuple[int, int]:
-    """Return a half-open range of time. Raises UsageError also when it is empty or turned round."""
+    """Return a half-open range of time. Raises UsageError, also if the range is empty or reversed."""
     start_ms, end_ms = (read_moment(text, now_ms=now_ms, zone=zone) for text in (start, end))
     if start_ms >= end_ms:
         raise UsageError(f"from {start} to {end}: the first moment must lie before the second")
@@ -53,7 +54,8 @@ def read_range(start: str, end: str, *, now_ms: int, zone: ZoneInfo | None = Non
 
 
 def read_zone(name: str) -> ZoneInfo | None:
-    """Return the time zone of that name (Asia/Shanghai), None for an empty one. Raises UsageError with the nearest."""
+    """Return the time zone of that name (Asia/Shanghai), None for an empty name. Raises UsageError with the nearest
+    name."""
     if not name:
         return None
     try:
@@ -65,13 +67,13 @@ def read_zone(name: str) -> ZoneInfo | None:
 
 
 def time_text(at_ms: int) -> str:
-    """Return a moment in UTC as it can be written back; milliseconds only where they are not zero."""
+    """Return a moment in UTC as it can be written back. Milliseconds are shown only if they are not zero."""
     moment = _EPOCH + timedelta(milliseconds=at_ms)
     return moment.isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def span_text(span_ms: int) -> str:
-    """Return a length of time for eyes: its two largest units, `3d4h`, `2m5s`, `12.5s`, `80ms`."""
+    """Return a length of time for people: its two largest units, `3d4h`, `2m5s`, `12.5s`, `80ms`."""
     if span_ms < 0:
         return f"-{span_text(-span_ms)}"
     if span_ms < 1000:
@@ -102,7 +104,7 @@ def _span_ms(text: str) -> int:
 
 
 def _meant(digits: str) -> str:
-    """Say what a number would be if it were Unix time, since slice ids hold such numbers."""
+    """Return the moment that a number would be as Unix time, since slice ids hold such numbers."""
     at_ms = int(digits) if len(digits) == 13 else int(digits) * 1000 if len(digits) == 10 else 0
     return f" (in Unix time it would be {time_text(at_ms)})" if at_ms else ""
 
@@ -115,7 +117,7 @@ def _read_wall(text: str, iso: str) -> datetime:
 
 
 def _in_zone(text: str, wall: datetime, zone: ZoneInfo) -> datetime:
-    """Refuse wall times that a change of the clock makes twice or never."""
+    """Raise UsageError for a wall time that a change of the clock makes twice or never."""
     early, late = (wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     if early.utcoffset() != late.utcoffset():
         is_gap = early.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != wall

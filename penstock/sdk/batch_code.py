@@ -1,8 +1,8 @@
-"""The border to the user's code of a batch: whatever it does is its item's end, or its step's, and nobody else's.
+"""The border to the user's code of a batch: whatever the code does ends its own item or step, and nothing else.
 
-What ends a program elsewhere (SystemExit, KeyboardInterrupt, GeneratorExit, a CancelledError of the code's own making)
-is a failure like any other. Plain functions run in threads. Of one that never comes back its thread is left behind and
-its item has failed; the thread is a daemon, so that the process can end all the same.
+Exceptions that would end the program (SystemExit, KeyboardInterrupt, GeneratorExit, a CancelledError that the code
+raises itself) are failures like any other. Plain functions run in threads. If a plain function never returns, its item
+fails and its thread is left behind. The thread is a daemon, so the process can still end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Call = Callable[[], object]
 
 
 class CodeEnded(NextRound):
-    """The code raised what would have ended the program."""
+    """The code raised an exception that would have ended the program."""
 
 
 def guarded(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return the function as one that raises exceptions only, and cancellations that are not its own."""
+    """Return the function wrapped so that it raises exceptions only, and no cancellations of its own."""
 
     async def run(*arguments: Any) -> Any:
         task = asyncio.current_task()
@@ -50,7 +50,7 @@ def guarded(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
 
 
 async def in_a_thread(call: Call) -> Any:
-    """Return what the call returns. Cancelled, it leaves the thread behind."""
+    """Run the call in a thread and return its result. A cancellation leaves the thread behind."""
     [answer] = await _Row([call]).answers(within_s=None)
     if isinstance(answer, Exception):
         raise answer
@@ -58,8 +58,8 @@ async def in_a_thread(call: Call) -> Any:
 
 
 async def each_in_a_thread(calls: Sequence[Call], *, within_s: float) -> list[object]:
-    """Make the calls one after the other in a thread, and return what each returned, or its exception. One that takes
-    longer than `within_s` has a TimeoutError; those behind it go on in another thread."""
+    """Make the calls one after the other in a thread, and return the result or the exception of each. A call that takes
+    longer than `within_s` gets a TimeoutError. The calls after it run in another thread."""
     answers: list[object] = []
     while len(answers) < len(calls):
         answers += await _Row(calls[len(answers) :]).answers(within_s=within_s)
@@ -67,7 +67,7 @@ async def each_in_a_thread(calls: Sequence[Call], *, within_s: float) -> list[ob
 
 
 class _Row:
-    """Calls that one thread makes, in their order, until it is left behind."""
+    """Calls that one thread makes in their order, until it is left behind."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = calls
@@ -79,7 +79,8 @@ class _Row:
         self._loop = asyncio.get_running_loop()
 
     async def answers(self, *, within_s: float | None) -> list[object]:
-        """Return the answers of all calls; or of those before one that takes too long, and its TimeoutError."""
+        """Return the answers of all calls. If a call takes too long, return the answers before it and its
+        TimeoutError."""
         self._began_s = time.monotonic()
         work = partial(contextvars.copy_context().run, self._work)
         threading.Thread(target=work, name="batch item", daemon=True).start()
@@ -96,7 +97,7 @@ class _Row:
         return self._answers
 
     def _leave(self, within_s: float) -> bool:
-        """Leave the thread behind, unless it has come to its next call meanwhile."""
+        """Leave the thread behind. Return False if the thread has begun its next call meanwhile."""
         with self._lock:
             is_late = len(self._answers) < len(self._calls) and time.monotonic() >= self._began_s + within_s
             if is_late:

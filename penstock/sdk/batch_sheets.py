@@ -1,5 +1,5 @@
-"""What a task does unless it says otherwise: its items are the rows of the uploaded sheet, its result is a sheet with
-each row, how it ended, and why. And what its own code may use for sheets of its own."""
+"""The default of a task: its items are the rows of the uploaded sheet, and its result is a sheet with each row, its end
+and the reason. Also what a task's own code uses to write sheets."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PAGE = 1_000
 STATUS, REASON, ROW = "status", "reason", "row"
 RESULT = "result.xlsx"
 MOST_COLUMNS = 16_384 - 3
-"""Excel's own limit, beside ours."""
+"""Columns. The limit of Excel, less our own columns."""
 GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
 MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""How a file begins that says itself what it is."""
+"""The first bytes of files that name their own format."""
 _WORDS = {"ok": "succeeded", "again": "failed"}
 
 
 class SheetRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row as an item: its number as people see it, and its cells by column."""
+    """A row as an item: its number in the sheet, and its cells by column."""
 
     row: int
     cells: dict[str, str | int | float | bool]
@@ -58,8 +58,8 @@ async def split_sheet(context: SplitContext) -> None:
 async def read_sheet(
     files: Files, file: str, *, name: str = "", sheet: str = "", encoding: str = ""
 ) -> AsyncIterator[list[Row]]:
-    """Yield the rows of a file in the object store, some hundred at a time. `sheet`: of a workbook, else its first;
-    `encoding`: of a csv, else UTF-8 or GB 18030. Raises BadSheet."""
+    """Yield the rows of a file in the object store, some hundred at a time. `sheet`: the sheet of a workbook, by
+    default the first. `encoding`: of a csv, by default UTF-8 or GB 18030. Raises BadSheet."""
     info = await files.info(file)
     if info is None:
         raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
@@ -73,7 +73,7 @@ async def read_sheet(
 
 
 async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[str, Any]:
-    """Write each item, how it ended and why into `result.xlsx`, and return its name and the counts."""
+    """Write each item, its end and the reason into `result.xlsx`, and return the file's name and the counts."""
     upload = await _upload_of(context) if is_rows else None
     columns = await _columns(context, upload)
     number, status, reason = _own_names(columns)
@@ -92,8 +92,8 @@ async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[s
 
 
 async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
-    """Return the items' columns, as many as an Excel sheet has: all rows have those of the header, where there is one;
-    else each item may bring some of its own, and all are looked at before the first is written."""
+    """Return the items' columns, at most as many as an Excel sheet has. If the upload has a header, all rows have its
+    columns. Otherwise each item may have columns of its own, and all items are read before the first one is written."""
     columns = dict[str, None]()
     async for page in context.read(PAGE):
         for result in page:
@@ -104,7 +104,7 @@ async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
 
 
 def _own_names(columns: Sequence[str]) -> Iterator[str]:
-    """Yield what our columns are called beside these, which keep their names."""
+    """Yield the names of our own columns beside these. The given columns keep their names."""
     for name in (ROW, STATUS, REASON):
         while name in columns:
             name = f"penstock_{name}"
@@ -112,7 +112,7 @@ def _own_names(columns: Sequence[str]) -> Iterator[str]:
 
 
 def _cells(result: ItemResult, *, is_rows: bool) -> tuple[int | None, Mapping[str, object]]:
-    """Return an item's number as people see it, and its cells; an item that was lost has neither."""
+    """Return an item's number in the sheet, and its cells. A lost item has neither."""
     if is_rows:
         return result.item if result.item is not None else (None, {})
     return result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
@@ -126,7 +126,8 @@ class _Upload(NamedTuple):
 
 
 async def _upload_of(context: ReduceContext) -> _Upload:
-    """Look at the upload once more: whether its first row names the columns, and whether its encoding was guessed."""
+    """Read the start of the upload again, to learn whether its first row names the columns and whether its encoding was
+    guessed."""
     given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
     info = await context.files.info(given.file) if given is not None else None
     if given is None or info is None:
@@ -146,7 +147,7 @@ async def _upload_of(context: ReduceContext) -> _Upload:
 
 
 class Sheet:
-    """Sheets that a reduce writes: in a folder of their own while they grow, in the object store at the end."""
+    """Sheets that a reduce writes. They grow in a folder of their own, and go into the object store at the end."""
 
     def __init__(self, context: ReduceContext, folder: Path) -> None:
         self.names: list[str] = []
@@ -163,18 +164,18 @@ class Sheet:
             await sheet.store()
 
     def open(self, name: str, columns: Sequence[str]) -> None:
-        """Begin a sheet; its kind is that of its name (xlsx, csv, jsonl)."""
+        """Begin a sheet. The ending of its name is its format: xlsx, csv or jsonl."""
         kind = msgspec.convert(name.rpartition(".")[2].lower(), SheetKind)
         self._writer = open_sheet(self._folder / name, kind, columns)
         self.names.append(name)
 
     async def write(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Add rows to it."""
+        """Add rows to the sheet."""
         assert self._writer is not None
         await anyio.to_thread.run_sync(self._writer.write, rows)
 
     async def store(self) -> None:
-        """End the sheet, and put it into the object store."""
+        """End the sheet and put it into the object store."""
         if self._writer is not None:
             await anyio.to_thread.run_sync(self._writer.__exit__, None, None, None)
             for name in self.names:
@@ -183,8 +184,8 @@ class Sheet:
 
 @asynccontextmanager
 async def write_sheet(context: ReduceContext, name: str, columns: Sequence[str]) -> AsyncIterator[Sheet]:
-    """Write a sheet of the task's own: `async with write_sheet(ctx, "failed.csv", ["sku", "why"]) as sheet:
-    await sheet.write(rows)`. At the end it is in the object store, under `ctx.file_name(name)`."""
+    """Write a sheet of the task's own: `async with write_sheet(ctx, "failed.csv", ["sku", "why"]) as sheet: await
+    sheet.write(rows)`. At the end of the block the sheet is in the object store under `ctx.file_name(name)`."""
     async with Sheet.collecting(context) as sheet:
         sheet.open(name, columns)
         yield sheet

@@ -1,20 +1,21 @@
-"""Batches: a class of the user's own that says what to do with each row of an upload, and with all of them at the end.
+"""Batches: a class of your own says what to do with each row of an upload, and with all of them at the end.
 
     @penstock.batch("register-products", item_rate=200)
     class RegisterProducts:
         async def map(self, product: Product) -> str | None: ...
 
-`map` (or `map_many`, which takes a list) is all that has to be there. `split(self, ctx)` commits the items: without it
-the items are the rows of the uploaded sheet. `reduce(self, ctx)` sums up: without it the result is a sheet with each
-row, how it ended and why. Everything else is Penstock's: storing, spreading, pacing, trying again, counting, progress.
+Only `map` is needed, or `map_many`, which takes a list. `split(self, ctx)` commits the items. By default they are the
+rows of the uploaded sheet. `reduce(self, ctx)` makes the result. By default it is a sheet with each row, its end and
+the reason. Penstock does the rest: storing, distribution, pacing, retries, counts, progress.
 
-An item has succeeded when `map` returns; what it returns is kept with it (any JSON value up to 2 KiB). Whatever it
-raises lets it go round again after a while, and after the last attempt it has failed, for that reason. `raise
-penstock.Reject(reason)` fails it at once, `raise penstock.Skip(reason)` says that nothing was to be done.
+An item succeeds when `map` returns. Penstock keeps the returned value with it (any JSON value up to 2 KiB). If `map`
+raises, the item runs again after a wait. After the last attempt it has failed, with that reason. `raise
+penstock.Reject(reason)` fails it at once. `raise penstock.Skip(reason)` says that there was nothing to do.
 
-An item may run twice: its process may die before its end is stored. With `is_idempotent=False` it never begins twice;
-one whose end nobody knows ends as `unknown`, unless `check(self, item)` knows whether it happened (True, False, None).
-One that runs out of its time may be at work still: it is `unknown` then, unless `check` says True.
+An item may run twice, because its process may die before its end is stored. With `is_idempotent=False` no item begins
+twice. If the end of such an item is not known, the item ends as `unknown`, unless `check(self, item)` knows whether it
+happened (True, False, None). An item that exceeds its time may still run. It ends as `unknown` too, unless `check`
+returns True.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ _handlers: dict[str, tuple[TaskHandler, type]] = {}
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of a task: those of `TaskRecord` and `TaskLimits`, which have the ranges and the other defaults. What
-    ends with `_s` is in seconds, and in milliseconds there.
+    """The options of a task: those of `TaskRecord` and `TaskLimits`, which have the ranges and the other defaults.
+    Options that end with `_s` are seconds, and are stored as milliseconds.
 
-    Over the whole cluster: `item_rate` items a second, `item_concurrency` of them at the same time; `main_rate`
-    instances begun a second, `main_concurrency` at work (0: no limit). `most_failures`: share of the items that may
-    fail before the rest is stopped. `streaming`: items run while the split still goes on; begun again it has to give
-    the same items in the same order. `callback`: the URL that is told of an instance whose submitter names none; the
-    operator has to allow its host."""
+    Limits over the whole cluster: `item_rate` is items a second, `item_concurrency` items at the same time, `main_rate`
+    instances begun a second, `main_concurrency` instances at the same time. 0 is no limit. `most_failures`: the share
+    of the items that may fail before the instance is stopped. `streaming`: items run while the split still runs. If the
+    split begins again, it must give the same items in the same order. `callback`: the URL for instances whose submitter
+    names none. The operator must allow its host."""
 
     item_rate: float
     item_concurrency: int
@@ -80,8 +81,8 @@ class TaskOptions(TypedDict, total=False):
 
 
 class BatchOptions(TaskOptions, total=False):
-    """The options of a task that a class serves. `item_timeout_s`: how long an item may take; `step_timeout_s`: a split
-    or a reduce."""
+    """The options of a task that a class serves. `item_timeout_s`: the limit of one item. `step_timeout_s`: the limit
+    of a split or a reduce."""
 
     is_idempotent: bool
     item_timeout_s: float
@@ -89,15 +90,15 @@ class BatchOptions(TaskOptions, total=False):
 
 
 STATED: TaskOptions = {"retry_base_s": 1.0, "retry_cap_s": 60.0, "most_failures": 1.0, "chunk_items": 1_000}
-"""The defaults that a stored record states: whoever reads it need not know them."""
+"""The defaults that a stored record states, so that its readers need not know them."""
 TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 21_600.0
 
 
 def batch(task: str, *, concurrency: int = 1, **options: Unpack[BatchOptions]) -> Callable[[ClassT], ClassT]:
-    """Have instances of the task run by the decorated class, which is made without arguments, once a process.
+    """Have the decorated class run the instances of the task. It is made without arguments, once in each process.
 
-    `concurrency`: items of one chunk at the same time, for functions that wait for others. The other options are those
-    of `BatchOptions`. Raises UsageError.
+    `concurrency`: items of one chunk at the same time, for functions that wait for other services. The other options
+    are those of `BatchOptions`. Raises UsageError.
     """
     _check_options(options, BatchOptions.__optional_keys__)
     stated: dict[str, Any] = {"item_timeout_s": TIMEOUT_S, "step_timeout_s": STEP_TIMEOUT_S, **options}
@@ -114,11 +115,12 @@ def batch(task: str, *, concurrency: int = 1, **options: Unpack[BatchOptions]) -
 
 
 def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **options: Unpack[TaskOptions]) -> None:
-    """Have the items of a task run by a program of any language: `http://…` or `https://…` to which chunks of at most
-    `chunk_items` items (100 by default) are posted, or `nats:SUBJECT` on which they are asked for;
-    actors/batch/executor/external.py has the JSON. `timeout_s`: for one answer. The items are the rows of the uploaded
-    sheet, the result is a sheet; the other options are those of `TaskOptions`. An item may be asked for twice. Raises
-    UsageError.
+    """Have a program of any language run the items of a task. `place` is `http://…` or `https://…`, to which chunks are
+    posted, or `nats:SUBJECT`, to which they are sent as requests. A chunk has at most `chunk_items` items, 100 by
+    default. actors/batch/executor/external.py shows the JSON.
+
+    `timeout_s`: the limit of one answer. The items are the rows of the uploaded sheet, and the result is a sheet. The
+    other options are those of `TaskOptions`. The program may get an item twice. Raises UsageError.
     """
     _check_options(options, TaskOptions.__optional_keys__)
     if task in _handlers and _handlers[task][1] is not External:
@@ -151,14 +153,14 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
 
 
 class External:
-    """Stands for a program elsewhere; what it does is put in its place when an executor opens the way there."""
+    """Stands for an external program until an executor opens the connection to it."""
 
     async def map_many(self, items: list[Any]) -> None:
         raise AssertionError("nobody has opened the way")
 
 
 def _checked_place(task: str, place: str) -> str:
-    """Return how the record names a place. Raises UsageError, without user and query."""
+    """Return the place as the record names it. Raises UsageError, whose text shows no user and no query."""
     if place.startswith("nats:"):
         if all(TOKEN.fullmatch(token) for token in place[5:].split(".")):
             return place
@@ -176,7 +178,7 @@ def _checked_place(task: str, place: str) -> str:
 
 
 def task_handlers() -> Mapping[str, TaskHandler]:
-    """Return the tasks that were registered, by key."""
+    """Return the registered tasks, by key."""
     return {task: handler for task, (handler, _) in _handlers.items()}
 
 
@@ -215,7 +217,8 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
 
 
 def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
-    """Return how an item is decoded; its type is looked at with the first row, when all that it names is there."""
+    """Return the function that decodes an item. It looks at the item's type with the first row, when all names of the
+    type exist."""
     if not is_row:
         return msgspec.json.Decoder(item_type).decode
     rows = msgspec.json.Decoder(SheetRow)
@@ -229,7 +232,7 @@ def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
 
 
 def _item_type(function: Callable[..., Any], *, is_list: bool, own: str) -> Any:
-    """Return what the first parameter is annotated with, Any without."""
+    """Return the annotation of the first parameter, Any if it has none."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters:
         raise UsageError(f"{own}.{function.__name__}: it takes the item as its first argument")
@@ -250,7 +253,8 @@ def _many(function: Callable[..., Any] | None) -> Callable[[Any, Any], Awaitable
 
 
 def _looped(function: Callable[..., Any], within_s: float) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Return a plain function of one item as one of many: a thread for each item would cost more than most items."""
+    """Return a plain function of one item as a function of a list. A thread for each item would cost more than most
+    items."""
     takes_context = len(inspect.signature(function).parameters) > 1
 
     def run(items: list[Any], contexts: list[ItemContext]) -> Awaitable[list[object]]:
@@ -262,7 +266,7 @@ def _looped(function: Callable[..., Any], within_s: float) -> Callable[[Any, Any
 
 
 def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Return the function as one of two arguments; a second parameter gets the context."""
+    """Return the function as one of two arguments. If it has a second parameter, that gets the context."""
     takes_context = len(inspect.signature(function).parameters) > 1
     run = _async(function)
     if takes_context:
@@ -275,7 +279,7 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, Any], Awaitabl
 
 
 def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Return the function as an async one; a plain one is run in a thread."""
+    """Return the function as an async one. A plain function runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return guarded(function)
 

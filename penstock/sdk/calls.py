@@ -1,12 +1,12 @@
-"""Asks a service of the nodes and turns its answer, or what became of the question, into the client's terms.
+"""Sends requests to a service of the nodes, and returns replies and errors in the client's terms.
 
-A question whose answer was lost, or which nobody took, is asked again until the caller's time is over: so only what may
-be done twice is asked here.
+If a reply is lost, or no node takes the request, the client sends it again until the caller's time is over. So only
+requests that are harmless to repeat are sent here.
 
-Of several nodes one may stand still, and the server goes on giving it questions. So after a moment of silence all are
-asked who has the question. If one is at it, its answer is waited for. If none is, one that lives is asked by itself,
-and the first answer to any of the tries counts. A node that wakes does not begin with what others were asked for
-(streams/micro.py).
+One of several nodes may be paused while the server still routes requests to it. So after a moment of silence the client
+asks all nodes which of them has the request. If a node works on it, the client waits for its reply. If none does, the
+client sends the request to a live node, and the first reply to any try counts. A node that wakes does not begin
+requests that were sent to others meanwhile (streams/micro.py).
 """
 
 import asyncio
@@ -43,31 +43,31 @@ from streams.micro import QUESTION_HEADER, WHO, Has
 __all__ = ["Answered", "ServiceClient", "client_error"]
 
 TRY_S = 5.0
-"""How long one try waits for its answer, beyond what the question itself may wait."""
+"""Seconds that one try waits for its reply, beyond the wait that the request itself names."""
 SHORTEST_TRY_S = 0.05
 SILENT_S = 0.4
-"""After so much silence it is asked who has the question."""
+"""Seconds of silence after which the client asks which node has the request."""
 AT_IT_S = 5.0
-"""The same after a node has said that it is at it."""
+"""The same after a node has answered that it works on the request."""
 PREFERRED_S = 10.0
-"""For how long the node that answered where another was silent is asked first."""
+"""Seconds for which the node that answered is preferred to the node that was silent."""
 NOBODY = 503
-"""The server's status where nobody listens."""
+"""The server's status if no client subscribes to the subject."""
 LATE_S = 30.0
-"""How long an answer is waited for that came too late, where it has to be taken back."""
+"""Seconds for which a late reply is awaited, if it has to be taken back."""
 AGAIN = Backoff(growth="exponential", base_ms=10, cap_ms=1_500, spread=2.0)
-"""First and longest wait before asking again, doubled each time and spread."""
+"""The waits between two tries."""
 
 
 class Answered(NamedTuple):
-    """An answer. `is_repeated`: an earlier try may have been done, and its answer lost."""
+    """A reply. `is_repeated`: an earlier try may have been done, and its reply was lost."""
 
     payload: bytes
     is_repeated: bool
 
 
 class _Refusal(msgspec.Struct):
-    """What an error's payload says."""
+    """The payload of an error."""
 
     code: str | int = ""
     reason: str = ""
@@ -79,7 +79,7 @@ class _Told(msgspec.Struct):
 
 
 class ServiceClient:
-    """Asks one service, and asks again where that is harmless."""
+    """Sends requests to one service, and repeats them."""
 
     def __init__(self, connection: Connection, service: str, timeout_s: float) -> None:
         self.connection = connection
@@ -101,8 +101,8 @@ class ServiceClient:
         timeout_s: float | None = None,
         on_late: Callable[[bytes], None] | None = None,
     ) -> Answered:
-        """Return the answer. `wait_s`: how long the service may take by our own wish. `on_late`: hears of the answers
-        to other tries, if they come.
+        """Send a request and return its reply. `wait_s`: how long the request allows the service to wait. `on_late`
+        gets the replies to other tries, if they come.
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
@@ -140,26 +140,26 @@ class ServiceClient:
         return self.connection.namespace.api(self._service, endpoint)
 
     def fresh_name(self) -> str:
-        """Return a name for one try of one question."""
+        """Return a name for one try of one request."""
         return f"{self._name}.{next(self._numbers)}"
 
     @property
     def preferred(self) -> str:
-        """Return the instance to be asked first; empty: any."""
+        """Return the instance that gets the next request first. Empty: any instance."""
         return self._preferred if monotonic_s() < self._preferred_until_s else ""
 
     def prefer(self, instance: str) -> None:
         self._preferred, self._preferred_until_s = instance, monotonic_s() + PREFERRED_S
 
     def post(self, endpoint: str, payload: bytes) -> None:
-        """Ask once, where nobody can wait for the answer, nor does."""
+        """Send a request once, without waiting for the reply."""
         with suppress(StreamError):
             answer = self.connection.asked_now(self.subject(endpoint), payload)
             asyncio.get_running_loop().call_later(LATE_S, answer.cancel)
 
 
 class _Question:
-    """One question with all its tries. `is_repeated`: an earlier try may have been done, and its answer lost."""
+    """One request with all its tries. `is_repeated`: an earlier try may have been done, and its reply was lost."""
 
     def __init__(self, asker: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:
         self.subject = subject
@@ -172,8 +172,8 @@ class _Question:
         self._tries: set[asyncio.Future[Message]] = set()
 
     async def answer(self, try_s: float) -> bytes:
-        """Ask, also another instance where the first has not got the question; return the first answer. Raises as
-        `ServiceClient.ask` does; Timeout after `try_s`, or when the link broke."""
+        """Send the request and return the first reply. If the first instance has not got it, send it to another
+        instance too. Raises the errors of `ServiceClient.ask`, and Timeout after `try_s` or when the link broke."""
         until_s = min(self.deadline_s, monotonic_s() + try_s)
         try:
             name, silent_s = await self._ask(self._asker.preferred), SILENT_S
@@ -194,7 +194,7 @@ class _Question:
         return message.payload
 
     def close(self, on_late: Callable[[bytes], None] | None) -> None:
-        """Wait for no more answers, except to hand them to `on_late`."""
+        """Stop waiting for replies. Late ones go to `on_late`."""
         for each in self._tries:
             if on_late is not None:
                 each.add_done_callback(partial(_tell_late, on_late))
@@ -203,7 +203,7 @@ class _Question:
                 each.exception()  # looked at, so that nobody complains
 
     async def _ask(self, instance: str) -> str:
-        """Ask once more, this instance or any; return the try's name."""
+        """Send one more try, to this instance or to any. Return the try's name."""
         name = self._asker.fresh_name()
         headers = {QUESTION_HEADER: name}
         if self.is_repeated and self._memory:
@@ -216,7 +216,7 @@ class _Question:
         return name
 
     async def _heard(self, until_s: float) -> Message | None:
-        """Return the first answer to any try, None if none came in time. Raises StreamError when a try failed."""
+        """Return the first reply to any try, None if none came in time. Raises StreamError if a try failed."""
         left_s = max(0.0, until_s - monotonic_s())
         done, _ = await asyncio.wait(self._tries, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         failure: StreamError | None = None
@@ -232,8 +232,8 @@ class _Question:
         return None
 
     async def _who(self, name: str) -> Has | None:
-        """Return the instance that has the try of this name, or else one that lives; None if nobody says, or if an
-        answer came meanwhile."""
+        """Return the instance that has the try of this name, otherwise a live instance. None: no instance answers, or a
+        reply to a try came meanwhile."""
         subject = f"{self.subject.rpartition('.')[0]}.{WHO}"
         try:
             until_s = monotonic_s() + SILENT_S
@@ -278,7 +278,7 @@ def _error_of(answer: Message) -> PenstockError:
 
 
 def client_error(error: StreamError) -> PenstockError:
-    """Return the broker layer's error in the client's terms."""
+    """Return the client's exception for an error of the broker layer."""
     match error:
         case OutcomeUnknown():
             return Timeout(str(error))

@@ -1,10 +1,10 @@
-"""The client of other programs: `async with penstock.connect("nats://…") as client: await client.jobs.add(…)`.
+"""The client for other programs: `async with penstock.connect("nats://…") as client: await client.jobs.add(…)`.
 
-It talks to the service of the nodes (`nats micro ls` shows it) and needs no rights but to ask it, so it works through
-any node that has the desk's role, and from any account that may publish to `<namespace>.api.>`.
+The client sends requests to the service of the nodes (`nats micro ls` shows it) and needs no other rights. So it works
+through any node with the role `desk`, and from any account that may publish to `<namespace>.api.>`.
 
-A question whose answer was lost is asked again until `timeout_s` is over; each is so made that asking twice is harmless
-(an added job has its id before it is sent). What a caller may catch is in penstock/errors.py.
+A request whose reply was lost is sent again until `timeout_s` is over. Each request is harmless to repeat: a job, for
+example, has its id before it is sent. penstock/errors.py has the exceptions that a caller may catch.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ __all__ = ["Client", "Credentials", "connect"]
 
 
 class Client:
-    """What `connect` opens."""
+    """The client that `connect` opens."""
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         self.jobs = Jobs(ServiceClient(connection, "jobs", timeout_s))
@@ -41,10 +41,10 @@ async def connect(
     timeout_s: float = 30.0,
     connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[Client]:
-    """Connect, and close at the end. `url` may list several servers of one cluster, parted by commas.
+    """Connect, and close at the end of the block. `url` may list several servers of one cluster, separated by commas.
 
-    `timeout_s`: how long a call may take, repeats included, on top of what it waits for by its own wish. Raises
-    Unavailable when no server answers, NotAccepted when the login is refused."""
+    `timeout_s`: the limit of a call with its repeats, on top of the call's own `wait`. Raises Unavailable if no server
+    answers, NotAccepted if the server refuses the login."""
     opened = connect_to_server(
         url,
         name=name,

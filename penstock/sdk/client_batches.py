@@ -1,12 +1,12 @@
-"""Batches as the client has them: submitted, followed, steered, and their result fetched.
+"""Batches of the client: submit them, follow them, change them, and fetch their result.
 
     view = await client.batches.submit("register-products", file="products.xlsx")
     view = await client.batches.wait(view.instance_id)
     await client.batches.result(view.instance_id, "result.xlsx")
 
-A file goes straight into the server's object store, some megabytes at a time whatever its size; so `submit` with a
-file and `result` need a node's login where the server has logins (docs/operations.md). With a program's login files go
-over HTTP (docs/howto/batch.md).
+A file goes directly into the server's object store, some megabytes at a time. So `submit` with a file, and `result`,
+need a node's login if the server has logins (docs/operations.md). A program with another login sends files over HTTP
+(docs/howto/batch.md).
 """
 
 import builtins
@@ -40,8 +40,8 @@ PART = 1 << 20
 
 
 class Batches:
-    """The batches of one namespace. Raises NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`), Timeout,
-    Unavailable; UsageError for what cannot be sent at all."""
+    """The batches of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`),
+    Timeout, Unavailable, and UsageError for arguments that cannot be sent."""
 
     def __init__(self, asker: ServiceClient, connection: Connection) -> None:
         self._asker = asker
@@ -56,17 +56,17 @@ class Batches:
         on_sent: Callable[[float], None] | None = None,
         **options: Unpack[SubmitOptions],
     ) -> View:
-        """Make an instance of a task: of `input`, any JSON value, or of a `file` (xlsx, csv, jsonl, parquet, up to 200
-        MiB) with `input` as its params.
+        """Make an instance of a task from `input`, any JSON value, or from a `file` (xlsx, csv, jsonl, parquet, up to
+        200 MiB) with `input` as its params.
 
-        The options are those of `SubmitOptions`. `id`: of your own. `sheet`: which of a workbook's sheets, else the
-        first. `encoding`: of a csv ("shift-jis", "windows-1252", …), else UTF-8 or GB 18030. `tenant`: whose it is.
-        `priority`: from -100 to 100, higher ones begin first. `weight`: from 1 to 1000, its share beside other
-        tenants' instances. `callback`: the URL that is told of its first failure and its end, `none` for nobody, else
-        the task's own.
+        The options are those of `SubmitOptions`. `id`: an id of your own. `sheet`: the sheet of a workbook, by default
+        the first. `encoding`: of a csv ("shift-jis", "windows-1252", …), by default UTF-8 or GB 18030. `tenant`: the
+        owner. `priority`: from -100 to 100, higher ones begin first. `weight`: from 1 to 1000, the share beside
+        instances of other tenants. `callback`: the URL to which Penstock reports the first failure and the end. `none`
+        is no callback. The default is the task's own.
 
-        The same again under an `id` of your own is one instance, so with one it is safe to repeat what was interrupted.
-        `on_sent` hears which share of the file is sent, from 0 to 1."""
+        With an `id` of your own it is safe to repeat an interrupted call: the same id is one instance. `on_sent` gets
+        the share of the file that is sent, from 0 to 1."""
         if unknown := options.keys() - SubmitOptions.__optional_keys__:
             raise TypeError(f"a batch has no option {min(unknown)!r}")
         chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
@@ -92,8 +92,8 @@ class Batches:
     async def wait(
         self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None
     ) -> View:
-        """Return the instance once it is done, failed or cancelled; `on_look` hears of it on the way. Raises Timeout
-        after `timeout_s`."""
+        """Return the instance once it is done, failed or cancelled. `on_look` gets each view before that. Raises
+        Timeout after `timeout_s`."""
         with anyio.move_on_after(timeout_s):
             while True:
                 view = await self.show(id)
@@ -110,7 +110,7 @@ class Batches:
         return decode(await self._ask("list", ask), ViewList).batches
 
     async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemShown]:
-        """Yield an instance's items in their order, those that stand as wanted."""
+        """Yield an instance's items of this status, in their order."""
         cursor = ""
         while True:
             page = await self.page(id, status=status, cursor=cursor, most=1_000)
@@ -121,25 +121,25 @@ class Batches:
                 return
 
     async def page(self, id: str, *, status: Wanted = "all", cursor: str = "", most: int = 100) -> ItemPage:
-        """Return a page of items, and the `cursor` of the next one, empty on the last. It may hold fewer than `most`,
-        none even, and still not be the last."""
+        """Return a page of items, and the `cursor` of the next page, which is empty on the last one. A page may hold
+        fewer than `most` items, or none, and still not be the last."""
         ask = {"id": id, "status": status, "cursor": cursor, "most": most}
         return decode(await self._ask("items", ask), ItemPage)
 
     async def pause(self, id: str) -> View:
-        """Start nothing more of it; what runs, ends."""
+        """Pause the instance. Chunks that run end, and no other begins."""
         return await self._view("pause", {"id": id})
 
     async def resume(self, id: str) -> View:
-        """Go on with it."""
+        """Resume the instance."""
         return await self._view("resume", {"id": id})
 
     async def cancel(self, id: str) -> View:
-        """End it: what runs ends, the rest is cancelled."""
+        """Cancel the instance. Chunks that run end, and the rest is cancelled."""
         return await self._view("cancel", {"id": id})
 
     async def retry(self, id: str, items: Sequence[int] = ()) -> View:
-        """Run what failed or was cancelled again, or only these items by index, and make the result anew."""
+        """Run the failed and cancelled items again, or only those of these indexes, and make the result again."""
         before = await self.show(id)
         try:
             return await self._view("retry", {"id": id, "items": items})
@@ -150,8 +150,8 @@ class Batches:
             raise
 
     async def result(self, id: str, path: str | os.PathLike[str], *, name: str = "") -> Path:
-        """Fetch a file of the result, its first one without a `name`, and return where it is. At `path` it is there
-        wholly or not at all."""
+        """Fetch a file of the result, by default its first, and return its path. The file at `path` is complete or not
+        there."""
         view = await self.show(id)
         chosen = chosen_file(view, name)
         target = Path(path)
@@ -167,7 +167,8 @@ class Batches:
         return decode(await self._ask("tasks", {}), TaskList).tasks
 
     async def limit(self, task: str, **limits: object) -> TaskRecord:
-        """Change limits of a task (`item_rate=200`), None: back to what its code says; return what is in force then."""
+        """Change limits of a task (`item_rate=200`), and return the values now in force. `None`: the default of the
+        task's code."""
         return decode(await self._ask("limit", {"task": task, "set": limits}), TaskRecord)
 
     # ---- the service, and the object store
@@ -209,7 +210,7 @@ class Batches:
 
 
 async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
-    """Write a file that is there wholly or not at all."""
+    """Write a file that is complete or not there."""
     place = anyio.Path(target)
     if await place.is_dir():
         raise UsageError(f"{target}: a directory; name the file that the result shall be written to")
@@ -228,7 +229,7 @@ async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
 
 
 def chosen_file(view: View, name: str = "") -> str:
-    """Return the name of a result's file, of its first one without a name. Raises NotAccepted if there is none."""
+    """Return the name of a result's file, by default its first. Raises NotAccepted if there is none."""
     try:
         return result_file(view, name)
     except BatchRefused as refused:

@@ -1,4 +1,4 @@
-"""How the client writes what it asks, and reads what it is answered. Pure."""
+"""How the client encodes requests and decodes replies. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -36,7 +36,7 @@ class _Outcome(Struct):
 
 
 def add_answer(payload: Raw) -> Added | NotAdded:
-    """Return either kind of answer to an add."""
+    """Return the reply to an add, of either kind."""
     return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
 
 
@@ -63,7 +63,7 @@ def too_large(job: NewJob) -> NotAdded | None:
 
 
 def parts_of(jobs: Sequence[tuple[int, bytes]], most_bytes: int) -> Iterator[Sequence[tuple[int, bytes]]]:
-    """Cut a list into parts that fit into a message each."""
+    """Cut a list into parts that fit into one message each."""
     start, size = 0, 0
     for at, (_, job) in enumerate(jobs):
         if at > start and (size + len(job) > most_bytes or at - start == MOST_IN_PART):
@@ -75,7 +75,7 @@ def parts_of(jobs: Sequence[tuple[int, bytes]], most_bytes: int) -> Iterator[Seq
 
 
 def millis(name: str, value: Duration) -> int:
-    """Return whole milliseconds; raises UsageError for what is no length of time. What the desk allows is its own."""
+    """Return whole milliseconds. Raises UsageError if the value is no length of time. The desk checks its range."""
     try:
         return span_ms(name, value)
     except BadSetting as error:

@@ -1,8 +1,8 @@
-"""Jobs as the client has them: added, reserved, settled, looked at. A length of time is a text with
-its unit ("30s", "5m"), a number of seconds, or a `timedelta`.
+"""Jobs of the client: add them, reserve them, settle them, look at them. A length of time is a text with its unit
+("30s", "5m"), a number of seconds, or a `timedelta`.
 
-A held job's `body` is decoded when it is asked for. `reserve` is for one job at a time and does all by itself; with
-`reserve_many` the caller finishes, touches and releases.
+The `body` of a held job is decoded at each access. `reserve` holds one job and settles it by itself. With
+`reserve_many` the caller finishes, touches and releases the jobs.
 """
 
 import builtins
@@ -40,9 +40,9 @@ from streams.nonces import fresh_nonce
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
 AT_ONCE = 4
-"""Parts of a long list that are under way at a time."""
+"""Parts of a long list that are on their way at the same time."""
 PIECE_MS = 30_000
-"""A longer wait is asked for in pieces: the service ends one within a minute, and so does many a link on the way."""
+"""Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
 PAUSE_S = 0.02
 EARLIER = "an earlier try may have been done; the last was told"
 _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
@@ -51,13 +51,13 @@ _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
     "ttr": millis,
     "expires_in": millis,
 }
-"""How options become fields of a job that end with `_ms`."""
+"""How to convert the options whose fields end with `_ms`."""
 ROOM = 4096
-"""Bytes of a message that are left for what stands beside the jobs."""
+"""Bytes of a message that are left for the other fields."""
 
 
 def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> NewJob:
-    """Return a job for `add_many`. `body`: what JSON can hold, or `msgspec.Raw` for JSON that is text already.
+    """Return a job for `add_many`. `body`: any JSON value, or `msgspec.Raw` for text that is JSON already.
 
     The options are those of `JobOptions`: `id`, `delay` or `due`, `ttr`, `priority`, `attempts`, `expires_in`,
     `on_same`, `nonce`. Raises UsageError."""
@@ -80,7 +80,7 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
 
 
 class Jobs:
-    """What can be done with jobs. Each call raises NotAccepted (Stale among them), Timeout, Unavailable, UsageError."""
+    """The jobs of one namespace. The methods raise NotAccepted (Stale is one), Timeout, Unavailable, UsageError."""
 
     def __init__(self, asker: ServiceClient) -> None:
         self._asker = asker
@@ -88,9 +88,10 @@ class Jobs:
     # ---- adding
 
     async def add(self, topic: str, body: object = None, **options: Unpack[JobOptions]) -> Added:
-        """Add one job, see `new_job`; return it, or with `is_new` False the one that was there first.
+        """Add one job and return it. The options are those of `new_job`. If the result's `is_new` is False, it is the
+        job that already existed.
 
-        With `on_same="error"` a job that is there raises NotAccepted, `code` `exists`."""
+        With `on_same="error"` an existing job raises NotAccepted, `code` `exists`."""
         [answer] = await self.add_many([new_job(topic, body, **options)])
         if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
             raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
@@ -99,9 +100,9 @@ class Jobs:
         return answer
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
-        """Add jobs; return what became of each, in order. They go out in parts that fit into a message.
+        """Add jobs, and return the result of each, in order. The client sends them in parts that fit into a message.
 
-        What is asked again because an answer was lost adds no second job: each has a nonce for this call."""
+        Each job has a nonce for this call, so a repeat after a lost reply adds no second job."""
         named = [job if job.nonce else replace(job, nonce=fresh_nonce()) for job in jobs]
         answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
         encoded = [(at, encode_new_job(job)) for at, job in enumerate(named) if answers[at] is None]
@@ -126,18 +127,20 @@ class Jobs:
     ) -> "ReservationContext":
         """Hold one job for the length of a block: `async with client.jobs.reserve("mail", wait=30) as job: …`.
 
-        The block gets None when none became ready within `wait`. Leaving it finishes the job; an exception releases it
-        with that as the reason, after the topic's backoff, and goes on up; a cancellation gives it back at once, and
-        does not use up the attempt. While the block runs the job is touched; when it is lost all the same (nobody
-        could be reached for its TTR, somebody deleted it), the block is cancelled and Stale is raised. `ttr`: in place
-        of the job's own. A job that the block settled itself is left alone."""
+        The block gets None if no job became ready within `wait`. `ttr` replaces the job's own. While the block runs,
+        the job is touched. The end of the block finishes the job. An exception releases it after the topic's backoff,
+        with the exception as its reason, and is raised again. A cancellation releases it at once, and does not use up
+        the attempt. A job that the block settled itself is left as it is.
+
+        The job is lost if no node could be reached for its TTR, or if it was deleted. Then the block is cancelled, and
+        Stale is raised."""
         return ReservationContext(self, partial(self.reserve_many, topic, wait=wait, ttr=ttr, holder=holder))
 
     async def reserve_many(
         self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
     ) -> builtins.list[HeldJob]:
-        """Hold up to `most` jobs, at least one if one becomes ready within `wait`; settle each within its TTR. What was
-        handed out and got lost on the way comes again when its TTR runs out."""
+        """Hold up to `most` jobs. Wait up to `wait` for the first one. Settle each within its TTR. A job whose reply
+        was lost comes again when its TTR runs out."""
         wait_ms = millis("wait", wait)
         ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": min(wait_ms, PIECE_MS), "holder": holder}
         ttr_ms = None if ttr is None else millis("ttr", ttr)
@@ -158,7 +161,7 @@ class Jobs:
             ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
 
     def _give_back(self, payload: bytes) -> None:
-        """Release what was handed out for a question that was answered by another node."""
+        """Release the jobs of a late reply, since another node's reply was used."""
         receipts = [reserved.receipt for reserved in decode(payload, ReservedJobs).jobs]
         if receipts:
             reason = "handed out twice for one question"
@@ -166,11 +169,11 @@ class Jobs:
             self._asker.post("release", encode(ask))
 
     async def finish(self, job: HeldJob | str) -> None:
-        """Done, by the job or its receipt. Raises Stale."""
+        """Finish a job, by the held job or its receipt. Raises Stale."""
         await self._settle("finish", job)
 
     async def finish_many(self, jobs: Iterable[HeldJob | str]) -> builtins.list[JobReply]:
-        """Done, each of them; return what became of each: `code` is `ok`, `stale` or `unknown`."""
+        """Finish jobs, and return the result of each: its `code` is `ok`, `stale` or `unknown`."""
         held = list(jobs)
         answers: builtins.list[JobReply] = []
         for start in range(0, len(held), MOST_JOBS):
@@ -178,14 +181,15 @@ class Jobs:
         return answers
 
     async def finish_by_id(self, id: str) -> None:
-        """Finish the reservation of the job of this id, whoever holds it. NotAccepted: no such job is reserved."""
+        """Finish the reservation of the job of this id, whichever client holds it. Raises NotAccepted if no such job is
+        reserved."""
         try:
             await self._asker.ask("finish", encode({"id": id}))
         except NotAccepted as refused:
             raise _unless_repeated(refused) from refused
 
     async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
-        """Hold it for as long again from now on, or for `ttr`. Raises Stale."""
+        """Hold the job for its TTR from now on, or for `ttr`. Raises Stale."""
         if ttr is None and isinstance(job, HeldJob):
             ttr = job.ttr_s
         more = {} if ttr is None else {"ttr_ms": millis("ttr", ttr)}
@@ -197,13 +201,13 @@ class Jobs:
     async def release(
         self, job: HeldJob | str, *, delay: Duration | None = None, reason: str = "", counts: bool = True
     ) -> None:
-        """Give it back, ready again in `delay`, or after the topic's backoff. `counts`: the attempt is used up; the
-        last one makes it a dead letter. Raises Stale."""
+        """Give the job back. It is ready again in `delay`, by default after the topic's backoff. `counts`: the attempt
+        is used up, and the last one makes the job a dead letter. Raises Stale."""
         more = {} if delay is None else {"delay_ms": millis("delay", delay)}
         await self._settle("release", job, reason=reason, counts=counts, **more)
 
     async def bury(self, job: HeldJob | str, reason: str = "") -> None:
-        """Put it among the dead letters. Raises Stale."""
+        """Make the job a dead letter. Raises Stale."""
         await self._settle("bury", job, reason=reason)
 
     async def _settle(self, verb: str, job: HeldJob | str, *, timeout_s: float | None = None, **more: object) -> None:
@@ -231,7 +235,7 @@ class Jobs:
     # ---- looking, and what a person does
 
     async def peek(self, topic: str, id: str) -> Listed | None:
-        """Return the job of this id, in whatever state; None if there is none."""
+        """Return the job of this id in any state, None if there is none."""
         try:
             answered = await self._asker.ask("peek", encode({"topic": topic, "id": id}))
         except NotAccepted as refused:
@@ -241,8 +245,9 @@ class Jobs:
         return decode(answered.payload, Listed)
 
     async def delete(self, id: str, topic: str | None = None) -> bool:
-        """Remove the job of this id, in whatever state, without `topic` in every topic; return whether there was one.
-        It is not handed out any more once this has returned; who holds it already may still be at it."""
+        """Remove the job of this id in any state, and return whether there was one. Without `topic`, all topics are
+        searched. After the return the job is not handed out again. A client that already holds it may still work on
+        it."""
         ask = {"id": id, "nonce": fresh_nonce()} | ({} if topic is None else {"topic": topic})
         try:
             answered = await self._asker.ask("delete", encode(ask))
@@ -253,12 +258,13 @@ class Jobs:
         return decode(answered.payload, JobReply).code == "ok"
 
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
-        """Make the delayed job of this id due now, or up to `most` of a topic, those due first; return how many."""
+        """Make the delayed job of this id due now, or up to `most` of a topic, the earliest due first. Return their
+        number."""
         ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id}
         return decode((await self._asker.ask("kick", encode(ask))).payload, Kicked).kicked
 
     async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:
-        """Yield the topic's jobs of a state, page by page."""
+        """Yield the topic's jobs in a state, page by page."""
         after = ""
         while True:
             ask = {"topic": topic, "state": state, "after": after, "limit": page}
@@ -274,12 +280,12 @@ class Jobs:
         return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounted)
 
     async def topics(self) -> builtins.list[TopicView]:
-        """Return the topics that were ever used, and what is set about each."""
+        """Return all topics that were ever used, with their settings."""
         return decode((await self._asker.ask("topics", b"")).payload, TopicViews).topics
 
     async def change_topic(self, topic: str, **values: object) -> TopicView:
-        """Set what is named about a topic (`ttr="90s"`, `is_paused=True`, …), None: back to the default; return what is
-        in force then. Raises NotAccepted, its `field` naming the setting; UsageError."""
+        """Change settings of a topic (`ttr="90s"`, `is_paused=True`, …), and return the topic with all settings in
+        force. `None`: the default. Raises NotAccepted, whose `field` names the setting, and UsageError."""
         try:
             values = as_written(values)
         except BadSetting as error:
@@ -291,7 +297,8 @@ class Jobs:
 
 
 def _known(answer: Added | NotAdded, is_repeated: bool) -> Added | NotAdded:
-    """Return the answer to an add, `unknown` where only the last of several tries did nothing for sure."""
+    """Return the reply to an add. It is `unknown` if the last try did nothing and an earlier one may have added the
+    job."""
     if not is_repeated or answer.code == "bad" or (isinstance(answer, Added) and answer.is_new):
         return answer
     told = f"there is one of this id, {answer.state}" if isinstance(answer, Added) else answer.reason

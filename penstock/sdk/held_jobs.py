@@ -1,4 +1,4 @@
-"""A job that this program holds, and the block that does all for it: touches, finishes, releases."""
+"""A job that this program holds, and the block that touches, finishes and releases it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -18,13 +18,13 @@ __all__ = ["HeldJob", "ReservationContext"]
 
 _T = TypeVar("_T")
 TOUCHES = 3
-"""Times that a job is touched within its TTR: two may be lost."""
+"""Touches within one TTR. Two of them may be lost."""
 SHORTEST_TRY_S = 0.1
 GIVE_BACK_S = 2.0
 
 
 class Settles(Protocol):
-    """What a held job needs of the client; see `Jobs`."""
+    """The methods of the client that a held job calls. See `Jobs`."""
 
     async def finish(self, job: "HeldJob") -> None: ...
     async def touch(self, job: "HeldJob", ttr: Duration | None = None, *, timeout_s: float | None = None) -> None: ...
@@ -38,20 +38,20 @@ class HeldJob:
     """A job that this program holds until its TTR runs out. Settle it once: finish, release or bury."""
 
     def __init__(self, jobs: Settles, reserved: Reserved, ttr_ms: int | None = None) -> None:
-        """`ttr_ms`: how long it is held, in place of the job's own time."""
+        """`ttr_ms` replaces the job's own TTR."""
         self._jobs = jobs
         self._reserved = reserved
         self.topic = reserved.topic
         self.id = reserved.id
         self.receipt = reserved.receipt
         self.attempt = reserved.attempt
-        """Which try this is, from 1."""
+        """The number of the attempt, from 1."""
         self.most_attempts = reserved.most_attempts
         self.history = reserved.history
         self.priority = reserved.priority
         self.ttr_s = (reserved.ttr_ms if ttr_ms is None else ttr_ms) / 1000
         self.held_until_s = monotonic_s() + self.ttr_s
-        """By this process's monotonic clock; a touch moves it."""
+        """By this process's monotonic clock. A touch moves it."""
         self.is_settled = False
 
     @property
@@ -65,23 +65,23 @@ class HeldJob:
         return msgspec.json.decode(self._reserved.body)
 
     def body_as(self, type_: type[_T]) -> _T:
-        """Return the body as a value of this type; raises msgspec.ValidationError."""
+        """Return the body as a value of this type. Raises msgspec.ValidationError."""
         return msgspec.json.decode(self._reserved.body, type=type_)
 
     async def finish(self) -> None:
-        """Done. Raises Stale if it is not ours any more."""
+        """Finish the job. Raises Stale if this program no longer holds it."""
         await self._jobs.finish(self)
 
     async def touch(self, ttr: Duration | None = None) -> None:
-        """Still at it: hold it for as long again from now on, or for `ttr`. Raises Stale."""
+        """Hold the job for its TTR from now on, or for `ttr`. Raises Stale."""
         await self._jobs.touch(self, ttr)
 
     async def release(self, *, delay: Duration | None = None, reason: str = "", counts: bool = True) -> None:
-        """Give it back; see `Jobs.release`. Raises Stale."""
+        """Give the job back. See `Jobs.release`. Raises Stale."""
         await self._jobs.release(self, delay=delay, reason=reason, counts=counts)
 
     async def bury(self, reason: str = "") -> None:
-        """Put it among the dead letters. Raises Stale."""
+        """Make the job a dead letter. Raises Stale."""
         await self._jobs.bury(self, reason)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class HeldJob:
 
 
 class ReservationContext:
-    """One job held for the length of a block; see `Jobs.reserve`."""
+    """One job, held for the length of a block. See `Jobs.reserve`."""
 
     def __init__(self, jobs: Settles, reserve: Callable[[], Awaitable[Sequence[HeldJob]]]) -> None:
         self._jobs = jobs
@@ -133,7 +133,7 @@ class ReservationContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the touching. A cancellation of our own (the job was lost) ends here, any other goes on up."""
+        """Stop touching the job. Our own cancellation (the job was lost) ends here. Any other is raised again."""
         self._keeping.cancel_scope.cancel()
         is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
         try:
@@ -143,13 +143,13 @@ class ReservationContext:
             raise
 
     async def _give_back(self, job: HeldJob) -> None:
-        """Have it handed out again at once: nothing was wrong with it."""
+        """Release the job at once, without using up the attempt."""
         if not job.is_settled:
             with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(PenstockError):
                 await job.release(delay=0, counts=False)
 
     async def _keep(self, job: HeldJob) -> None:
-        """Touch it before half its TTR is over, until it is settled or lost."""
+        """Touch the job several times within its TTR, until it is settled or lost."""
         while not self._is_lost:
             await anyio.sleep(job.ttr_s / TOUCHES)
             if job.is_settled:

@@ -1,21 +1,22 @@
-"""Handlers of jobs: functions of the user's own that `penstock up --app module` runs on the jobs of a topic.
+"""Handlers of jobs: functions of your own that `penstock up --app module` runs on the jobs of a topic.
 
     @penstock.job("close-order", ttr="30s")
     async def close(job: penstock.Job) -> None: ...
 
     @penstock.job("close-order")
-    async def close(order: Order) -> None: ...           # the body, decoded; a body that is none is buried
+    async def close(order: Order) -> None: ...             # the decoded body. A job with another body is buried
 
     @penstock.job("mails", most=100)
-    async def send(jobs: list[penstock.Job]) -> None: ...  # up to so many at once, never waiting for more
+    async def send(jobs: list[penstock.Job]) -> None: ...  # up to 100 at once. It never waits for more
 
-A job is finished when the function returns, and the attempt has failed when it raises: the next one comes after the
-topic's backoff, and after the last one the job becomes a dead letter with its history. `raise penstock.Retry("5m")`
-names the wait, `raise penstock.Bury(reason)` gives up at once. A second parameter gets the Job beside its body.
+A job is finished when the function returns. If it raises, the attempt has failed. The next attempt comes after the
+topic's backoff. After the last attempt the job becomes a dead letter with its history. `raise penstock.Retry("5m")`
+names the wait. `raise penstock.Bury(reason)` makes a dead letter at once. A second parameter gets the Job beside its
+body.
 
-At least once: a job whose node died, or could not say in time that it is finished, comes again. An `async` function is
-cancelled when its time to run is over; a plain one runs in a thread of its own, which nothing can stop: its place stays
-taken until it returns, and what it returns late does not count.
+A job runs at least once. It comes again if its node died, or could not report in time that it is finished. An `async`
+function is cancelled when its time to run is over. A plain function runs in a thread of its own, which nothing can
+stop. Its place stays taken until it returns, and a late return does not count.
 """
 
 import functools
@@ -37,7 +38,7 @@ __all__ = ["BadBody", "Bury", "Job", "JobLost", "Retry", "handlers", "job"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 SINGLES, LISTS = 16, 4
-"""Calls at the same time unless told otherwise: of one job each, and of lists."""
+"""Calls at the same time by default: of one job each, and of lists."""
 _handlers: dict[str, tuple[Handler, object]] = {}
 
 
@@ -50,11 +51,11 @@ def job(
     most: int = 1,
     priorities: Sequence[Priority] = ALL_LANES,
 ) -> Callable[[FunctionT], FunctionT]:
-    """Have the topic's jobs run by the decorated function.
+    """Have the decorated function run the topic's jobs.
 
-    `concurrency`: calls at the same time on each node, 16 or, with lists, 4. `ttr`: time to run, and `attempts`, stand
-    in for what each job brought along. `most`: jobs in one call; above 1 the function takes a list. `priorities`: the
-    lanes to serve, where some nodes are to be kept for urgent jobs. Raises UsageError for what cannot be meant.
+    `concurrency`: calls at the same time on each node, by default 16, or 4 with lists. `ttr` (time to run) and
+    `attempts` replace the values of each job. `most`: jobs in one call. Above 1 the function takes a list.
+    `priorities`: the lanes to serve, if some nodes are for urgent jobs only. Raises UsageError for values out of range.
     """
 
     def register(function: FunctionT) -> FunctionT:
@@ -90,12 +91,12 @@ def job(
 
 
 def handlers() -> Mapping[str, Handler]:
-    """Return the handlers that were registered, by topic."""
+    """Return the registered handlers, by topic."""
     return {topic: handler for topic, (handler, _) in _handlers.items()}
 
 
 def _check(handler: Handler) -> None:
-    """Raise ValueError for a value that is out of its range; a struct checks only what it decodes."""
+    """Raise ValueError for a value out of its range. A struct checks only decoded values."""
     plain = {name: getattr(handler, name) for name in ("topic", "concurrency", "most", "attempts", "lanes")}
     for name, value in plain.items():
         field = next(field for field in msgspec.structs.fields(Handler) if field.name == name)
@@ -108,7 +109,7 @@ def _check(handler: Handler) -> None:
 
 
 def _taker(function: Callable[..., Any], name: str, most: int) -> Taker:
-    """Return how the function takes a job, by its parameters."""
+    """Return the function that takes a job, by the handler's parameters."""
     if _is_generator(function):
         raise UsageError(f"job handler {name}: it yields; a handler is a function that returns when the job is done")
     first, has_job = _parameters(function, name)
@@ -127,7 +128,7 @@ def _taker(function: Callable[..., Any], name: str, most: int) -> Taker:
 
 
 def _parameters(function: Callable[..., Any], name: str) -> tuple[inspect.Parameter, bool]:
-    """Return the first parameter, and whether there is a second one to give the job to."""
+    """Return the first parameter, and whether a second one gets the job."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())
     positional = [each for each in parameters if each.kind in kinds]
@@ -143,7 +144,7 @@ def _parameters(function: Callable[..., Any], name: str) -> tuple[inspect.Parame
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter, name: str) -> object:
-    """Return the parameter's annotation, None if it has none; a text is looked up where the function was written."""
+    """Return the parameter's annotation, None if it has none. A text is evaluated in the function's module."""
     if parameter.annotation is parameter.empty:
         return None
     if not isinstance(parameter.annotation, str):
@@ -160,7 +161,7 @@ def _annotation(function: Callable[..., Any], parameter: inspect.Parameter, name
 
 
 def _body_type(annotation: object, name: str, *, is_list: bool) -> object | None:
-    """Return the type to decode bodies to; None if the function takes jobs."""
+    """Return the type of the decoded body. None: the function takes jobs."""
     if annotation is None or annotation is Any:
         return None
     item = annotation

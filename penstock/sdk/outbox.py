@@ -1,4 +1,4 @@
-"""Jobs added in a transaction of your own database, and handed over afterwards.
+"""Adds jobs in a transaction of your own database. A relay submits them after the commit.
 
     outbox = penstock.Outbox()
     outbox.create(engine)  # or, for your migrations: outbox.table(Base.metadata)
@@ -7,13 +7,13 @@
         session.add(order)
         outbox.add(session, "close-order", {"order": order.id}, id=f"close-{order.id}", delay=1800)
 
-In asyncio SQLAlchemy's own way to call such functions does:
+In asyncio use SQLAlchemy's way to call such functions:
 
         await session.run_sync(outbox.add, "close-order", {"order": order.id}, id=f"close-{order.id}", delay=1800)
 
-The job is a row of that transaction: a rollback takes it back, and no commit is without it. A relay hands committed
-rows over and removes them (`penstock outbox relay`, or `relay` of penstock/node/outbox_relay.py in a process of your
-own). A job is due so long after `add`, by the clock of the process that calls it, whenever it is handed over.
+The job is a row of that transaction: a rollback removes it, and a commit keeps it. A relay submits committed rows and
+removes them (`penstock outbox relay`, or `relay` of penstock/node/outbox_relay.py in a process of your own). The delay
+of a job counts from `add`, by the clock of the process that calls it, whenever the relay submits it.
 """
 
 from typing import Any, TypeAlias, Unpack
@@ -35,18 +35,18 @@ __all__ = ["TABLE", "Outbox", "Transaction", "job_of"]
 
 TABLE = "penstock_outbox"
 Transaction: TypeAlias = Connection | Session | scoped_session[Any]
-"""What a user's transaction is open on."""
+"""Where a user's transaction is open."""
 
 
 class Outbox:
-    """The jobs of one database that are still to be handed over, in a table of their own."""
+    """The jobs of one database that are not submitted yet, in a table of their own."""
 
     def __init__(self, name: str = TABLE, *, schema: str | None = None, clock: Clock = SYSTEM) -> None:
         self.rows = _table(MetaData(), name, schema)
         self._clock = clock
 
     def table(self, metadata: MetaData) -> Table:
-        """Return the table as one of `metadata`, so that migrations made from it know it."""
+        """Return the table as one of `metadata`, so that generated migrations include it."""
         return _table(metadata, self.rows.name, self.rows.schema)
 
     def create(self, where: Engine | Connection) -> None:
@@ -54,10 +54,11 @@ class Outbox:
         self.rows.create(where, checkfirst=True)
 
     def add(self, where: Transaction, topic: str, body: object = None, **options: Unpack[OutboxOptions]) -> str:
-        """Add a job to the transaction that is open on `where`; return its id, a fresh one if none is given.
+        """Add a job to the transaction that is open on `where`, and return its id. Without an id it gets a fresh one.
 
-        The options are those of `client.jobs.add` but for `on_same` and `nonce`. If a job of this id is there when this
-        one is handed over, that one stands. Raises UsageError for what no job may be; nothing is stored then."""
+        The options are those of `client.jobs.add` without `on_same` and `nonce`. If a job of this id exists when the
+        relay submits this one, the existing job stays. Raises UsageError for a job that is not valid, and then stores
+        nothing."""
         if not isinstance(where, Connection | Session | scoped_session):
             raise UsageError(_not_here(where))
         if unknown := options.keys() - OutboxOptions.__optional_keys__:
@@ -72,7 +73,7 @@ class Outbox:
         return job.id
 
     def _insert(self, asked: NewJob, job: Job) -> Insert:
-        """Take moments as they were worked out; what was left to the topic is left to it again."""
+        """Insert the times that `new_job` computed. Options that the caller left to the topic stay unset."""
         return self.rows.insert().values(
             topic=job.topic,
             job_id=job.id,
@@ -104,11 +105,11 @@ def job_of(row: Row[Any]) -> NewJob:
 
 
 def _table(metadata: MetaData, name: str, schema: str | None) -> Table:
-    """Rows are handed over in the order of `seq`, which is nearly that of their adding. No number is used twice: a
-    relay that comes late with its answer must not remove another job's row.
+    """The relay submits rows in the order of `seq`, which is nearly the order of their adding. No number is used twice,
+    since a late relay must not remove another job's row.
 
-    `next_ms`: not before; null if refused for good, and kept with the `reason` until a person acts (set it to 0 to have
-    the job tried again, or delete the row)."""
+    `next_ms`: do not submit before. Null: the row was refused for good, and is kept with its `reason` until a person
+    acts. The person sets it to 0 to submit the job again, or deletes the row."""
     return Table(
         name,
         metadata,
