@@ -62,7 +62,7 @@ class Bounds(Struct, frozen=True):
                 "window.step", f"steps of {self.step_ms} ms cannot be told apart in {self.time.format}"
             )
 
-    def ask(self, window: Window) -> RequestedBounds:
+    def request(self, window: Window) -> RequestedBounds:
         """Return the bounds to send for `window`, widened to the step and for the zone's jumps."""
         low, high = self._offsets(window.start_ms), self._offsets(window.end_ms)
         lower = None if self.lower == "absent" else self._lower(window.start_ms + low[0])

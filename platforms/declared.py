@@ -91,7 +91,7 @@ class DeclaredAdapter:
         return self._reader.read(response)
 
     def _values(self, window: Window, page: str | None, account: Account, now_ms: int) -> dict[str, str | None]:
-        asked = self._declaration.window.bounds.ask(window)
+        asked = self._declaration.window.bounds.request(window)
         values: dict[str, str | None] = {
             "window.start": asked.lower,
             "window.end": asked.upper,

@@ -207,7 +207,7 @@ class Reading:
         inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
         if len(inside) == len(rows):
             return rows
-        bounds = self._bounds.ask(asked)
+        bounds = self._bounds.request(asked)
         kept = set(map(id, inside))
         strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
         if len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows):
@@ -261,8 +261,8 @@ class Reading:
 
     def _narrows(self, window: Window) -> bool:
         """Return whether half the window asks for clearly less: not without a bound, nor where wall time repeats."""
-        whole = self._bounds.ask(window)
-        half = self._bounds.ask(Window(window.start_ms, (window.start_ms + window.end_ms + 1) // 2))
+        whole = self._bounds.request(window)
+        half = self._bounds.request(Window(window.start_ms, (window.start_ms + window.end_ms + 1) // 2))
         if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
             return False
         return (half.latest_ms - half.earliest_ms) * 4 <= (whole.latest_ms - whole.earliest_ms) * 3

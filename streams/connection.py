@@ -123,7 +123,7 @@ class Connection:
         nobody listens, PermissionDenied, and for what cannot be sent MalformedSubject, MalformedHeader, TooLarge.
         """
         deadline_s = monotonic_s() + timeout_s
-        answer = await self.asked(subject, payload, headers=headers, deadline_s=deadline_s)
+        answer = await self.send_request(subject, payload, headers=headers, deadline_s=deadline_s)
         try:
             async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
                 message = await answer
@@ -135,15 +135,15 @@ class Connection:
             raise no_responders(subject)
         return message
 
-    async def asked(
+    async def send_request(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, deadline_s: float
     ) -> "asyncio.Future[Message]":
         """Send a request and return the future of its answer, for whoever waits for several: they cancel it when they
         wait no more. A `status` of 503 there: nobody listens. Raises as `request` does before it waits."""
         await self.connected_by(deadline_s)
-        return self.asked_now(subject, payload, headers=headers)
+        return self.send_request_now(subject, payload, headers=headers)
 
-    def asked_now(
+    def send_request_now(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None
     ) -> "asyncio.Future[Message]":
         """Do as `asked` where nobody can wait for the link."""

@@ -132,7 +132,7 @@ def _read_ms(stretch: Stretch, at_ms: int, known: Known) -> int:
 async def audit(
     records: Records,
     source: SourceKey,
-    asker: SourceClient,
+    client: SourceClient,
     coverage: Coverage,
     *,
     settings: FetchSettings,
@@ -143,11 +143,11 @@ async def audit(
     orders = await extent_of(records.connection, records.namespace.stream("ORDERS"))
     now_ms, told, listed = records.now_ms(), Audit(), dict[str, Row]()
     known = Known(coverage, horizon_ms(settings), dropped_before_ms(orders, now_ms), now_ms)
-    stored = StoredOrders(records, source, is_version_ordered=asker.adapter.declaration.is_version_ordered)
+    stored = StoredOrders(records, source, is_version_ordered=client.adapter.declaration.is_version_ordered)
     for window in _days(coverage.start_ms, min(coverage.end_ms, now_ms)):
-        reading = Reading(asker.adapter.declaration, window, sets_bad_aside=True)
+        reading = Reading(client.adapter.declaration, window, sets_bad_aside=True)
         while (ask := reading.next()) is not None:
-            listed |= {row.key: row._replace(body=b"") for row in await asker.ask(reading, ask)}
+            listed |= {row.key: row._replace(body=b"") for row in await client.request(reading, ask)}
             progress((ask.window.end_ms - coverage.start_ms) / (coverage.end_ms - coverage.start_ms))
         told.requests += reading.result.requests
         told.short += reading.result.missing

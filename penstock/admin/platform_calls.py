@@ -53,12 +53,12 @@ class SourceClient:
         self._source = source
         self._session = session
 
-    async def ask(self, reading: Reading, ask: Ask) -> list[Row]:
+    async def request(self, reading: Reading, ask: Ask) -> list[Row]:
         """Return the rows of the next answer; none where the window is cut instead. Raises PenstockError."""
         tried = 0
         while True:
             try:
-                return await self._session.ask(reading, ask)
+                return await self._session.request(reading, ask)
             except Stopped as stopped:
                 outcome = stopped.outcome
             except (PlatformError, PlatformDown, UnusableSource, BadUrl) as error:

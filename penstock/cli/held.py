@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.sdk.calls import ServiceClient
     from penstock.sdk.client_jobs import Jobs
 
-__all__ = ["Topic", "add_to", "open_asker", "open_jobs"]
+__all__ = ["Topic", "add_to", "open_jobs", "open_service"]
 
 MOST_ASKED = 1_000
 ASK_S = 10.0
@@ -41,7 +41,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def open_asker(call: CommandCall) -> "AsyncIterator[ServiceClient]":
+async def open_service(call: CommandCall) -> "AsyncIterator[ServiceClient]":
     """Connect, and give what asks the nodes' service of jobs."""
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
@@ -54,8 +54,8 @@ async def open_jobs(call: CommandCall) -> "AsyncIterator[Jobs]":
     """Connect, and give the client's way to jobs."""
     from penstock.sdk.client_jobs import Jobs
 
-    async with open_asker(call) as asker:
-        yield Jobs(asker)
+    async with open_service(call) as service:
+        yield Jobs(service)
 
 
 async def _reserve(
@@ -80,10 +80,10 @@ async def _reserve(
     ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
     if ttr:
         ask["ttr_ms"] = read_span("--ttr", ttr)
-    async with open_asker(call) as asker:
-        answered = await asker.ask("reserve", encode(ask), wait_s=wait_ms / 1000)
+    async with open_service(call) as service:
+        answered = await service.request("reserve", encode(ask), wait_s=wait_ms / 1000)
         jobs: list[Reserved] = decode(answered.payload, ReservedJobs).jobs
-        is_paused = not jobs and await _is_paused(asker, topic)
+        is_paused = not jobs and await _is_paused(service, topic)
     for job in jobs:
         attempt = f"attempt {job.attempt} of {job.most_attempts}"
         call.out.say(f"{job.topic}/{job.id}: {attempt}, until {time_text(job.until_ms)}")
@@ -95,11 +95,11 @@ async def _reserve(
     call.out.result({"jobs": jobs})
 
 
-async def _is_paused(asker: "ServiceClient", topic: str) -> bool:
+async def _is_paused(service: "ServiceClient", topic: str) -> bool:
     from penstock.api.forms.jobs import TopicViews
     from penstock.sdk.client_forms import decode
 
-    views = decode((await asker.ask("topics", b"")).payload, TopicViews).topics
+    views = decode((await service.request("topics", b"")).payload, TopicViews).topics
     return any(view.topic == topic and view.settings.get("is_paused") for view in views)
 
 
@@ -148,10 +148,10 @@ async def _settle(call: CommandCall, verb: str, done: str, receipts: Sequence[st
 
     named = _receipts(receipts)
     answers: list[JobReply] = []
-    async with open_asker(call) as asker:
+    async with open_service(call) as service:
         for start in range(0, len(named), MOST_ASKED):
             ask = {"receipts": named[start : start + MOST_ASKED], **more}
-            answers += decode((await asker.ask(verb, encode(ask))).payload, Answers).answers
+            answers += decode((await service.request(verb, encode(ask))).payload, Answers).answers
     for receipt, answer in zip(named, answers, strict=True):
         if answer.code == "ok":
             until = f" until {time_text(answer.until_ms)}" if answer.until_ms else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.call import CommandCall, command
-from penstock.cli.held import Topic, open_asker, open_jobs
+from penstock.cli.held import Topic, open_jobs, open_service
 from penstock.errors import PenstockError, UsageError
 from penstock.times import read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms
@@ -118,8 +118,8 @@ async def _list(
     for key, text in (("due_before_ms", due_before), ("due_after_ms", due_after)):
         if text:
             ask[key] = read_moment(text, now_ms=at_ms, zone=zone)
-    async with open_asker(call) as asker:
-        page = decode((await asker.ask("list", encode(ask))).payload, ListPage)
+    async with open_service(call) as service:
+        page = decode((await service.request("list", encode(ask))).payload, ListPage)
     rows = [
         [
             job.id,
@@ -157,9 +157,9 @@ async def _count(
     """Count jobs by state."""
     from penstock.sdk.client_jobs import Jobs
 
-    async with open_asker(call) as asker:
-        names = topics or [view.topic for view in await _known(asker)]
-        counts = [await Jobs(asker).count(name) for name in names]
+    async with open_service(call) as service:
+        names = topics or [view.topic for view in await _known(service)]
+        counts = [await Jobs(service).count(name) for name in names]
     rows = [[each.topic, each.delayed, each.ready, each.reserved, each.done] for each in counts]
     call.out.table(["topic", "delayed", "ready", "reserved", "still known"], rows, empty="no topic has been used")
     call.out.result(counts)
@@ -167,8 +167,8 @@ async def _count(
 
 async def _topics(call: CommandCall) -> None:
     """List the topics that were ever used, with what is set about each."""
-    async with open_asker(call) as asker:
-        found = await _known(asker)
+    async with open_service(call) as service:
+        found = await _known(service)
     rows = [[view.topic, *(_text(view.settings.get(name)) for name in SHOWN)] for view in found]
     call.out.table(["topic", *SHOWN], rows, empty="no topic has been used")
     call.out.result(found)
@@ -191,19 +191,19 @@ async def _topic(
     from penstock.sdk.client_forms import decode, encode
 
     wanted = _values(values or (), unset or ()) | ({} if pause is None else {"is_paused": pause})
-    async with open_asker(call) as asker:
-        answered = await asker.ask("topic", encode({"topic": topic, "set": wanted}))
+    async with open_service(call) as service:
+        answered = await service.request("topic", encode({"topic": topic, "set": wanted}))
     view = decode(answered.payload, TopicView)
     for name, value in view.settings.items():
         call.out.say(f"{topic}: {name} = {_text(value)}")
     call.out.result(view)
 
 
-async def _known(asker: "ServiceClient") -> "list[TopicView]":
+async def _known(service: "ServiceClient") -> "list[TopicView]":
     from actors.jobs.rules.job_answers import TopicView
     from penstock.sdk.client_forms import decode
 
-    return decode((await asker.ask("topics", b"{}")).payload, dict[str, list[TopicView]])["topics"]
+    return decode((await service.request("topics", b"{}")).payload, dict[str, list[TopicView]])["topics"]
 
 
 def _values(texts: Sequence[str], unset: Sequence[str]) -> dict[str, object]:

@@ -67,10 +67,10 @@ async def _audit(records: "Records", source: "SourceKey", coverage: "Coverage") 
 
     if coverage.start_ms >= records.now_ms():
         raise PenstockError(f"{source}: the whole range lies in the future; there is nothing to ask for")
-    async with open_source_client(records, source) as asker:
+    async with open_source_client(records, source) as client:
         with progress(f"asking for {source}") as advance:
             settings = await records.settings_of(source)
-            return await audit(records, source, asker, coverage, settings=settings, progress=advance)
+            return await audit(records, source, client, coverage, settings=settings, progress=advance)
 
 
 # ---- for people

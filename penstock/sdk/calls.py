@@ -92,7 +92,7 @@ class ServiceClient:
     def max_payload(self) -> int:
         return self.connection.max_payload
 
-    async def ask(
+    async def request(
         self,
         endpoint: str,
         payload: bytes,
@@ -154,36 +154,36 @@ class ServiceClient:
     def post(self, endpoint: str, payload: bytes) -> None:
         """Send a request once, without waiting for the reply."""
         with suppress(StreamError):
-            answer = self.connection.asked_now(self.subject(endpoint), payload)
+            answer = self.connection.send_request_now(self.subject(endpoint), payload)
             asyncio.get_running_loop().call_later(LATE_S, answer.cancel)
 
 
 class _Question:
     """One request with all its tries. `is_repeated`: an earlier try may have been done, and its reply was lost."""
 
-    def __init__(self, asker: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:
+    def __init__(self, service: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:
         self.subject = subject
         self.deadline_s = deadline_s
         self.is_repeated = False
-        self._asker = asker
-        self._connection = asker.connection
+        self._service = service
+        self._connection = service.connection
         self._payload = payload
-        self._began_s, self._memory = monotonic_s(), asker.connection.memory
+        self._began_s, self._memory = monotonic_s(), service.connection.memory
         self._tries: set[asyncio.Future[Message]] = set()
 
     async def answer(self, try_s: float) -> bytes:
         """Send the request and return the first reply. If the first instance has not got it, send it to another
-        instance too. Raises the errors of `ServiceClient.ask`, and Timeout after `try_s` or when the link broke."""
+        instance too. Raises the errors of `ServiceClient.request`, and Timeout after `try_s` or when the link broke."""
         until_s = min(self.deadline_s, monotonic_s() + try_s)
         try:
-            name, silent_s = await self._ask(self._asker.preferred), SILENT_S
+            name, silent_s = await self._ask(self._service.preferred), SILENT_S
             while (message := await self._heard(min(until_s, monotonic_s() + silent_s))) is None:
                 if monotonic_s() >= until_s:
                     raise Timeout(f"{self.subject}: no answer within {try_s:g} s")
                 has = await self._who(name)
                 if has is not None and not has.is_at_it:
                     self.is_repeated = True
-                    self._asker.prefer(has.id)
+                    self._service.prefer(has.id)
                     name, silent_s = await self._ask(has.id), SILENT_S
                 else:
                     silent_s = AT_IT_S if has is not None else min(AT_IT_S, 2 * silent_s)
@@ -204,14 +204,14 @@ class _Question:
 
     async def _ask(self, instance: str) -> str:
         """Send one more try, to this instance or to any. Return the try's name."""
-        name = self._asker.fresh_name()
+        name = self._service.fresh_name()
         headers = {QUESTION_HEADER: name}
         if self.is_repeated and self._memory:
             age_ms = round((monotonic_s() - self._began_s) * 1000)
             headers |= {AGE_HEADER: str(age_ms), MEMORY_HEADER: self._memory}
         subject = f"{self.subject}.{instance}" if instance else self.subject
         self._tries.add(
-            await self._connection.asked(subject, self._payload, headers=headers, deadline_s=self.deadline_s)
+            await self._connection.send_request(subject, self._payload, headers=headers, deadline_s=self.deadline_s)
         )
         return name
 
@@ -237,7 +237,7 @@ class _Question:
         subject = f"{self.subject.rpartition('.')[0]}.{WHO}"
         try:
             until_s = monotonic_s() + SILENT_S
-            who = await self._connection.asked(subject, name.encode(), deadline_s=until_s)
+            who = await self._connection.send_request(subject, name.encode(), deadline_s=until_s)
         except StreamError:
             return None
         try:

@@ -43,8 +43,8 @@ class Batches:
     """The batches of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`),
     Timeout, Unavailable, and UsageError for arguments that cannot be sent."""
 
-    def __init__(self, asker: ServiceClient, connection: Connection) -> None:
-        self._asker = asker
+    def __init__(self, service: ServiceClient, connection: Connection) -> None:
+        self._service = service
         self._connection = connection
 
     async def submit(
@@ -174,7 +174,7 @@ class Batches:
     # ---- the service, and the object store
 
     async def _ask(self, endpoint: str, ask: Mapping[str, object]) -> bytes:
-        return (await self._asker.ask(endpoint, encode(ask))).payload
+        return (await self._service.request(endpoint, encode(ask))).payload
 
     async def _view(self, endpoint: str, ask: Mapping[str, object]) -> View:
         return decode(await self._ask(endpoint, ask), View)

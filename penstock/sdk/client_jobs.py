@@ -82,8 +82,8 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
 class Jobs:
     """The jobs of one namespace. The methods raise NotAccepted (Stale is one), Timeout, Unavailable, UsageError."""
 
-    def __init__(self, asker: ServiceClient) -> None:
-        self._asker = asker
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
 
     # ---- adding
 
@@ -110,13 +110,13 @@ class Jobs:
 
         async def send(part: Sequence[tuple[int, bytes]]) -> None:
             async with limiter:
-                answered = await self._asker.ask("add", b"[%b]" % b",".join(job for _, job in part))
+                answered = await self._service.request("add", b"[%b]" % b",".join(job for _, job in part))
             for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
                 answers[at] = _known(add_answer(answer), answered.is_repeated)
 
         with one_error():
             async with anyio.create_task_group() as tasks:
-                for part in parts_of(encoded, self._asker.max_payload - ROOM):
+                for part in parts_of(encoded, self._service.max_payload - ROOM):
                     tasks.start_soon(send, part)
         return [answer for answer in answers if answer is not None]
 
@@ -148,7 +148,7 @@ class Jobs:
             ask["ttr_ms"] = ttr_ms
         until_s = monotonic_s() + wait_ms / 1000
         while True:
-            answered = await self._asker.ask(
+            answered = await self._service.request(
                 "reserve", encode(ask), wait_s=max(0, wait_ms) / 1000, on_late=self._give_back
             )
             held = [HeldJob(self, reserved, ttr_ms) for reserved in decode(answered.payload, ReservedJobs).jobs]
@@ -166,7 +166,7 @@ class Jobs:
         if receipts:
             reason = "handed out twice for one question"
             ask = {"receipts": receipts, "delay_ms": 0, "counts": False, "reason": reason}
-            self._asker.post("release", encode(ask))
+            self._service.post("release", encode(ask))
 
     async def finish(self, job: HeldJob | str) -> None:
         """Finish a job, by the held job or its receipt. Raises Stale."""
@@ -184,7 +184,7 @@ class Jobs:
         """Finish the reservation of the job of this id, whichever client holds it. Raises NotAccepted if no such job is
         reserved."""
         try:
-            await self._asker.ask("finish", encode({"id": id}))
+            await self._service.request("finish", encode({"id": id}))
         except NotAccepted as refused:
             raise _unless_repeated(refused) from refused
 
@@ -223,7 +223,7 @@ class Jobs:
         self, verb: str, jobs: Sequence[HeldJob | str], *, timeout_s: float | None = None, **more: object
     ) -> builtins.list[JobReply]:
         receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
-        answered = await self._asker.ask(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
+        answered = await self._service.request(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
         answers = decode(answered.payload, Answers).answers
         if answered.is_repeated:
             answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
@@ -237,7 +237,7 @@ class Jobs:
     async def peek(self, topic: str, id: str) -> Listed | None:
         """Return the job of this id in any state, None if there is none."""
         try:
-            answered = await self._asker.ask("peek", encode({"topic": topic, "id": id}))
+            answered = await self._service.request("peek", encode({"topic": topic, "id": id}))
         except NotAccepted as refused:
             if refused.code == "not_found":
                 return None
@@ -250,7 +250,7 @@ class Jobs:
         it."""
         ask = {"id": id, "nonce": fresh_nonce()} | ({} if topic is None else {"topic": topic})
         try:
-            answered = await self._asker.ask("delete", encode(ask))
+            answered = await self._service.request("delete", encode(ask))
         except NotAccepted as refused:
             if refused.code == "not_found" and not refused.is_repeated:
                 return False
@@ -261,14 +261,14 @@ class Jobs:
         """Make the delayed job of this id due now, or up to `most` of a topic, the earliest due first. Return their
         number."""
         ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id}
-        return decode((await self._asker.ask("kick", encode(ask))).payload, Kicked).kicked
+        return decode((await self._service.request("kick", encode(ask))).payload, Kicked).kicked
 
     async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:
         """Yield the topic's jobs in a state, page by page."""
         after = ""
         while True:
             ask = {"topic": topic, "state": state, "after": after, "limit": page}
-            found = decode((await self._asker.ask("list", encode(ask))).payload, ListPage)
+            found = decode((await self._service.request("list", encode(ask))).payload, ListPage)
             for job in found.jobs:
                 yield job
             after = found.after
@@ -277,11 +277,11 @@ class Jobs:
 
     async def count(self, topic: str) -> TopicCounted:
         """Return how many jobs of the topic are in each state."""
-        return decode((await self._asker.ask("count", encode({"topic": topic}))).payload, TopicCounted)
+        return decode((await self._service.request("count", encode({"topic": topic}))).payload, TopicCounted)
 
     async def topics(self) -> builtins.list[TopicView]:
         """Return all topics that were ever used, with their settings."""
-        return decode((await self._asker.ask("topics", b"")).payload, TopicViews).topics
+        return decode((await self._service.request("topics", b"")).payload, TopicViews).topics
 
     async def change_topic(self, topic: str, **values: object) -> TopicView:
         """Change settings of a topic (`ttr="90s"`, `is_paused=True`, …), and return the topic with all settings in
@@ -290,7 +290,9 @@ class Jobs:
             values = as_written(values)
         except BadSetting as error:
             raise UsageError(str(error)) from error
-        return decode((await self._asker.ask("topic", encode({"topic": topic, "set": values}))).payload, TopicView)
+        return decode(
+            (await self._service.request("topic", encode({"topic": topic, "set": values}))).payload, TopicView
+        )
 
 
 # ---- what a repeat was told, where an earlier try had no answer: of that one it says nothing

@@ -80,7 +80,7 @@ class MallAdapter:
 
     def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
         values = account.values
-        asked = self._declaration.window.bounds.ask(window)
+        asked = self._declaration.window.bounds.request(window)
         assert asked.lower is not None  # both bounds are declared
         assert asked.upper is not None
         params = [("shop", _value(account, "shop")), ("from", asked.lower), ("to", asked.upper)]

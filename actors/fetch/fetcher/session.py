@@ -118,7 +118,7 @@ class PlatformSession:
         self._has_others = True
         self._status = 0
 
-    async def ask(self, reading: Reading, ask: Ask) -> list[Row]:
+    async def request(self, reading: Reading, ask: Ask) -> list[Row]:
         """Return the rows of the next answer. Raises Stopped with the outcome that ends the reading."""
         for tried in count():
             answer = await self._once(reading, ask)

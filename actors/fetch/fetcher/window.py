@@ -151,7 +151,7 @@ class WindowReader:
         async with prefetching() as publish:
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
-                rows = await session.ask(reading, ask)
+                rows = await session.request(reading, ask)
                 self._check_clock(work, adapter, reading.server_time_ms, asked_ms)
                 reach("fetch")
                 new = take_new(rows, known, fresh)

@@ -175,7 +175,7 @@ async def test_who_waits_gets_it(client: Client) -> None:
 async def test_a_long_wait_is_asked_for_in_pieces(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_jobs, "PIECE_MS", 50)
     asked: list[str] = []
-    ask = client.jobs._asker.ask
+    ask = client.jobs._service.request
 
     async def count(endpoint: str, payload: bytes, **more: Any) -> calls.Answered:
         asked.append(endpoint)
@@ -183,7 +183,7 @@ async def test_a_long_wait_is_asked_for_in_pieces(client: Client, monkeypatch: p
             await client.jobs.add(TOPIC, 1)
         return await ask(endpoint, payload, **more)
 
-    monkeypatch.setattr(client.jobs._asker, "ask", count)
+    monkeypatch.setattr(client.jobs._service, "request", count)
     [job] = await client.jobs.reserve_many(TOPIC, wait=3600)
     assert job.body == 1
     assert asked.count("reserve") >= 3
@@ -356,8 +356,8 @@ async def test_what_a_person_does(client: Client, office: Office) -> None:
 async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
     client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = client.jobs._asker.connection
-    ask, lost = connection.asked, 0
+    connection = client.jobs._service.connection
+    ask, lost = connection.send_request, 0
 
     async def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
         nonlocal lost
@@ -369,7 +369,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
             answer.set_exception(OutcomeUnknown("the answer was lost", subject=subject))
         return answer
 
-    monkeypatch.setattr(connection, "asked", lose)
+    monkeypatch.setattr(connection, "send_request", lose)
     for on_same in ("keep", "error", "replace"):
         lost = 0
         added = await client.jobs.add(TOPIC, 1, delay=HOUR, on_same=on_same)

@@ -271,7 +271,7 @@ async def test_a_desk_that_wakes_does_not_do_what_another_was_asked_for(
             headers = {"Penstock-Question": name} if name else None
             subject = f"{namespace.api('jobs', endpoint)}.{desks.sleeper_id}"
             payload = json.dumps({"topic": TOPIC, **asked}).encode()
-            desks.connection.asked_now(subject, payload, headers=headers)
+            desks.connection.send_request_now(subject, payload, headers=headers)
 
         send("kick", "first", id="delayed")
         send("reserve", "second", wait_ms=30_000, ttr_ms=600_000)

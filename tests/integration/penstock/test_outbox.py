@@ -111,7 +111,7 @@ async def limit(desk: str, topic: str, most_waiting: int) -> None:
     """Have the topic take only so many jobs."""
     async with connect_to_server(desk, name="test", namespace=Namespace()) as connection:
         ask = {"topic": topic, "set": {"most_waiting": most_waiting}}
-        await ServiceClient(connection, "jobs", 10.0).ask("topic", json.dumps(ask).encode())
+        await ServiceClient(connection, "jobs", 10.0).request("topic", json.dumps(ask).encode())
 
 
 async def test_what_was_committed_is_handed_over_once_and_due_from_its_adding_on(

@@ -222,7 +222,7 @@ async def test_all_nodes_are_asked_from_another_account_who_has_a_question(
                 node.on_failure(refused.append)
                 service = Service(node, name="svc", version="1.0.0", about="for tests", endpoints=[endpoint], who=who)
                 await tasks.start(service.serve, stop)
-            asked = app.asked_now(endpoint.subject, b"1", headers={QUESTION_HEADER: "mine"})
+            asked = app.send_request_now(endpoint.subject, b"1", headers={QUESTION_HEADER: "mine"})
             await begun.wait()
             has = json.loads((await app.request(who, b"mine")).payload)
             assert has["is_at_it"] is True

@@ -320,7 +320,7 @@ async def test_a_question_that_nobody_had_when_it_was_asked_for_is_not_begun(con
     endpoint = Endpoint("note", subject(connection, "note"), note)
     async with running(service(connection, endpoint, who=who)):
         await connection.request(who, b"mine", timeout_s=20)
-        over = connection.asked_now(endpoint.subject, b"over", headers={QUESTION_HEADER: "mine"})
+        over = connection.send_request_now(endpoint.subject, b"over", headers={QUESTION_HEADER: "mine"})
         await connection.request(endpoint.subject, b"next", headers={QUESTION_HEADER: "next"}, timeout_s=20)
         assert begun == [b"next"]
         over.cancel()

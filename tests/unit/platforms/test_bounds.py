@@ -58,7 +58,7 @@ def is_inside(row: int, low: int, high: int, bounds: Bounds) -> bool:
 @given(cases())
 @example(Case(Bounds("includes", "includes", time=TimeStyle("unix_ms")), Window(5, 6), 5))
 def test_a_row_of_the_window_is_inside_what_is_asked_for(case: Case) -> None:
-    asked = case.bounds.ask(case.window)
+    asked = case.bounds.request(case.window)
     assert asked.lower is not None
     assert asked.upper is not None
     step = case.bounds.step_ms
@@ -73,7 +73,7 @@ def test_a_row_of_the_window_is_inside_what_is_asked_for(case: Case) -> None:
 def test_a_row_of_the_window_is_inside_where_wall_times_are_compared_as_they_stand(case: Case) -> None:
     style = TimeStyle("wall", case.bounds.time.zone)
     bounds = Bounds(case.bounds.lower, case.bounds.upper, step_ms=max(1000, case.bounds.step_ms), time=style)
-    asked = bounds.ask(case.window)
+    asked = bounds.request(case.window)
     assert asked.lower is not None
     assert asked.upper is not None
     low, high = (datetime.fromisoformat(text) for text in (asked.lower, asked.upper))
@@ -85,7 +85,7 @@ def test_a_row_of_the_window_is_inside_where_wall_times_are_compared_as_they_sta
 
 @given(cases())
 def test_rows_of_the_window_are_never_taken_for_strays(case: Case) -> None:
-    asked = case.bounds.ask(case.window)
+    asked = case.bounds.request(case.window)
     assert asked.earliest_ms is not None
     assert asked.latest_ms is not None
     assert asked.earliest_ms <= case.row_ms <= asked.latest_ms
@@ -93,7 +93,7 @@ def test_rows_of_the_window_are_never_taken_for_strays(case: Case) -> None:
 
 @given(cases())
 def test_bounds_are_widened_by_no_more_than_two_steps_and_the_zone_s_jump(case: Case) -> None:
-    asked = case.bounds.ask(case.window)
+    asked = case.bounds.request(case.window)
     assert asked.lower is not None
     assert asked.upper is not None
     most = 2 * case.bounds.step_ms + (2 * HOUR if case.bounds.time.format == "wall" else 0)
@@ -117,7 +117,7 @@ def test_bounds_by_example(
     lower: BoundKind, upper: BoundKind, step_ms: int, clock_ms: int, asked: tuple[str | None, str | None]
 ) -> None:
     bounds = Bounds(lower, upper, step_ms=step_ms, clock_ms=clock_ms)
-    assert bounds.ask(Window(1000, 3000))[:2] == asked
+    assert bounds.request(Window(1000, 3000))[:2] == asked
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_bounds_by_example(
 )
 def test_times_are_written_as_the_platform_writes_them(style: TimeStyle, lower: str) -> None:
     start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
-    assert Bounds(step_ms=1000, time=style).ask(Window(start, start + 1)).lower == lower
+    assert Bounds(step_ms=1000, time=style).request(Window(start, start + 1)).lower == lower
 
 
 def test_the_repeated_hour_is_asked_for_from_its_first_minute_to_its_last() -> None:
     bounds = Bounds(step_ms=1000, time=TimeStyle("wall", "Europe/Berlin"))
     second_pass = Window(BERLIN_BACK + 10 * 60_000, BERLIN_BACK + 20 * 60_000)
-    asked = bounds.ask(second_pass)
+    asked = bounds.request(second_pass)
     assert asked.lower is not None
     assert asked.upper is not None
     assert max(instants(asked.lower, bounds.time)) <= second_pass.start_ms
@@ -149,7 +149,7 @@ def test_a_day_s_bounds_are_written_as_dates_of_the_zone() -> None:
     day = 24 * HOUR
     bounds = Bounds("includes", "includes", step_ms=day, time=TimeStyle("wall", "Asia/Shanghai", "%Y-%m-%d"))
     start = int(datetime(2026, 1, 1, 15, 59, tzinfo=UTC).timestamp() * 1000)  # 23:59 in Shanghai
-    assert bounds.ask(Window(start, start + 60_002))[:2] == ("2026-01-01", "2026-01-03")
+    assert bounds.request(Window(start, start + 60_002))[:2] == ("2026-01-01", "2026-01-03")
 
 
 @pytest.mark.parametrize(

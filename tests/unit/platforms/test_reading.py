@@ -473,7 +473,7 @@ def test_windows_are_asked_for_in_pieces_no_longer_than_the_platform_takes() -> 
     declared = Declaration("short", window=WindowRules(longest_ms=1_000, bounds=Bounds("excludes", "includes")))
     reading = Reading(declared, Window(0, 10_000))
     while (ask := reading.next()) is not None:
-        lower, upper = declared.window.bounds.ask(ask.window)[:2]
+        lower, upper = declared.window.bounds.request(ask.window)[:2]
         assert int(upper or 0) - int(lower or 0) <= 1_000
         reading.feed(EMPTY_PAGE)
 
