@@ -1,11 +1,13 @@
-"""The one link to the server: requests, plain publishes, subscriptions, and the news that it has gone for good.
+"""The one link to the server: requests, plain publishes, subscriptions, and the report that the link has ended for
+good.
 
-The client library reconnects for ever. What it does not do is tell: a request to a forbidden subject just times out,
-and some errors (a control line too long, a login that expired) close the client for good without anybody hearing.
-Both end up in `failure()`, which the application runs beside its work.
+The client library reconnects for ever, but it does not report everything. A request to a forbidden subject just times
+out, and some errors (a control line that is too long, an expired login) close the client for good. `failure()` raises
+both. The application runs it beside its work.
 
-While the link is down, what was written before may or may not have arrived. Requests in flight then end at once with
-OutcomeUnknown; new ones wait for the reconnect within their own time, and end with Disconnected, certainly not sent.
+While the link is down, messages written before may or may not have arrived. Requests in flight then end at once with
+OutcomeUnknown. New requests wait for the reconnect within their own time, and otherwise end with Disconnected, which
+means that they were not sent.
 """
 
 import asyncio
@@ -42,16 +44,16 @@ log = logging.getLogger(__name__)
 
 Reply = Message
 PING_INTERVAL_S = 5
-"""A dead peer that sends no reset is noticed after two missed pings; the library's default takes over four minutes."""
+"""A dead peer that sends no reset is detected after two missed pings. The library's default takes over four minutes."""
 RECONNECT_S = (0.1, 0.3)
-"""Wait between tries to reconnect: drawn per connection, so that nodes do not come back in step."""
+"""Seconds between two tries to reconnect. Each connection draws its own, so that nodes do not come back in step."""
 CLOSE_S = 2.0
 
 _Callback = TypeVar("_Callback")
 
 
 class Subscription:
-    """Interest in a subject. Give it up with `unsubscribe`."""
+    """A subscription to a subject. `unsubscribe` ends it."""
 
     def __init__(self, connection: "Connection", sid: int) -> None:
         self._connection = connection
@@ -80,7 +82,7 @@ class Connection:
         self._on_failure: list[Callable[[StreamError], None]] = []
         self._answers = PendingReplies("")
         self.store = StoreState()
-        """How the server's store fares, as far as this process has been told."""
+        """The state of the server's store, as this process knows it."""
         self._memory, self._memory_since_s = "", 0.0
 
     # ---- what callers use
@@ -91,7 +93,8 @@ class Connection:
 
     @property
     def memory(self) -> str:
-        """Return a name of the server's memory of message ids: another one has forgotten what is gone."""
+        """Return a name of the server's memory of message ids. Under another name, the server has forgotten older
+        ids."""
         return self._memory
 
     @property
@@ -101,7 +104,7 @@ class Connection:
 
     @property
     def memory_age_s(self) -> float:
-        """Return for how long we know that this memory has not been lost."""
+        """Return the seconds for which this memory has certainly not been lost."""
         return monotonic_s() - self._memory_since_s
 
     @property
@@ -117,10 +120,10 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 5.0,
     ) -> Message:
-        """Send a request and return the first answer.
+        """Send a request and return the first reply.
 
-        Raises Disconnected (not sent), OutcomeUnknown (no answer in time, or the link broke meanwhile), NoStream when
-        nobody listens, PermissionDenied, and for what cannot be sent MalformedSubject, MalformedHeader, TooLarge.
+        Raises Disconnected (not sent), OutcomeUnknown (no reply in time, or the link broke), NoStream if no client
+        subscribes, PermissionDenied, and for what cannot be sent MalformedSubject, MalformedHeader, TooLarge.
         """
         deadline_s = monotonic_s() + timeout_s
         answer = await self.send_request(subject, payload, headers=headers, deadline_s=deadline_s)
@@ -138,15 +141,15 @@ class Connection:
     async def send_request(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, deadline_s: float
     ) -> "asyncio.Future[Message]":
-        """Send a request and return the future of its answer, for whoever waits for several: they cancel it when they
-        wait no more. A `status` of 503 there: nobody listens. Raises as `request` does before it waits."""
+        """Send a request and return the future of its reply. A caller that no longer waits cancels the future. A
+        `status` of 503 means that no client subscribes. Raises what `request` raises before it waits."""
         await self.connected_by(deadline_s)
         return self.send_request_now(subject, payload, headers=headers)
 
     def send_request_now(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None
     ) -> "asyncio.Future[Message]":
-        """Do as `asked` where nobody can wait for the link."""
+        """Do as `send_request`, without waiting for the link."""
         block = self.checked(check_subject(subject), payload, headers)
         reply, answer = self._answers.expect(subject)
         try:
@@ -157,7 +160,8 @@ class Connection:
         return answer
 
     async def api(self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
-        """Ask the JetStream API and return its answer; raise the Refused that fits its `err_code`, and as `request`."""
+        """Send a request to the JetStream API and return its reply. Raises the Refused that fits its `err_code`, and
+        what `request` raises."""
         subject = f"$JS.API.{subject_suffix}"
         payload = b"" if body is None else msgspec.json.encode(body)
         answer = await self.request(subject, payload, timeout_s=timeout_s)
@@ -172,7 +176,8 @@ class Connection:
     async def publish_core(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send without any receipt. While the link is down up to 2 MiB wait for it; then Disconnected."""
+        """Send without a receipt. While the link is down, up to 2 MiB wait for it. Above that it raises
+        Disconnected."""
         block = self.checked(check_subject(subject), payload, headers)
         self.client.send(publish_frame(subject, reply and check_subject(reply), block, payload))
         if self.client.is_clogged:
@@ -181,8 +186,8 @@ class Connection:
     async def subscribe(self, subject: str, callback: Callable[[Message], None]) -> Subscription:
         """Call `callback` for each message, in order, from now on and over reconnects.
 
-        It is called while the socket is read: short, no waiting; when it raises, the connection fails with it. There
-        is no queue and nothing is dropped: a slow callback slows the reading.
+        The call happens while the socket is read, so it must be short and must not wait. If it raises, the connection
+        fails with its error. There is no queue and nothing is dropped: a slow callback slows the reading.
         """
 
         def deliver(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
@@ -191,23 +196,24 @@ class Connection:
         return Subscription(self, self.listen(check_pattern(subject), deliver))
 
     def new_inbox(self) -> str:
-        """Return a subject of our own to be answered on; nobody else knows it."""
+        """Return a subject of our own for replies. No other client knows it."""
         return self.client.new_inbox()
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, short and sync, after each reconnect; return what removes it."""
+        """Call `callback`, short and sync, after each reconnect. Return the function that removes it."""
         return _registered(self._on_reconnect, callback)
 
     async def flush(self, timeout_s: float = 5.0) -> None:
-        """Wait until the server has processed what was sent before; Disconnected if it does not answer in time."""
+        """Wait until the server has processed what was sent before. Raises Disconnected if it does not answer in
+        time."""
         if not await self.client.round_trip(timeout_s):
             raise Disconnected(f"no answer to a ping within {timeout_s} s")
 
     async def failure(self) -> Never:
-        """Wait until the connection is closed for good or something is forbidden, and raise it.
+        """Wait until the connection is closed for good or something is forbidden, and raise that.
 
-        ConnectionLost or PermissionDenied, or what a subscriber's callback raised. The application runs this beside its
-        work, so that it ends with a clear message instead of waiting for ever.
+        Raises ConnectionLost, PermissionDenied, or the error of a subscriber's callback. The application runs this
+        beside its work, so that it ends with a clear message instead of waiting for ever.
         """
         await self._failed.wait()
         assert self._failure is not None
@@ -216,13 +222,14 @@ class Connection:
     # ---- for this package
 
     def checked(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> bytes:
-        """Return the header block of a message that may be sent; raise MalformedHeader or TooLarge."""
+        """Return the header block of a message that may be sent. Raises MalformedHeader or TooLarge."""
         block = header_block(headers) if headers else b""
         check_size(subject, block, payload, self.client.max_payload)
         return block
 
     async def connected_by(self, deadline_s: float) -> None:
-        """Wait for the link until `deadline_s` of the monotonic clock; Disconnected if it is not there by then."""
+        """Wait for the link until `deadline_s` of the monotonic clock. Raises Disconnected if it is not there by
+        then."""
         self._raise_if_closed()
         if self._up.is_set():
             return
@@ -234,7 +241,7 @@ class Connection:
         self._raise_if_closed()
 
     def listen(self, subject: str, deliver: Deliver, queue: str = "") -> int:
-        """Subscribe with a callback that takes the raw message; return the number for `unlisten`."""
+        """Subscribe with a callback that takes the raw message. Return the number for `unlisten`."""
 
         def guarded(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
             try:
@@ -246,20 +253,20 @@ class Connection:
         return self.client.listen(subject, guarded, queue)
 
     def unlisten(self, sid: int) -> None:
-        """Give up interest at once."""
+        """End the subscription at once."""
         self.client.stop_listening(sid)
         self.client.forget(sid)
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, short and sync, when the link breaks; return what removes it."""
+        """Call `callback`, short and sync, when the link breaks. Return the function that removes it."""
         return _registered(self._on_disconnect, callback)
 
     def on_failure(self, callback: Callable[[StreamError], None]) -> Callable[[], None]:
-        """Call `callback` with what `failure` raises; return what removes it."""
+        """Call `callback` with the error that `failure` raises. Return the function that removes it."""
         return _registered(self._on_failure, callback)
 
     def fail(self, failure: StreamError, *, cause: BaseException | None = None) -> None:
-        """Make `failure()` raise. The first failure is the one told; callbacks hear each."""
+        """Make `failure()` raise. It raises the first failure. Callbacks get each one."""
         failure.__cause__ = cause
         if self._failure is None:
             self._failure = failure
@@ -316,7 +323,7 @@ class Connection:
         self._up.set()
 
     async def close(self) -> None:
-        """Flush and close; requests in flight end with OutcomeUnknown."""
+        """Flush and close. Requests in flight end with OutcomeUnknown."""
         self._is_closing = True
         with anyio.move_on_after(CLOSE_S, shield=True):
             await self.client.close()
@@ -351,9 +358,9 @@ async def connect(
     credentials: Credentials | None = None,
     connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[Connection]:
-    """Connect, and close at the end. `url` may list several servers of one cluster, parted by commas.
+    """Connect, and close at the end of the block. `url` may list several servers of one cluster, separated by commas.
 
-    Raises Disconnected when no server answers in time, PermissionDenied when the login is refused.
+    Raises Disconnected if no server answers in time, PermissionDenied if the server refuses the login.
     """
     if version := other_version():
         log.warning("connection.other_library", extra={"fields": {"nats_py": version, "made_for": MADE_FOR}})

@@ -1,9 +1,9 @@
-"""What flows through the streams: frozen, tagged records, JSON on the wire.
+"""The messages of the streams: frozen, tagged records, JSON on the wire.
 
-Every message may come twice or late, so each kind says what makes two copies the same: a slice offer is its subject, an
-order is (platform, source, order_key, version), dead letters and events are the facts in their ids (message_ids.py).
+Every message may come twice or late, so each kind says what makes two copies the same. A slice offer is its subject. An
+order is (platform, source, order_key, version). Dead letters and events are the facts in their ids (message_ids.py).
 
-Forms grow by fields with defaults; unknown fields are ignored; a new meaning gets a new tag. Every released form stays
+Forms grow by fields with defaults. Unknown fields are ignored. A new meaning gets a new tag. Every released form stays
 in tests/golden/messages and decodes for good. Times are whole milliseconds UTC.
 """
 
@@ -28,7 +28,8 @@ OrderKey = Annotated[str, Meta(min_length=1, max_length=LONGEST_ORDER_KEY)]
 
 
 class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer"):
-    """Points a fetcher at an open slice of a source's ledger. The ledger is the truth; this only says where to look."""
+    """Points a fetcher at an open slice of a source's ledger. The ledger is the truth. The offer only says where to
+    look."""
 
     platform: str
     source: str
@@ -48,7 +49,7 @@ class Order(Struct, frozen=True, kw_only=True, tag="order"):
 
 
 class ListedOrder(Struct, frozen=True, kw_only=True):
-    """One order of a page; the rest of `Order` is the page's."""
+    """One order of a page. The page has the other fields of `Order`."""
 
     order_key: OrderKey
     version: Whole
@@ -75,7 +76,7 @@ class Try(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True, tag="dead_letter"):
-    """What was given up on, with all that a person needs to send it on again. See `dead_body` for `body`."""
+    """A message that was given up, with all that a person needs to submit it again. See `dead_body` for `body`."""
 
     engine: str
     name: str
@@ -112,7 +113,7 @@ class SliceCompleted(Struct, frozen=True, kw_only=True, tag="slice_completed"):
 
 
 class SliceFailed(Struct, frozen=True, kw_only=True, tag="slice_failed"):
-    """An attempt ended without the slice; the next one comes no earlier than `not_before_ms`."""
+    """An attempt failed. The next one comes no earlier than `not_before_ms`."""
 
     platform: str
     source: str
@@ -143,7 +144,7 @@ class SliceSplit(Struct, frozen=True, kw_only=True, tag="slice_split"):
 
 
 class SourceThrottled(Struct, frozen=True, kw_only=True, tag="source_throttled"):
-    """The platform asked to be left alone: nobody fetches this source before `hold_until_ms`."""
+    """The platform throttled the source: no node fetches it before `hold_until_ms`."""
 
     platform: str
     source: str
@@ -153,9 +154,9 @@ class SourceThrottled(Struct, frozen=True, kw_only=True, tag="source_throttled")
 
 
 class HoleMade(Struct, frozen=True, kw_only=True, tag="hole_made"):
-    """A slice was given up on. The watermark waits in front of it until a person accepts or re-drives it.
-    `at_ms` is the time in the ledger: it tells this hole from a later one of the same slice. `missing`: it was read,
-    and the platform counts so many orders more than it hands out."""
+    """A slice was given up. The watermark waits before it until a person accepts or re-drives it. `at_ms` is the time
+    in the ledger, which tells this hole from a later one of the same slice. `missing`: the slice was read, and the
+    platform counts so many more orders than it lists."""
 
     platform: str
     source: str
@@ -180,7 +181,7 @@ class HoleClosed(Struct, frozen=True, kw_only=True, tag="hole_closed"):
 
 
 class SourceParked(Struct, frozen=True, kw_only=True, tag="source_parked"):
-    """A source is left alone until a person acts: its credentials or its settings are refused by the platform."""
+    """A source is parked until a person acts: the platform refuses its credentials or its settings."""
 
     platform: str
     source: str
@@ -198,7 +199,7 @@ class SourceResumed(Struct, frozen=True, kw_only=True, tag="source_resumed"):
 
 
 class SourceDown(Struct, frozen=True, kw_only=True, tag="source_down"):
-    """A source cannot be reached at all since `at_ms`, and somebody was told. It is read on by itself."""
+    """A source cannot be reached at all since `at_ms`, and a notice was sent. Reading resumes by itself."""
 
     platform: str
     source: str
@@ -207,7 +208,7 @@ class SourceDown(Struct, frozen=True, kw_only=True, tag="source_down"):
 
 
 class SourceUp(Struct, frozen=True, kw_only=True, tag="source_up"):
-    """A source that was told to be down since `down_ms` answers again, and somebody was told."""
+    """A source that was reported down since `down_ms` answers again, and a notice was sent."""
 
     platform: str
     source: str
@@ -216,7 +217,7 @@ class SourceUp(Struct, frozen=True, kw_only=True, tag="source_up"):
 
 
 class SettingsRefused(Struct, frozen=True, kw_only=True, tag="settings_refused"):
-    """A change of settings did not validate; the last good ones stay in force."""
+    """A change of settings was not valid. The last good ones stay in force."""
 
     key: str
     revision: int
@@ -250,8 +251,8 @@ class WatermarkLag(Struct, frozen=True, kw_only=True, tag="watermark_lag"):
 
 
 class LedgerUnusable(Struct, frozen=True, kw_only=True, tag="ledger_unusable"):
-    """A source's ledger is missing or cannot be read: nothing of the source is fetched until a person acts, or
-    (`is_over`) it is whole again."""
+    """A source's ledger is missing or cannot be read. Nothing of the source is fetched until a person acts, or
+    (`is_over`) the ledger is whole again."""
 
     platform: str
     source: str
@@ -261,7 +262,7 @@ class LedgerUnusable(Struct, frozen=True, kw_only=True, tag="ledger_unusable"):
 
 
 class ConsumerStuck(Struct, frozen=True, kw_only=True, tag="consumer_stuck"):
-    """Messages wait and somebody pulls, but the server has delivered nothing since `since_ms`: the consumer was paused,
+    """Messages wait and a client pulls, but the server has delivered nothing since `since_ms`: the consumer is paused,
     or it hangs. With `is_over` it delivers again."""
 
     stream: str
@@ -281,7 +282,7 @@ class NodeJoined(Struct, frozen=True, kw_only=True, tag="node_joined"):
 
 
 class NodeLeft(Struct, frozen=True, kw_only=True, tag="node_left"):
-    """A node said good-bye, or its registration ran out."""
+    """A node left, or its registration expired."""
 
     node: str
     at_ms: int
@@ -289,7 +290,7 @@ class NodeLeft(Struct, frozen=True, kw_only=True, tag="node_left"):
 
 
 class SinkDown(Struct, frozen=True, kw_only=True, tag="sink_down"):
-    """A sink's store takes nothing; its orders wait in the stream. Told once per outage."""
+    """A sink's store takes nothing, and its orders wait in the stream. One event for each outage."""
 
     sink: str
     at_ms: int
@@ -299,7 +300,7 @@ class SinkDown(Struct, frozen=True, kw_only=True, tag="sink_down"):
 
 
 class SinkUp(Struct, frozen=True, kw_only=True, tag="sink_up"):
-    """A sink's store takes orders again; the outage began at `down_ms`."""
+    """A sink's store takes orders again. The outage began at `down_ms`."""
 
     sink: str
     at_ms: int
@@ -307,7 +308,7 @@ class SinkUp(Struct, frozen=True, kw_only=True, tag="sink_up"):
 
 
 class OrderBuried(Struct, frozen=True, kw_only=True, tag="order_buried"):
-    """A sink gave up on one order; its dead letter is `dead.sink.<sink>.<id>`."""
+    """A sink gave up one order. Its dead letter is `dead.sink.<sink>.<id>`."""
 
     sink: str
     id: str
@@ -351,8 +352,8 @@ _written: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """Return a message's JSON. Raises Unwritable for one that would not decode again, by the limits of its fields or
-    for a body that is no JSON: it would take along all that travels with it. Costs some microseconds an order."""
+    """Return a message's JSON. Raises Unwritable for a message that would not decode again, by the limits of its fields
+    or because its body is no JSON. Costs some microseconds an order."""
     try:
         payload = _encode(message)
         str(payload, "utf-8")  # the decoder lets broken text through in a body, which nobody looks into here
@@ -375,13 +376,13 @@ def decode_slice_offer(payload: bytes) -> SliceOffer:
 
 
 def decode_order(payload: bytes) -> Order:
-    """Return the order, or raise MalformedMessage. `body` is a view: it keeps `payload` alive."""
+    """Return the order. `body` is a view, which keeps `payload` alive. Raises MalformedMessage."""
     return _decode(_orders, payload)
 
 
 def decode_orders(payload: bytes) -> list[Order]:
-    """Return the orders of a message of ORDERS, a page of them or a single one; or raise MalformedMessage. Their bodies
-    are views: they keep `payload` alive."""
+    """Return the orders of a message of ORDERS, a page or a single order. Raises MalformedMessage. Their bodies are
+    views, which keep `payload` alive."""
     message = _decode(_carried, payload)
     if isinstance(message, Order):
         return [message]
@@ -406,14 +407,14 @@ def decode_dead_letter(payload: bytes) -> DeadLetter:
 
 
 def decode_event(payload: bytes) -> FetchEvent:
-    """Return the event, or raise MalformedMessage; so does a tag of a later release."""
+    """Return the event. Raises MalformedMessage, also for a tag of a later release."""
     return _decode(_events, payload)
 
 
 def dead_body(payload: bytes) -> tuple[Raw, bool]:
     """Return a payload as the `body` and `is_base64` of a dead letter.
 
-    JSON stands there as it came, for people and `nats stream view`; anything else is base64 in a JSON string."""
+    JSON stays as it came, for people and `nats stream view`. Anything else is base64 in a JSON string."""
     try:
         payload.decode()
         body = _any_json.decode(payload)
@@ -424,6 +425,6 @@ def dead_body(payload: bytes) -> tuple[Raw, bool]:
 
 
 def dead_payload(letter: DeadLetter) -> bytes:
-    """Return the bytes that `dead_body` was given."""
+    """Return the payload that `dead_body` got."""
     body = bytes(letter.body)
     return base64.b64decode(body[1:-1]) if letter.is_base64 else body

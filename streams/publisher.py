@@ -1,18 +1,17 @@
-"""Publishes into streams, pipelined, and tells of each message what became of it.
+"""Publishes into streams, pipelined, and returns the outcome of each message.
 
 Every publish ends in one of four ways: stored (a Receipt), stored before (a Receipt with `is_duplicate`), refused (a
 Refused of some kind), or unknown (OutcomeUnknown). Unknown is no failure: a server that hangs may have stored the
-message. So what carries a message id is sent again under that id, after a reconnect, a silence of `attempt_timeout_s`
-or an answer that nobody listens, until `deadline_s`; the stream drops the repeats within its duplicate window, which
-has to be longer than the deadline. What carries neither id nor expected sequence is sent once.
-What has nothing but its id to fence it (`is_unfenced`) is not sent again to a server that was started anew: that one
-has forgotten the ids of what is gone.
+message. So a message with an id is sent again under that id until `deadline_s`: after a reconnect, a silence of
+`attempt_timeout_s`, or the answer that no server takes it. The stream drops the repeats within its duplicate window,
+which has to be longer than the deadline. A message with neither id nor expected sequence is sent once. A message with
+nothing but its id to fence it (`is_unfenced`) is not sent again to a restarted server, which may have forgotten ids.
 
-All receipts come to one wildcard inbox, matched by a number that is the message's for all its tries; whichever answer
-comes first counts. At most `window` messages, and `WINDOW_BYTES`, are on their way; beyond that callers wait, so that
-a slow server slows its callers. Order: messages are sent in the order of the calls, but a repeat may overtake.
+All receipts come to one wildcard inbox. A number names the message for all its tries, and the first answer counts. At
+most `window` messages and `WINDOW_BYTES` are on their way. Beyond that callers wait, so that a slow server slows its
+callers. Messages are sent in the order of the calls, but a repeat may overtake.
 
-There is no task behind it: answers arrive on the socket's reading, and a timer looks after what stays unanswered.
+No task runs behind it: answers arrive while the socket is read, and a timer looks after unanswered messages.
 """
 
 import asyncio
@@ -44,13 +43,13 @@ from streams.outcomes import batch_headers, block_of, outcome_of
 WINDOW_BYTES = 8 * 1024 * 1024
 TICK_S = 0.05
 NOBODY_WAIT_S = 0.1
-"""Wait before a message that nobody took is sent again: a stream without leader answers so at once."""
+"""Wait before a message is sent again that no server took. A stream without a leader answers so at once."""
 MAX_BATCH = 1000
-"""Messages in an atomic batch; the server's limit."""
+"""Messages in an atomic batch. The server's limit."""
 STRIDE = 128
-"""Messages with headers of their own that are made ready in one go; other calls may send in between."""
+"""Messages with their own headers that are prepared in one go. Other calls may send in between."""
 _NOT_AVAILABLE = 10008
-"""JetStream system temporarily unavailable: not stored, and soon another answer."""
+"""JetStream is temporarily unavailable: the message is not stored, and another answer comes soon."""
 
 
 class Publisher:
@@ -81,7 +80,7 @@ class Publisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give up: what is on its way may still be stored."""
+        """Give up. Messages on their way may still be stored."""
         self._is_open = False
         for remove in self._removers:
             remove()
@@ -95,7 +94,7 @@ class Publisher:
 
     @property
     def in_flight(self) -> int:
-        """Messages sent and not yet answered for; never above the window."""
+        """Messages sent and not yet answered. Never above the window."""
         return len(self._flights)
 
     async def publish(
@@ -112,9 +111,9 @@ class Publisher:
         """Store a message and return its receipt.
 
         `message_id` makes repeats harmless. `expected_seq`: the sequence of the last message on this subject, 0 for
-        none; else RevisionConflict. A repeat may conflict with our own first try, for the server checks the sequence
-        before the id: the conflict then says `is_after_retry`, and the caller reads back. `ttl_s`: seconds until the
-        server removes it (the stream must allow it). `timeout_s` stands in for `deadline_s`.
+        none. Another sequence raises RevisionConflict. A repeat may conflict with our own first try, since the server
+        checks the sequence before the id. Then the conflict says `is_after_retry`, and the caller reads back. `ttl_s`:
+        seconds until the server removes the message (the stream must allow it). `timeout_s` replaces `deadline_s`.
 
         Raises a Refused (RevisionConflict, NoStream, TooLarge, StoreFull, …), OutcomeUnknown, Disconnected (never
         sent), PermissionDenied, MalformedSubject, MalformedHeader.
@@ -136,18 +135,18 @@ class Publisher:
         raise outcome
 
     async def publish_many(self, messages: Sequence[Outgoing]) -> list[Receipt | Refused]:
-        """Store messages, sent without waiting for one another; return their outcomes in the same order.
+        """Store messages, sent without waiting for one another. Return their outcomes in the same order.
 
-        A refusal of one is its entry and keeps no other back. Nothing is sent if a subject or header is malformed.
-        Raises OutcomeUnknown if any stays unknown, Disconnected if the link was gone before all were sent,
+        The refusal of one message is its entry, and stops no other. If a subject or header is malformed, nothing is
+        sent. Raises OutcomeUnknown if any outcome stays unknown, Disconnected if the link broke before all were sent,
         PermissionDenied. After those, repeat the whole list: message ids make that harmless.
         """
         return [_receipt_or_refusal(outcome) for outcome in await self.try_many(messages)]
 
     async def try_many(self, messages: Sequence[Outgoing], *, until_s: float = math.inf) -> list[Receipt | StreamError]:
-        """Do as `publish_many`, but with each message's own outcome, whatever it is: OutcomeUnknown for one, and
-        Disconnected for those that were not sent, beside receipts for others. Nothing is sent after `until_s` of the
-        monotonic clock, though the process stood still meanwhile."""
+        """Do as `publish_many`, but return each message's own outcome: OutcomeUnknown for one, Disconnected for those
+        that were not sent, receipts for others. Nothing is sent after `until_s` of the monotonic clock, even if the
+        process was paused."""
         waiting = Waiting(len(messages), self._loop)
         flights: Iterator[tuple[int, Flight] | None] = map(self._prepared, messages, repeat(waiting), count())
         is_checked = all(message.block for message in messages)
@@ -171,10 +170,11 @@ class Publisher:
         return [outcome for outcome in waiting.outcomes if outcome is not None]
 
     async def publish_atomic(self, messages: Sequence[Outgoing], *, batch_id: str) -> Receipt:
-        """Store 1 to 1,000 messages of one stream whole or not at all; the receipt is the last one's (ADR-50 of NATS).
+        """Store 1 to 1,000 messages of one stream completely or not at all. The receipt is the last one's (ADR-50 of
+        NATS).
 
-        Their sequences follow one another. Conditions are headers (`Nats-Expected-…`); any that fails refuses all, as
-        does a message id the stream knows already (error 10201). Costs the server five disk flushes, so use it for
+        Their sequences follow one another. Conditions are headers (`Nats-Expected-…`). If one fails, or if the stream
+        knows a message id already (error 10201), all are refused. It costs the server five disk flushes, so use it for
         several messages at once. OutcomeUnknown is not retried: read back, the stored messages carry `Nats-Batch-Id`.
         """
         if not 1 <= len(messages) <= MAX_BATCH or not 1 <= len(batch_id) <= 64:
@@ -203,7 +203,7 @@ class Publisher:
         return token, publish_frame(subject, f"{self._inbox}{token}", block, payload)
 
     def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
-        """Return the message ready to be sent; None if it is too large, with that as its outcome."""
+        """Return the message ready to be sent. None: it is too large, and that is its outcome."""
         subject, payload, message_id, headers, block, is_unfenced = message
         is_repeatable = message_id is not None or block != b""
         try:
@@ -219,7 +219,7 @@ class Publisher:
         return token, flight
 
     def _give_up(self, waiting: Waiting, start: int, error: StreamError) -> None:
-        """Tell of the messages from `start` on that they were not sent."""
+        """Give the messages from `start` on the outcome that they were not sent."""
         for index in range(start, len(waiting.outcomes)):
             if waiting.outcomes[index] is None:
                 waiting.know(index, error)
@@ -309,7 +309,7 @@ class Publisher:
         self._finish(token, outcome)
 
     def _not_taken(self, token: int, flight: Flight, refused: Refused) -> None:
-        """Nobody took this try: certainly not stored, and worth another."""
+        """No server took this try: it is certainly not stored, and is worth another try."""
         if not flight.is_repeatable:
             self._finish(token, refused)
             return
@@ -336,7 +336,7 @@ class Publisher:
             self._finish(token, no_responders(flight.subject))
 
     def _resend_all(self) -> None:
-        """After a reconnect: the answers to what was on its way are lost with the old link."""
+        """Send again after a reconnect, since the old link lost the answers."""
         for token, flight in tuple(self._flights.items()):
             if flight.is_repeatable:
                 flight.is_unknown = flight.is_unknown or not flight.is_resting

@@ -1,7 +1,7 @@
 """The wanted streams, buckets and consumers as plain data, each setting with its reason. Pure.
 
-`topology.py` compares these with a server and applies them. What a setting protects is told in `WHY`, because the
-refusal to start on a wrong one has to explain itself.
+`topology.py` compares these with a server and applies them. `WHY` states what each setting protects, because a node
+that refuses to start on a wrong setting has to explain it.
 """
 
 from typing import Literal
@@ -15,12 +15,13 @@ Profile = Literal["safe", "fast"]
 _S = 1_000_000_000  # nanoseconds, in which the server's settings count time
 _DAY_S = 86_400
 VERSION = 1
-"""Of the topology, in each stream's metadata: raised when a node of before could not work with what is made now."""
+"""The version of the topology, in each stream's metadata. It is raised when an older node could not work with the new
+one."""
 VERSION_KEY = "penstock_topology"
 
 
 class StreamSpec(Struct, frozen=True, kw_only=True):
-    """A stream as it has to be. Sizes of -1 and ages of 0 mean no limit; ages are whole seconds."""
+    """A stream as it has to be. A size of -1 and an age of 0 mean no limit. Ages are whole seconds."""
 
     name: str
     subjects: tuple[str, ...]
@@ -42,7 +43,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     allow_rollup_hdrs: bool = False
     deny_delete: bool = False
     holds_truth: bool = False
-    """Losing it loses orders or what is known of them: it is never made again silently once the rest exists."""
+    """Its loss would lose orders or their state. It is never made again silently once the rest exists."""
 
     def config(self) -> dict[str, object]:
         """Return the stream's configuration as the server's API writes it (times in nanoseconds)."""
@@ -73,10 +74,10 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
 
 
 class BucketSpec(Struct, frozen=True, kw_only=True):
-    """A key-value bucket as it has to be; made so that the `nats kv` command works with it.
+    """A key-value bucket as it has to be, compatible with the `nats kv` command.
 
-    `has_ttl`: each write may carry its own time to live. The bucket itself has none, and no limit markers: with them
-    an expired key still answers, and cannot be created again until the marker is gone too.
+    `has_ttl`: each write may carry its own time to live. The bucket itself has none, and no limit markers: with them an
+    expired key still answers, and cannot be created again until the marker is gone too.
     """
 
     name: str
@@ -105,12 +106,13 @@ class BucketSpec(Struct, frozen=True, kw_only=True):
 
 
 MAX_WAITING = 4_096
-"""Standing pull requests of a consumer: a node has up to one for each free slot, and the server's own 512 may be too
-few for a large cluster."""
+"""Standing pull requests of a consumer. A node has up to one for each free slot, and the server's default of 512 may be
+too few for a large cluster."""
 
 
 class ConsumerSpec(Struct, frozen=True, kw_only=True):
-    """A durable pull consumer. Deliveries are never limited by the server: at the limit it parks a message silently."""
+    """A durable pull consumer. The server never limits its deliveries: at the limit it would park a message
+    silently."""
 
     stream: str
     name: str
@@ -120,9 +122,9 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
     max_ack_pending: int
     max_deliver: int = -1
     or_subject: str = ""
-    """A second filter; what matches either is handed out."""
+    """A second filter. The consumer delivers what matches either filter."""
     idle_s: float = 0.0
-    """After so long without a pull the server removes it; 0: never."""
+    """The server removes the consumer after so long without a pull. 0: never."""
 
     def config(self) -> dict[str, object]:
         """Return the consumer's configuration as the server's API writes it."""
@@ -150,8 +152,8 @@ class ConsumerSpec(Struct, frozen=True, kw_only=True):
 class Topology(Struct, frozen=True, kw_only=True):
     """All that has to be on the server, in the order in which it is made.
 
-    The order matters: when something late in it exists, everything before it once did too, so a missing stream that
-    holds truth was deleted, and is not made again unasked.
+    The order matters: if a late part exists, everything before it once existed too. So a missing stream that holds
+    truth was deleted, and is made again only on request.
     """
 
     streams: tuple[StreamSpec, ...] = ()
@@ -165,28 +167,29 @@ class Topology(Struct, frozen=True, kw_only=True):
 
 
 class Sizes(Struct, frozen=True, kw_only=True):
-    """How much is kept, and for how long. An installation may change these; the rest of a spec it may not."""
+    """How much is kept, and for how long. An installation may change these values, and no other part of a spec."""
 
     orders_days: int = 7
-    """Longer than the longest time that a sink may be down: what is older is dropped whether or not a sink had it."""
+    """Longer than any sink may be down. Older orders are dropped, whether or not a sink had them."""
     orders_bytes: int = -1
     """No limit of its own, since the server reserves it at once. In production, set it below the server's
     `max_file_store`: a full ORDERS then refuses, and the ledgers still have room."""
     dead_days: int = 90
-    """Time to find a person who looks. Until then it is kept: a full DEAD refuses, it does not forget."""
+    """Time for a person to act. Until then the dead letters are kept: a full DEAD refuses new ones and forgets none."""
     dead_messages: int = 1_000_000
-    """A cause that buries more than this is one to stop, not to store."""
+    """If a cause buries more messages than this, a person must stop it."""
     events_days: int = 7
-    """What happened is looked at within days; metrics keep the rest."""
+    """People read events within days. Metrics keep the rest."""
     events_messages: int = 10_000_000
-    """A week of a thousand sources with slices of a minute, some 3 GB of disk. The oldest go first: nothing is decided
-    from an event."""
+    """A week of a thousand sources with slices of a minute, some 3 GB of disk. The oldest events go first, since
+    nothing is decided from an event."""
 
 
 def wanted(
     namespace: Namespace, *, profile: Profile = "safe", replicas: int = 1, sizes: Sizes | None = None
 ) -> Topology:
-    """Return the topology of this version. `replicas`: 1, 3 or 5; `safe` on three servers or more needs 3."""
+    """Return the topology of this version. `replicas`: 1, 3 or 5. The profile `safe` on three or more servers needs
+    3."""
     if replicas not in (1, 3, 5):
         raise ValueError(f"replicas {replicas!r}: use 1, 3 or 5 (an even number survives no more losses than one less)")
     return Topology(
@@ -197,7 +200,7 @@ def wanted(
 
 
 def fetch_consumer(namespace: Namespace, platform: str, lane: str) -> ConsumerSpec:
-    """Return the one consumer of a platform's lane, shared by all fetchers: sources by the thousand stay cheap."""
+    """Return the one consumer of a platform's lane. All fetchers share it, so thousands of sources stay cheap."""
     return ConsumerSpec(
         stream=namespace.stream("SLICES"),
         name=_joined("fetch", platform, lane),
@@ -221,7 +224,7 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
 
 
 JOBS_IDLE_S = 3600.0
-"""A topic's consumer costs the server 26 kB. The jobs stay when it goes, and whoever pulls next makes it again."""
+"""Seconds. A topic's consumer costs the server 26 kB. Its jobs stay when it goes, and the next pull makes it again."""
 
 
 def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> ConsumerSpec:
@@ -240,7 +243,7 @@ def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> 
 
 
 def submit_consumer(namespace: Namespace) -> ConsumerSpec:
-    """Return the consumer of the jobs that were handed in by a plain publish."""
+    """Return the consumer of the jobs that were submitted by a plain publish."""
     return ConsumerSpec(
         stream=namespace.stream("SUBMIT"),
         name="submit_job",
@@ -253,7 +256,7 @@ def submit_consumer(namespace: Namespace) -> ConsumerSpec:
 
 
 def submit_batch_consumer(namespace: Namespace) -> ConsumerSpec:
-    """Return the consumer of the batches that were handed in by a plain publish."""
+    """Return the consumer of the batches that were submitted by a plain publish."""
     return ConsumerSpec(
         stream=namespace.stream("SUBMIT"),
         name="submit_batch",
@@ -266,8 +269,8 @@ def submit_batch_consumer(namespace: Namespace) -> ConsumerSpec:
 
 
 def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, ConsumerSpec]:
-    """Return a task's two consumers, shared by all that serve it: of its splits and reduces, and of its chunks. A long
-    split stands in no chunk's way, and no task in another's."""
+    """Return a task's two consumers, shared by all nodes that serve it: one for its splits and reduces, one for its
+    chunks. So a long split blocks no chunk, and a task blocks no other task."""
 
     def consumer(short: str, ack_wait_s: float, first: str, second: str = "") -> ConsumerSpec:
         return ConsumerSpec(
