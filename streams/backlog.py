@@ -1,4 +1,4 @@
-"""How much waits in front of the consumers of a stream, and whether they get any of it."""
+"""How many messages wait for the consumers of a stream, and whether the consumers get any."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["ConsumerState", "consumer_states", "consumers_pending"]
 
 
 class ConsumerState(NamedTuple):
-    """One consumer as the server counts. `pending`: not delivered yet; `in_hand`: delivered and not acknowledged;
-    `pulls`: requests that wait for messages now; `delivered`: deliveries so far, repeats too; `ack_floor`: all of its
+    """One consumer as the server counts. `pending`: not delivered yet. `in_hand`: delivered and not acknowledged.
+    `pulls`: requests that wait for messages now. `delivered`: deliveries so far, repeats too. `ack_floor`: all of its
     `subjects` up to this sequence is acknowledged."""
 
     name: str
@@ -25,7 +25,7 @@ class ConsumerState(NamedTuple):
 
 
 async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
-    """Return how each consumer of the stream fares. Raises NoStream, Disconnected, OutcomeUnknown."""
+    """Return the state of each consumer of the stream. Raises NoStream, Disconnected, OutcomeUnknown."""
     return [
         ConsumerState(
             name=one["name"],
@@ -41,7 +41,7 @@ async def consumer_states(connection: Connection, stream: str, *, timeout_s: flo
 
 
 def _subjects(config: dict[str, Any]) -> tuple[str, ...]:
-    """Return what a consumer hands out. One filter stands in a field of its own."""
+    """Return the filters of a consumer. A single filter has a field of its own."""
     return tuple(config.get("filter_subjects") or (config.get("filter_subject") or ">",))
 
 

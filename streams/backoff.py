@@ -1,8 +1,8 @@
 """How long to wait before the next attempt.
 
-Linear is FETCH-39 (attempt x base: a bad network is not hammered); exponential doubles. Both are spread, so that many
-slices that failed together do not come back together, and both are bounded: the cap holds with the spread included,
-so that the time until a slice is given up is bounded too.
+Linear is FETCH-39 (attempt x base: a bad network is not hammered). Exponential doubles. Both are spread, so that many
+slices that failed together do not come back together. Both are bounded: the cap holds with the spread included, so that
+the time until a slice is given up is bounded too.
 """
 
 from typing import Literal
@@ -32,8 +32,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 def next_delay_ms(attempt: int, policy: Backoff, *, chance: float) -> int:
     """Return the wait before `attempt` (2 or more): the number of the attempt that failed x base, or base doubled for
-    each failure after the first, lengthened by up to `policy.spread` of itself by `chance` in [0, 1).
-    Never above `policy.cap_ms`, spread included; never below 1."""
+    each failure after the first, lengthened by up to `policy.spread` of itself by `chance` in [0, 1). Never above
+    `policy.cap_ms`, spread included, and never below 1."""
     failures = max(1, attempt - 1)
     factor = failures if policy.growth == "linear" else 1 << min(failures - 1, 62)
     # Room for the spread is kept below the cap: at the cap many slices would otherwise come back in the same moment.

@@ -10,7 +10,7 @@ def now_ms() -> int:
 
 
 def monotonic_s() -> float:
-    """Return seconds of a clock that never goes back; only differences mean something."""
+    """Return seconds of a clock that never goes back. Only differences mean something."""
     return time.monotonic()
 
 

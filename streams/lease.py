@@ -1,14 +1,14 @@
 """One holder at a time: a key with a time to live, renewed by revision, and a fence that outlives mistakes.
 
-The key appears by create, so one contender wins; it disappears by itself when its holder stops renewing. Each renewal
-raises the key's revision, so that is no fence. The **token** is: the revision of the write that acquired, kept over
-renewals and higher with each new holder. Put it into what the holder writes, and refuse what carries a lower one.
+A create makes the key, so one contender wins. The key expires when its holder stops renewing. Each renewal raises the
+key's revision, so the revision is no fence. The **token** is: the revision of the write that acquired the lease.
+Renewals keep it, and each new holder has a higher one. Put it into what the holder writes, and refuse lower ones.
 
-A holder knows by its own monotonic clock when it may no longer act: the last renewal that succeeded was begun at t, so
-the server keeps the key until at least t + ttl; `is_held` ends a margin earlier. That holds while the process hangs or
-is stopped, but not while the whole machine sleeps: that clock sleeps too. The fence covers it.
+A holder knows by its own monotonic clock when it may no longer act. If the last successful renewal began at t, the
+server keeps the key until at least t + ttl, and `is_held` ends a margin earlier. That is true while the process hangs
+or is stopped, but not while the whole machine sleeps, since that clock sleeps too. The fence covers this case.
 
-Times to live are whole seconds, at least 1 (the server's grain); the server frees an expired key up to 0.3 s late.
+Times to live are whole seconds, at least 1 (the server's grain). The server frees an expired key up to 0.3 s late.
 """
 
 import logging
@@ -26,15 +26,15 @@ from streams.errors import Disconnected, LeaseLost, OutcomeUnknown, Refused, Rev
 log = logging.getLogger(__name__)
 
 RENEW_S = 1.0
-"""One try of a renewal; shorter when less of the lease is left."""
+"""Seconds of one try of a renewal. Shorter if less of the lease is left."""
 RELEASE_S = 2.0
 MARKER_TTL_S = 1
 LOOKS = 3
-"""How often one renewal looks again whose revision is current; a replica may answer a moment late."""
+"""How often one renewal reads the current revision again. A replica may answer a moment late."""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands under the key. `mark` tells one acquisition from every other, of the same holder too."""
+    """The value under the key. `mark` tells one acquisition from every other, also of the same holder."""
 
     holder: str
     mark: str
@@ -59,16 +59,16 @@ class Lease:
 
     @property
     def left_s(self) -> float:
-        """Seconds for which the lease is certainly held without another renewal; 0 when it is over."""
+        """Seconds for which the lease is certainly held without another renewal. 0 when it is over."""
         return max(0.0, self._until_s - monotonic_s())
 
     def is_held(self) -> bool:
-        """Return whether nobody else can hold it now, by our own clock. Ask right before acting."""
+        """Return whether no other node can hold it now, by our own clock. Call it right before acting."""
         return self.left_s > 0
 
     async def renew(self) -> None:
-        """Hold it for another `ttl_s`. Raises LeaseLost when it is over, OutcomeUnknown or Disconnected when nobody
-        knows (then `is_held` still tells the truth, and another try may succeed)."""
+        """Hold it for another `ttl_s`. Raises LeaseLost when it is over. Raises OutcomeUnknown or Disconnected when the
+        outcome is not known: then `is_held` is still right, and another try may succeed."""
         for _ in range(LOOKS):
             begun_s = monotonic_s()
             if not self.is_held():
@@ -89,8 +89,8 @@ class Lease:
         raise OutcomeUnknown("the revision moves under the renewal", subject=self.key)
 
     async def release(self) -> None:
-        """Give it up at once, so that another can take it without waiting. Raises nothing of ours: if it cannot be
-        done, the time to live does it."""
+        """Give it up at once, so that another node can take it without waiting. Raises nothing of ours. If it cannot be
+        done, the time to live ends it."""
         self._until_s = 0.0
         try:
             await self._bucket.delete(self.key, revision=self._revision, ttl_s=MARKER_TTL_S, timeout_s=RELEASE_S)
@@ -98,7 +98,8 @@ class Lease:
             log.debug("lease.not_released", extra={"fields": {"key": self.key, "reason": str(error)}})
 
     async def _adopt_own(self) -> None:
-        """Take over the revision of an own renewal of unknown outcome; LeaseLost if what stands there is not ours."""
+        """Take over the revision of an own renewal of unknown outcome. Raises LeaseLost if the value there is not
+        ours."""
         entry = await self._bucket.get(self.key, timeout_s=min(RENEW_S, max(self.left_s, 0.05)))
         record = read_record(entry.raw) if entry else None
         if entry is None or record is None or record.mark != self._record.mark:
@@ -109,9 +110,9 @@ class Lease:
 
 
 async def acquire(bucket: Bucket[bytes], key: str, holder: str, *, ttl_s: int) -> Lease | None:
-    """Return the lease if nobody holds it, else None. Raises Disconnected, OutcomeUnknown, Refused.
+    """Return the lease if no other node holds it, else None. Raises Disconnected, OutcomeUnknown, Refused.
 
-    After OutcomeUnknown the key may be ours without our knowing; it frees itself after `ttl_s`.
+    After OutcomeUnknown the key may be ours without our knowledge. It expires after `ttl_s`.
     """
     if ttl_s < 1:
         raise ValueError(f"lease {key}: ttl_s {ttl_s!r}: whole seconds, at least 1; the server knows no shorter ones")
@@ -127,10 +128,10 @@ async def acquire(bucket: Bucket[bytes], key: str, holder: str, *, ttl_s: int) -
 async def lead(
     bucket: Bucket[bytes], key: str, holder: str, *, ttl_s: int, body: Callable[[Lease], Awaitable[None]]
 ) -> Never:
-    """Campaign for ever; whenever elected run `body`, which is cancelled when the lease is lost.
+    """Campaign for ever. Run `body` whenever elected. A lost lease cancels it.
 
-    A leader that dies is followed within `ttl_s` + 0.3 s + `ttl_s` / 3, one that leaves within `ttl_s` / 3. When `body`
-    returns, the lease is released and the campaign goes on. What `body` raises comes out (in an exception group).
+    A dead leader is followed within `ttl_s` + 0.3 s + `ttl_s` / 3, one that leaves within `ttl_s` / 3. When `body`
+    returns, the lease is released and the campaign goes on. An error of `body` is raised (in an exception group).
     """
     while True:
         lease = await _try_to_acquire(bucket, key, holder, ttl_s)
@@ -148,8 +149,8 @@ async def _try_to_acquire(bucket: Bucket[bytes], key: str, holder: str, ttl_s: i
 
 
 async def hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
-    """Run `body` while the lease is renewed; it is cancelled when the lease is lost, and the lease released at the end.
-    What `body` raises comes out (in an exception group)."""
+    """Run `body` while the lease is renewed. A lost lease cancels it, and the end releases the lease. An error of
+    `body` is raised (in an exception group)."""
     log.info("lease.acquired", extra={"fields": {"key": lease.key, "token": lease.token}})
     try:
         async with anyio.create_task_group() as tasks:
@@ -179,7 +180,7 @@ async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
 
 
 def read_record(raw: bytes) -> LeaseRecord | None:
-    """Return who holds a lease, from the bytes under its key; None for what is no such record."""
+    """Return the holder of a lease, from the bytes under its key. None: the bytes are no such record."""
     try:
         return msgspec.json.decode(raw, type=LeaseRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,11 +1,11 @@
-"""Conditional writes whose outcome can be told, whatever happened on the way.
+"""Conditional writes whose outcome can always be found out.
 
-A stream on one server checks a write's expected sequence before it looks for repeats (2.15.1; with three replicas it is
-the other way round), so when an answer was lost, the repeat of our own write that had arrived comes back as a conflict.
-Therefore each conditional write carries a mark of its own (`Penstock-Write`), and after a lost answer the subject is
-read back from the stream's leader: the write is ours if the mark is, however equal two writers' payloads may be. When
-a third writer has already built upon ours, a conflict is told; whoever decides again must not mind that the move was
-made.
+A stream on one server checks a write's expected sequence before it looks for repeats (2.15.1, with three replicas it is
+the other way round). So if an answer was lost, the repeat of our own write that had arrived comes back as a conflict.
+Therefore each conditional write carries a mark of its own (`Penstock-Write`). After a lost answer the writer reads the
+subject back from the stream's leader: the write is ours if the mark is, however equal two writers' payloads may be. If
+a third writer has already built upon ours, the outcome is a conflict. A caller that decides again must accept that the
+move was made.
 """
 
 import secrets
@@ -21,10 +21,11 @@ from streams.publisher import Publisher
 
 MARK = "Penstock-Write"
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""In a cluster a write is refused while another to its subject is under way; which of them won is known in a moment."""
+"""In a cluster a write is refused while another to its subject is under way. It is known in a moment which of them
+won."""
 _UNDER_WAY = 10164
 READ_S = 4.0
-"""To read back what was stored: the link may just be coming back."""
+"""Seconds to read back what was stored. The link may just be coming back."""
 
 
 class MarkedWriter:
@@ -89,7 +90,7 @@ class MarkedWriter:
     async def _resolved(
         self, subject: str, mark: str, expected: int | None, end: RevisionConflict | OutcomeUnknown
     ) -> int:
-        """Return the sequence of a write that was stored though it ended as `end`; else raise what is known by now.
+        """Return the sequence of a write that was stored although it ended as `end`, else raise what is known by now.
 
         `expected`: where the subject was before, None if that says nothing about this write.
         """

@@ -1,9 +1,9 @@
-"""Ids under which messages are published: made of facts, never of chance, so that a repeat carries the same id.
+"""Message ids: made of facts, never of chance, so that a repeat carries the same id.
 
-The server forgets an id after its duplicate window; a later repeat has to be harmless to whoever receives it. An id
-also hides what deserves to be told again, so each function says which facts make another message. Slice offers carry no
-id: the same slice is rightly offered again in the same attempt (its source was throttled), and its subject, which must
-not exist, already keeps it single.
+The server forgets an id after its duplicate window. A later repeat has to be harmless to its receivers. An id also
+hides what deserves another message, so each function says which facts make another message. Slice offers carry no id:
+the same slice is rightly offered again in the same attempt (its source was throttled), and its subject, which must not
+exist, already keeps it single.
 """
 
 import hashlib
@@ -47,23 +47,23 @@ def order_message_id(order: Order) -> str:
 
 def order_page_message_id(platform: str, source: str, slice_id: str, fence: int, page: int, part: int) -> str:
     """Return the id of a part of a page that a slice's holder read: the same when its publish is repeated. Another
-    holder's reading is another message; the version guard of whoever takes the orders makes it harmless."""
+    holder's reading is another message, and the version guard of the sinks makes it harmless."""
     return message_id("page", platform, source, slice_id, str(fence), str(page), str(part))
 
 
 def dead_letter_message_id(letter: DeadLetter, *, occurrence: int) -> str:
-    """Return a dead letter's id. `occurrence` is the sequence of the message given up on: the same message buried again
-    after a crash is one letter, and one that was sent round again and failed again is another."""
+    """Return a dead letter's id. `occurrence` is the sequence of the message that was given up. If the same message is
+    buried again after a crash, that is one dead letter. If it was sent again and failed again, that is another."""
     return message_id("dead", letter.engine, letter.name, letter.id, str(occurrence))
 
 
 def event_message_id(event: FetchEvent) -> str:
-    """Return an event's id: the same when the same thing is told twice."""
+    """Return an event's id: the same when the same fact is reported twice."""
     return message_id(*event_names(event), *_event_facts(event))
 
 
 def event_names(event: FetchEvent) -> tuple[str, ...]:
-    """Return the tokens after `events.fetch.`: the event's tag, then whom it concerns."""
+    """Return the tokens after `events.fetch.`: the event's tag, then the node, source or sink that it is about."""
     tag = str(type(event).__struct_config__.tag)
     match event:
         case NodeJoined() | NodeLeft():
@@ -110,8 +110,8 @@ def _event_facts(event: FetchEvent) -> tuple[str, ...]:
 def message_id(*facts: str) -> str:
     """Return an id made of facts, the same for the same facts, safe as a header's value and at most 128 characters.
 
-    What is longer, or holds anything but visible ASCII (a header's line breaks and blanks would be changed on the way),
-    is hashed; no plain id starts like a hashed one."""
+    An id that is longer, or holds anything but visible ASCII (a header's line breaks and blanks would be changed on the
+    way), is hashed. No plain id starts like a hashed one."""
     plain = "/".join(facts)
     if (
         len(plain) <= LONGEST_MESSAGE_ID

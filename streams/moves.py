@@ -1,26 +1,25 @@
 """Moves: a thing is one message at a time, and changes its state by moving to another subject of its stream.
 
-Each move is one publish with one condition: the last message on **any** of the thing's subjects is at the sequence
-that the mover has seen (0: there is no such thing). So of two who move the same thing one is refused, whatever both
-want, and nothing is made twice. The condition names the pattern of all the thing's subjects, and each mover names it
-the same way: a cluster compares writes under way by that very text (tried on 2.15.1, one server and three).
+Each move is one publish with one condition: the last message on **any** of the thing's subjects is at the sequence that
+the mover has seen (0: there is no such thing). So if two movers move the same thing, the server refuses one of them,
+and nothing is made twice. The condition names the pattern of all the thing's subjects, and each mover names it the same
+way: a cluster compares writes under way by that very text (tried on 2.15.1, one server and three).
 
 In a cluster a move is also refused while another is under way (10164), which may yet be dropped with its leader. So it
-is tried again until the other is made or gone: that a thing has moved on is told only when it has, for who hears it
-lets the thing go.
+is tried again until the other is made or gone. It is reported that a thing has moved on only when it has, since the
+caller then lets the thing go.
 
-The message that is left behind goes in the same step if it is a schedule (`leaves`). If it is a delivery of a consumer,
-the mover acks it afterwards; should it not come to that, it is delivered again, and its next mover is refused, for the
-thing has moved on.
+If the message that is left behind is a schedule, it goes in the same step (`leaves`). If it is a delivery of a
+consumer, the mover acks it afterwards. If the ack fails, it is delivered again, and its next mover is refused, since
+the thing has moved on.
 
-"There is none" (0) is true again once the thing is gone. So a move by which a thing comes to be carries a message id
-too, and is not repeated where the server may have forgotten that id (streams/publisher.py): its outcome is unknown
-then.
+"There is none" (0) is true again once the thing is gone. So a move that makes a thing carries a message id too, and is
+not repeated if the server may have forgotten that id (streams/publisher.py). Then its outcome is unknown.
 
-Where an answer was lost, or the repeat of a move met its own first try, the stream's leader is asked: the move was made
-if the thing's last message is on the subject meant, with just that payload. So payloads of moves that must be told
-apart have to differ, by a mark or a time. One that somebody has moved on from counts as refused `is_after_retry`:
-whoever decides again finds the thing as it is now, and must not say that nothing was done.
+If an answer was lost, or the repeat of a move met its own first try, the mover reads from the stream's leader: the move
+was made if the thing's last message is on the subject meant, with just that payload. So payloads of moves that must be
+told apart have to differ, by a mark or a time. If another mover has moved the thing on, the move counts as refused
+`is_after_retry`: the caller decides again from the thing as it is now, and must not report that nothing was done.
 """
 
 import math
@@ -39,7 +38,7 @@ from streams.timetable import at_line
 __all__ = ["Move", "Mover"]
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""While another's move is under way."""
+"""Waits while another move is under way."""
 _UNDER_WAY = 10164
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
@@ -49,9 +48,9 @@ class Move(NamedTuple):
 
     `thing`: the pattern of all its subjects. `expected`: the sequence of its last message, 0 for none. `leaves`: the
     subject of the schedule that goes with this step. `due_ms` and `target`: it waits at `subject` as a schedule, and
-    the server sends it on to `target` then. `ttl_s`: seconds until it is forgotten, from 1. `message_id`: of a move by
-    which a thing comes to be, for "there is none" is true again once it is gone. `fires_ms`: when the server fires the
-    schedule that is left: a move that is stored later than that may be followed by the firing.
+    the server sends it to `target` then. `ttl_s`: seconds until it is forgotten, from 1. `message_id`: for a move that
+    makes a thing, since "there is none" is true again once the thing is gone. `fires_ms`: when the server fires the
+    schedule that is left. A move that is stored later than that may be followed by the firing.
     """
 
     subject: str
@@ -67,7 +66,7 @@ class Move(NamedTuple):
 
 
 class Mover:
-    """Moves things of one stream, which allows schedules and direct reads. Subjects have been checked."""
+    """Moves things of one stream, which allows schedules and direct reads. The caller has checked the subjects."""
 
     def __init__(self, connection: Connection, publisher: Publisher, stream: str) -> None:
         self._connection = connection
@@ -75,10 +74,10 @@ class Mover:
         self._stream = stream
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
-        """Make the moves, sent without waiting for one another; return for each the sequence of its message, else why
-        it was not made: RevisionConflict if the thing was not at `expected`, Repeated if the server knows its message
-        id, OutcomeUnknown if nobody knows. Nothing is
-        sent after `until_s` of the monotonic clock."""
+        """Make the moves, sent without waiting for one another. Return for each the sequence of its message, or the
+        reason why it was not made: RevisionConflict if the thing was not at `expected`, Repeated if the server knows
+        its message id, OutcomeUnknown if the outcome is not known. Nothing is sent after `until_s` of the monotonic
+        clock."""
         outcomes = await self._publisher.try_many([_outgoing(move) for move in moves], until_s=until_s)
         doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}
         doubtful |= await self._wait_for_others(moves, outcomes, until_s)
@@ -92,8 +91,8 @@ class Mover:
     async def _wait_for_others(
         self, moves: Sequence[Move], outcomes: list[Receipt | StreamError], until_s: float
     ) -> set[int]:
-        """Make those moves again that were refused because another is under way, until that one is made or dropped;
-        return which of them may have met a first try of their own."""
+        """Make those moves again that were refused because another is under way, until that one is made or dropped.
+        Return which of them may have met their own first try."""
         doubtful: set[int] = set()
         for pause_s in PAUSES_S:
             waiting = [at for at, outcome in enumerate(outcomes) if _is_under_way(outcome)]
@@ -107,7 +106,7 @@ class Mover:
         return doubtful
 
     async def move(self, move: Move) -> int:
-        """Make one move and return its sequence; raise what keeps it from being made."""
+        """Make one move and return its sequence. Raise what keeps it from being made."""
         (outcome,) = await self.move_many((move,))
         if isinstance(outcome, StreamError):
             raise outcome
@@ -146,7 +145,7 @@ def _is_under_way(outcome: Receipt | StreamError) -> bool:
 
 
 def _may_be_ours(outcome: Receipt | StreamError) -> bool:
-    """Whether a try of the move may have been stored though it is told otherwise."""
+    """Whether a try of the move may have been stored although the outcome says otherwise."""
     return isinstance(outcome, OutcomeUnknown) or (isinstance(outcome, RevisionConflict) and outcome.is_after_retry)
 
 

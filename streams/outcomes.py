@@ -1,4 +1,4 @@
-"""What is published, what the server says to it, and how both look on the wire. Pure."""
+"""What is published, how the server answers, and how both look on the wire. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from streams.frames import header_block, message_id_block
 
 
 class Outgoing(NamedTuple):
-    """A message to publish. `block`: its headers as they travel, by whoever builds them faster than from a mapping, in
-    place of the other two; they hold an id or a condition, for such a message is sent again until it is answered. Who
-    builds them checks them, and the subject too. `is_unfenced`: nothing but the server's memory of message ids keeps a
-    repeat from being stored as a second message, so it is not sent again once that memory may be lost."""
+    """A message to publish. `block`: its headers as they travel, in place of the other two, from a caller that builds
+    them faster than from a mapping. They hold an id or a condition, since such a message is sent again until it is
+    answered. The caller checks them, and the subject too. `is_unfenced`: only the server's memory of message ids keeps
+    a repeat from being stored as a second message, so it is not sent again once that memory may be lost."""
 
     subject: str
     payload: bytes
@@ -24,7 +24,7 @@ class Outgoing(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The server's word that a message is in a stream. A duplicate's `seq` is that of the first."""
+    """The server's confirmation that a message is in a stream. A duplicate's `seq` is that of the first."""
 
     stream: str
     seq: int
@@ -44,7 +44,7 @@ _decode_ack = msgspec.json.Decoder(_Ack).decode
 def block_of(
     message_id: str | None, headers: Mapping[str, str] | None, expected_seq: int | None, ttl_s: int | None
 ) -> bytes:
-    """Return the header block; raise MalformedHeader, also for a header that an argument stands for."""
+    """Return the header block. Raises MalformedHeader, also for a header that an argument stands for."""
     if headers is None and expected_seq is None and ttl_s is None:
         return b"" if message_id is None else message_id_block(message_id)
     own = {
@@ -61,7 +61,7 @@ def block_of(
 
 
 def batch_headers(message: Outgoing, batch_id: str, at: int, count: int) -> dict[str, str]:
-    """Return the headers of the batch's message number `at` of `count`, from 1; the last one commits."""
+    """Return the headers of the batch's message number `at` of `count`, from 1. The last one commits."""
     headers = {**(message.headers or {}), "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(at)}
     if message.message_id is not None:
         headers["Nats-Msg-Id"] = message.message_id
@@ -71,7 +71,7 @@ def batch_headers(message: Outgoing, batch_id: str, at: int, count: int) -> dict
 
 
 def outcome_of(payload: bytes, subject: str) -> Receipt | StreamError:
-    """Return what the server's answer to a publish says."""
+    """Return the outcome that the server's answer to a publish states."""
     try:
         ack = _decode_ack(payload)
     except msgspec.DecodeError as error:

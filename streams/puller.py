@@ -1,16 +1,15 @@
 """Pulls messages from a consumer continuously, never more than the workers can hold.
 
-A standing request asks the server for what there is room for; it lasts `expires_s`, after which the server says so
-and the next one goes out. Requests die with the link, the consumer's leader or the consumer; then they are made anew:
-after a reconnect, after the server's word that it is over, and, should nothing at all be heard, a second after their
-expiry.
+A standing request asks the server for as many messages as there is room for. It lasts `expires_s`. Then the server ends
+it, and the next one goes out. Requests die with the link, the consumer's leader or the consumer. Then they are made
+again: after a reconnect, after the server ended them, and a second after their expiry if nothing at all was heard.
 
-The count: `requested + held <= capacity`, where held is what was delivered and is not settled. Deliveries do not tell
-which request they answer, but the server's last word on a request tells how many it left, so that the sum stays
-right. An inbox whose requests must not count any more (the link broke, the capacity shrank) is given up for a new
-one: the server drops a request that nobody listens to.
+The count is `requested + held <= capacity`, where held is what was delivered and is not settled. Deliveries do not say
+which request they answer, but the server's last status of a request says how many it left, so the sum stays right. An
+inbox whose requests must not count any more (the link broke, the capacity shrank) is replaced by a new one: the server
+drops a request without a subscriber.
 
-There is no task behind it: messages arrive on the socket's reading, and timers do the rest.
+No task runs behind it: messages arrive while the socket is read, and timers do the rest.
 """
 
 import asyncio
@@ -35,21 +34,21 @@ from streams.pull_inbox import PullInbox, left_over_of
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often the puller looks whether it was heard; on top of the expiry, what silence costs at most."""
+"""How often the puller checks whether it heard from the server. Silence costs at most this, on top of the expiry."""
 RETRY = Backoff(growth="exponential", base_ms=100, cap_ms=1_000, spread=0.0)
-"""When to ask again after a refusal."""
+"""The waits before a new request after a refusal."""
 FEW = 16
-"""Up to this capacity each free place is asked for at once; above, a quarter of the capacity at a time."""
+"""Up to this capacity each free place is requested at once. Above it, a quarter of the capacity at a time."""
 LEAVE_S = 1.0
 
 
 class Puller:
     """An async context manager over a connection and a durable consumer. Its deliveries may be settled in any order.
 
-    `capacity`: deliveries held at a time, at most; no more than can be settled, or is kept alive, within the ack wait.
-    `keep_alive_s`: every so often all unsettled deliveries are extended, waiting ones too; below half the ack wait.
-    `deliver`: called with each delivery as it comes, short and sync, in place of `receive`.
-    At the end what was delivered and not received is given back; what was received is its receiver's to settle.
+    `capacity`: deliveries held at a time, at most as many as can be settled, or kept alive, within the ack wait.
+    `keep_alive_s`: the interval at which all unsettled deliveries are extended, also waiting ones. It is below half the
+    ack wait. `deliver`: called with each delivery as it comes, short and sync, in place of `receive`. At the end,
+    deliveries that nobody received are given back. The receiver settles those that it received.
     """
 
     def __init__(
@@ -132,8 +131,8 @@ class Puller:
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
     def ack_all(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge those that are this puller's and not settled: as `ack` of each, at a fraction of the cost.
-        Raises Disconnected or ConnectionLost with none of them settled."""
+        """Acknowledge those deliveries that are this puller's and not settled, at a fraction of the cost of `ack` for
+        each. Raises Disconnected or ConnectionLost, and then settles none of them."""
         own = self._unsettled.intersection(deliveries)
         if own:
             self.send(b"".join([delivery.frame(b"") for delivery in own]))
@@ -143,7 +142,7 @@ class Puller:
             self._ask()
 
     def set_capacity(self, n: int) -> None:
-        """Hold at most `n` from now on. 0 pauses: what is held stays, nothing more is asked for."""
+        """Hold at most `n` from now on. 0 pauses: held deliveries stay, and no more are requested."""
         shrinks = n < self._capacity
         self._capacity = n
         if shrinks and self._inbox is not None and self._inbox.requested and self._room() < 0:
@@ -153,7 +152,7 @@ class Puller:
 
     @property
     def is_troubled(self) -> bool:
-        """Whether the consumer was last heard of by a refusal: it may be missing."""
+        """Whether the last message about the consumer was a refusal: it may be missing."""
         return self._troubles > 0
 
     @property
@@ -217,7 +216,7 @@ class Puller:
         self._ask()
 
     def _retire(self, inbox: PullInbox) -> None:
-        """Have the server drop the requests of an inbox; what it has sent already still arrives."""
+        """Have the server drop the requests of an inbox. What it has sent already still arrives."""
         inbox.is_retired = True
         inbox.requested = 0
         self._inbox = None
@@ -259,7 +258,8 @@ class Puller:
             self._troubled(status, text)
 
     def _troubled(self, status: int, text: str) -> None:
-        """No consumer (404, 503), or it ended the request (409): ask again after a while, and say so once."""
+        """There is no consumer (404, 503), or it ended the request (409): request again after a while, and report it
+        once."""
         if not self._troubles:
             facts = {"subject": self._subject, "status": status, "reason": text or "nobody answers"}
             log.warning("puller.troubled", extra={"fields": facts})
@@ -277,7 +277,7 @@ class Puller:
             log.info("puller.recovered", extra={"fields": {"subject": self._subject}})
 
     def _look(self) -> None:
-        """Start anew if requests stand and nothing was heard of them, not even that they have expired."""
+        """Start again if requests stand and nothing was heard of them, not even their expiry."""
         self._silent_s = self._silent_s + LOOK_S if self.requested else 0.0
         if self._inbox is not None and self._silent_s > self._expires_s + LOOK_S:
             log.warning("puller.silent", extra={"fields": {"subject": self._subject}})
@@ -287,7 +287,7 @@ class Puller:
             self._connection.client.forget(self._retired.pop(0).sid)
 
     def extend_all(self) -> None:
-        """Have the ack wait of all unsettled deliveries start anew, if the link is there."""
+        """Restart the ack wait of all unsettled deliveries, if the link is there."""
         with suppress(Disconnected, ConnectionLost):
             if self._connection.is_connected:
                 for delivery in self._unsettled:

@@ -1,23 +1,23 @@
-"""Delivery later: a stored message that the server itself sends on to its target subject when it is due.
+"""Later delivery: a stored message that the server itself sends to its target subject when it is due.
 
-The schedule's subject is its identity: one message there is one schedule, a second replaces it. The target is another
-subject of the same stream. The server fires 0 to 250 ms late, never early, survives being killed, and removes a
-one-shot schedule in the same step as it fires, so it fires once. What is due within 250 ms, or was due before, fires up
-to 250 ms after it was stored: for waits below half a second keep a timer of your own.
+The schedule's subject is its identity: one message there is one schedule, and a second one replaces it. The target is
+another subject of the same stream. The server fires 0 to 250 ms late, never early. Schedules survive a killed server. A
+one-shot schedule is removed in the same step as it fires, so it fires once. A schedule that is due within 250 ms, or
+was due before, fires up to 250 ms after it was stored. For waits below half a second keep a timer of your own.
 
-**The server does not check once more.** It loads what is due, then stores it; what is fired, cancelled or replaced in
-between is delivered all the same. Measured on 2.15.1: timers that fired 4,000 schedules by `fire_now` at the very time
-at which the server would, had 6 delivered twice, and of cancels at that moment one in each run of the server came too
-late though it was told to have worked. With the server's time 500 ms later than the timers': none. So whoever fires on
-time gives the schedule a due time `BACKSTOP_MS` later than meant, fires at the meant one, and after that leaves it to
-the server; and what acts on a delivery close to a cancel looks whether it is still wanted. The delay timer, which
-sends nothing that could be late and waits for the server's answers, does with 35 ms (ADR 14).
+**The server does not check once more.** It loads what is due, then stores it. A schedule that is fired, cancelled or
+replaced in between is delivered all the same. Measured on 2.15.1: timers fired 4,000 schedules by `fire_now` at the
+very time at which the server would, and 6 were delivered twice. Of cancels at that moment, one in each run came too
+late although it was reported as done. With the server's time 500 ms after the timers' there were none. So a caller that
+fires on time gives the schedule a due time `BACKSTOP_MS` later than meant, fires at the meant time, and after that
+leaves it to the server. A consumer that gets a delivery close to a cancel checks whether it is still wanted. The delay
+timer sends nothing late and waits for the server's answers, so 35 ms are enough for it (ADR 14).
 
-The server acts with its own authority within the stream: whoever may publish to any subject of a stream with schedules
-may, by a schedule, publish to all of them. Such a stream is one zone of trust.
+The server acts with its own authority within the stream: a client that may publish to any subject of a stream with
+schedules may, by a schedule, publish to all of them. Such a stream is one zone of trust.
 
-Every condition is on the schedule's own sequence, as `Pending.seq` and the writes return it: 0 means that there must be
-none. Where an answer was lost, marked.py says what became of the write.
+Every condition is on the schedule's own sequence, as `Pending.seq` and the writes return it. 0 means that there must be
+none. If an answer was lost, marked.py finds out what became of the write.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from streams.timetable import BadSchedule, at_line, check_tz, cron_line, every_l
 __all__ = ["BadSchedule", "Pending", "Schedules"]
 
 BACKSTOP_MS = 500
-"""How much later than a timer of ours the server's own firing has to be, so that the two never meet."""
+"""Milliseconds between our timer and the server's own firing, so that the two never meet."""
 _NOT_FOUND = (10057, 10043)  # no such message; deleted already
 _INVALID = {
     10188: "schedules in this stream",
@@ -74,11 +74,11 @@ class Schedules:
         headers: Mapping[str, str] | None = None,
         fired_ttl_s: int | None = None,
     ) -> int:
-        """Have `payload` delivered to `target` at `due_ms`; return the schedule's sequence.
+        """Have `payload` delivered to `target` at `due_ms`. Return the schedule's sequence.
 
-        Replaces what waits under `subject`; `expected_seq` 0: only if nothing does, else only exactly that one
-        (RevisionConflict). `headers` travel along. `fired_ttl_s`: seconds after which the delivered message is dropped.
-        Raises BadSchedule, MalformedSubject, MalformedHeader, and as Publisher.publish.
+        It replaces the schedule under `subject`. `expected_seq` 0: only if there is none. Another number: only exactly
+        that schedule (RevisionConflict). `headers` travel along. `fired_ttl_s`: seconds after which the delivered
+        message is dropped. Raises BadSchedule, MalformedSubject, MalformedHeader, and the errors of Publisher.publish.
         """
         return await self._store(subject, target, payload, at_line(due_ms), "", expected_seq, headers, fired_ttl_s)
 
@@ -93,7 +93,7 @@ class Schedules:
         headers: Mapping[str, str] | None = None,
         fired_ttl_s: int | None = None,
     ) -> int:
-        """Have `payload` delivered each `every_ms` (at least 1,000), first in `every_ms`; otherwise as `at`."""
+        """Have `payload` delivered each `every_ms` (at least 1,000), first in `every_ms`. Otherwise as `at`."""
         return await self._store(subject, target, payload, every_line(every_ms), "", expected_seq, headers, fired_ttl_s)
 
     async def cron(
@@ -108,15 +108,16 @@ class Schedules:
         headers: Mapping[str, str] | None = None,
         fired_ttl_s: int | None = None,
     ) -> int:
-        """Have `payload` delivered by a cron line of six fields, by the clock of `tz` (else UTC); otherwise as `at`."""
+        """Have `payload` delivered by a cron line of six fields, by the clock of `tz` (default UTC). Otherwise as
+        `at`."""
         line, tz = cron_line(expression), tz and check_tz(tz)
         return await self._store(subject, target, payload, line, tz, expected_seq, headers, fired_ttl_s)
 
     async def cancel(self, subject: str, *, seq: int | None = None) -> bool:
-        """Remove the schedule, with `seq` only exactly that one; return whether there was one to remove.
+        """Remove the schedule, with `seq` only exactly that one. Return whether there was one to remove.
 
-        False means it has fired, was replaced, cancelled, or never was. True within a few milliseconds of its time may
-        come with a delivery that was under way. OutcomeUnknown: do it again.
+        False: it has fired, was replaced, was cancelled, or never was. True within a few milliseconds of its time may
+        come with a delivery that was under way. OutcomeUnknown: call it again.
         """
         if seq is None:
             answer = await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": check_subject(subject)})
@@ -139,11 +140,11 @@ class Schedules:
         headers: Mapping[str, str] | None = None,
         ttl_s: int | None = None,
     ) -> bool:
-        """Deliver now what would be delivered later, and remove the schedule, in one step; return whether we did.
+        """Deliver the schedule now and remove it, in one step. Return whether this call did it.
 
-        False: the schedule is not at `seq` any more, so it has fired (here or by the server), was replaced or
+        False: the schedule is not at `seq` any more, so it has fired (here or by the server), was replaced or was
         cancelled. Call it well before the schedule's own time (see above), or both may deliver. Raises OutcomeUnknown:
-        do it again, False then tells that it was done.
+        call it again. False then means that it was done.
         """
         conditions = {
             **_own(headers),
@@ -213,7 +214,7 @@ def _schedule_headers(subject: str, target: str, line: str, tz: str, fired_ttl_s
 
 
 def _own(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the caller's headers; refuse those that would command the server."""
+    """Return the caller's headers. Refuse headers that would command the server."""
     for name in headers or ():
         if name.lower().startswith("nats-"):
             raise MalformedHeader(f"header {name!r}: names that start with Nats- are the server's")

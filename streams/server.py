@@ -1,11 +1,11 @@
 """The embedded nats-server: a real process on real files, for a laptop, a demo or a test.
 
-It listens on the loopback address only. Its settings, log and data lie in one folder, which a lock keeps for one
-server at a time: the server process inherits the lock, so that it holds even when the process that started it was
-killed. On Linux the kernel then also stops the server (PR_SET_PDEATHSIG); elsewhere it stays until it is stopped by
-hand, and the next start says so.
+It listens on the loopback address only. Its settings, log and data lie in one folder, which a lock keeps for one server
+at a time. The server process inherits the lock, so that it holds even if the process that started it was killed. On
+Linux the kernel then also stops the server (PR_SET_PDEATHSIG). On other systems it runs until a person stops it, and
+the next start says so.
 
-Default settings acknowledge what is in the page cache: it survives a killed process, not a lost machine.
+By default the server acknowledges what is in the page cache: it survives a killed process, not a lost machine.
 `sync_always` writes through, at the price named in the guarantees.
 """
 
@@ -33,10 +33,10 @@ START_S = 30.0
 ANSWER_S = 1.0
 STOP_S = 10.0
 LOCK_WAIT_S = 2.0
-"""How long a start waits for a server that is just being stopped by its parent's death."""
+"""Seconds that a start waits for a server that its parent's death is just stopping."""
 _POLL_S = 0.01
 LEAST_FREE = 64 * 1024
-"""With less the server cannot even write what it begins with."""
+"""Bytes. With less the server cannot even write its first files."""
 MAKE_ROOM = "remove something else from this disk, or move the data folder to a larger one, and start again"
 
 
@@ -59,7 +59,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The server's process id; changes with a restart."""
+        """The server's process id. It changes with a restart."""
         assert self._child is not None
         return self._child.pid
 
@@ -89,7 +89,7 @@ class EmbeddedServer:
 
     @property
     def monitor_url(self) -> str:
-        """Where it tells how it fares; empty if it has not told where that is. Changes with a restart."""
+        """The server's monitoring address, empty if it has not named one. It changes with a restart."""
         return _told_port(self.store, self.pid, "monitoring")
 
     async def kill(self) -> None:
@@ -97,11 +97,11 @@ class EmbeddedServer:
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """End the process in order (SIGTERM); by force if that takes over ten seconds."""
+        """End the process in order (SIGTERM), by force if that takes over ten seconds."""
         await self._end(signal.SIGTERM)
 
     async def restart(self) -> None:
-        """Start again on the same files and port; a server that still runs is stopped first."""
+        """Start again on the same files and port. A server that still runs is stopped first."""
         await self.stop()
         await self.start()
 
@@ -148,8 +148,8 @@ class EmbeddedServer:
             await anyio.sleep(_POLL_S)
 
     def _settings(self) -> str:
-        """Return the settings of this start. What is stored counts beside what is free: by its own rule the server
-        would take three quarters of what is free as its limit, at each start less, and at last less than it holds."""
+        """Return the settings of this start. The limit counts stored bytes and free bytes. By its own rule the server
+        would take three quarters of the free bytes as its limit, at each start less, and at last less than it holds."""
         limit = _size_of(self.store / "jetstream") + shutil.disk_usage(self.store).free
         return settings_text(
             self.store, self._name, self.port, self._config, sync_always=self._sync_always, limit=limit
@@ -182,7 +182,7 @@ async def embedded_server(
 
 
 def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool, limit: int = 0) -> str:
-    """Return the server's settings file. `limit`: bytes that it may store; 0: three quarters of what is free now."""
+    """Return the server's settings file. `limit`: bytes that it may store. 0: three quarters of what is free now."""
     return "\n".join(
         [
             f"server_name: {_quoted(name)}",
@@ -206,7 +206,7 @@ def _quoted(text: object) -> str:
 
 
 def find_binary() -> Path:
-    """Return the nats-server beside this Python, else the one on PATH; raise ServerNotStarted if there is none."""
+    """Return the nats-server beside this Python, else the one on PATH. Raises ServerNotStarted if there is none."""
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if beside.exists() else shutil.which("nats-server")
     if found is None:
@@ -270,7 +270,7 @@ def _told_port(store: Path, pid: int, kind: str) -> str:
 
 
 def _size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder; those that go meanwhile count nothing."""
+    """Return the bytes of all files in a folder. Files that vanish meanwhile count nothing."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):

@@ -1,16 +1,18 @@
-"""The server's clock, as far as it can be known from here: due times and TTR ends are told by it, not by a node's own.
+"""The server's clock, as far as it can be known from here. Due times and TTR ends go by it, not by a node's own clock.
 
-A node's clock may be off by seconds, and each node's by others. So the offset is measured: the stream's leader, whose
-clock fires the schedules and stamps the messages, is asked for its time (`STREAM.INFO` carries it, to the nanosecond),
-a few times in a row. Its answer was written before it came: the server's clock is at least what it says at the moment
-of its arrival. The highest of these lower bounds counts, so that **this clock is never ahead of the server's**, and
-what is due by it is due by the server's; it is behind by the answer's way back, 0.1 to 0.3 ms on one machine.
+A node's clock may be off by seconds, and each node's by another amount. So the offset is measured: the stream's leader,
+whose clock fires the schedules and stamps the messages, is asked for its time (`STREAM.INFO` carries it, to the
+nanosecond), a few times in a row. The leader writes its answer before it arrives, so at the arrival the server's clock
+is at least what the answer says. The highest of these lower bounds counts, so that **this clock is never ahead of the
+server's**, and what is due by it is due by the server's. It is behind by the answer's way back, 0.1 to 0.3 ms on one
+machine.
 
-Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. Measured anew every
-`EVERY_S` and after each reconnect, which may have led to another leader. A new measurement that is less by up to
-`HOLD_MS` holds the clock instead of turning it back; a larger one turns it back, for then the server's clock was set.
+Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. It is measured again
+every `EVERY_S` and after each reconnect, which may have led to another leader. If a new measurement is less by up to
+`HOLD_MS`, the clock stands still instead of going back. If it is less by more, the server's clock was set, and this
+clock goes back too.
 
-Before the first measurement, and where none succeeds, it is the local wall clock, and says so once in the log.
+Before the first measurement, and if none succeeds, it is the local wall clock, and the log says so once.
 """
 
 import logging
@@ -28,22 +30,22 @@ log = logging.getLogger(__name__)
 __all__ = ["ServerClock", "server_time_s"]
 
 EVERY_S = 10.0
-"""Two good quartz clocks part by a millisecond in this time at the very most."""
+"""Two good quartz clocks differ by at most a millisecond after this time."""
 SAMPLES = 5
 FIRST_S = 2.0
-"""How long a start waits for the first measurement."""
+"""Seconds that a start waits for the first measurement."""
 AGAIN_S = 1.0
 HOLD_MS = 50
 TELL_MS = 1_000
-"""A local clock this far off is worth a person's look."""
+"""A local clock this far off is worth a report."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ServerClock:
-    """A `Clock`; usable at once, exact once `run` has measured. Cheap to ask."""
+    """A `Clock`. It is usable at once, and exact once `run` has measured. It is cheap to read."""
 
     def __init__(self, connection: Connection, stream: str) -> None:
-        """`stream`: the one whose leader's clock counts; its full name."""
+        """`stream`: the full name of the stream whose leader's clock counts."""
         self._connection = connection
         self._stream = stream
         self._ahead_s: float | None = None  # the server's wall clock minus our monotonic clock
@@ -53,12 +55,12 @@ class ServerClock:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the server was ever asked with success; if not, this is the local clock."""
+        """Whether a measurement has succeeded. If not, this is the local clock."""
         return self._ahead_s is not None
 
     @property
     def offset_ms(self) -> float:
-        """The server's clock minus the local wall clock, to a millisecond; 0.0 as long as nothing was measured."""
+        """The server's clock minus the local wall clock, to a millisecond. 0.0 as long as nothing was measured."""
         return 0.0 if self._ahead_s is None else (monotonic_s() + self._ahead_s) * 1000 - now_ms()
 
     def now_ms(self) -> int:
@@ -71,7 +73,7 @@ class ServerClock:
         return self._latest_ms
 
     def seconds_until(self, at_ms: int) -> float:
-        """Return how long it is until the server's clock shows `at_ms`; negative when it is past."""
+        """Return the seconds until the server's clock shows `at_ms`. Negative when it is past."""
         if self._ahead_s is None:
             return (at_ms - now_ms()) / 1000
         return at_ms / 1000 - self._ahead_s - monotonic_s()
@@ -93,7 +95,7 @@ class ServerClock:
             remove()
 
     async def measure(self) -> None:
-        """Ask the server now. Raises Disconnected, OutcomeUnknown, NoStream and what else `Connection.api` does."""
+        """Measure now. Raises Disconnected, OutcomeUnknown, NoStream and the other errors of `Connection.api`."""
         lower_s = [await self._sample() for _ in range(SAMPLES)]
         before_s, self._ahead_s = self._ahead_s, max(lower_s)
         offset_ms = self.offset_ms

@@ -1,9 +1,10 @@
-"""How the server's store fares: whether it is full, or has failed and takes nothing until the server is started again.
+"""The state of the server's store: whether it is full, or has failed and takes nothing until the server is started
+again.
 
-A stream of nats-server 2.15 that could not be written once (a full disk, a broken one) takes nothing more until a
-restart, and answers nobody. Only the monitoring address tells it (`/healthz`), and there alone stands how much of its
-limit the server uses (`/jsz`). Of a server elsewhere that gives none, an account's own
-limit is all that is known.
+If a stream of nats-server 2.15 could not be written once (a full disk, a broken one), it takes nothing more until a
+restart, and answers no request. Only the monitoring address reports it (`/healthz`), and only there stands how much of
+its limit the server uses (`/jsz`). If an external server gives no such address, an account's own limit is all that is
+known.
 """
 
 import json
@@ -26,8 +27,8 @@ _OF_THE_STORE = ("write error", "could not be recovered")
 
 
 class StoreHealth(NamedTuple):
-    """`used` of `limit` bytes; a `limit` of 0 is none that is known. `failed`: what the server says of itself, empty
-    if all is well. `failed_streams`: which streams take nothing; an empty name: all of them."""
+    """`used` of `limit` bytes. A `limit` of 0 is not known. `failed`: the server's own report, empty if all is well.
+    `failed_streams`: the streams that take nothing. An empty name means all of them."""
 
     used: int = 0
     limit: int = 0
@@ -36,15 +37,15 @@ class StoreHealth(NamedTuple):
 
 
 class StoreState:
-    """What a node knows of the store by now. Written by the store watch, read by the doors."""
+    """What a node knows of the store. The store watch writes it, and the API reads it."""
 
     def __init__(self) -> None:
         self.full = ""
-        """Why nothing may be added; empty while there is room."""
+        """Why nothing may be added. Empty while there is room."""
         self.failed = ""
-        """Why nothing can be stored; empty while all is well."""
+        """Why nothing can be stored. Empty while all is well."""
         self.failed_streams: frozenset[str] = frozenset()
-        """Which streams take nothing; an empty name: all of them."""
+        """The streams that take nothing. An empty name means all of them."""
 
     @property
     def kind(self) -> str:
@@ -53,27 +54,27 @@ class StoreState:
 
     @property
     def trouble(self) -> str:
-        """One sentence; empty if there is none."""
+        """One sentence, empty if there is no trouble."""
         return self.failed or self.full
 
     def admit(self, subject: str) -> None:
         """Return if something may be added. Raises StoreFull, StoreFailed: nothing was sent.
 
-        What settles, deletes and moves is not asked: it has the room that is kept for it."""
+        Settles, deletes and moves do not call it: they have the room that is kept for them."""
         if self.failed:
             raise StoreFailed(self.failed, subject=subject)
         if self.full:
             raise StoreFull(self.full, subject=subject)
 
     def check(self, stream: str) -> None:
-        """Return if what is in a stream can be settled, deleted and moved: also while the store is full, and while
-        others have failed. Raises StoreFailed: nothing was sent."""
+        """Return if messages of a stream can be settled, deleted and moved, also while the store is full, and while
+        other streams have failed. Raises StoreFailed: nothing was sent."""
         if self.failed_streams & {stream, ""}:
             raise StoreFailed(self.failed, subject=stream)
 
 
 def reserve_of(total: int) -> int:
-    """Return the bytes to be kept for what settles and deletes, of so many in all."""
+    """Return the bytes of `total` to keep for settles and deletes."""
     return min(total // 20, MOST_RESERVE)
 
 
@@ -90,12 +91,13 @@ def has_room(folder: Path) -> bool:
 
 
 async def monitor_health(url: str) -> StoreHealth | None:
-    """Ask a server's monitoring address; None if it gives no answer that can be read."""
+    """Request the state from a server's monitoring address. None if it gives no answer that can be read."""
     return await anyio.to_thread.run_sync(_monitored, url.rstrip("/"), abandon_on_cancel=True)
 
 
 async def account_health(ask: Callable[[str], Awaitable[Mapping[str, Any]]]) -> StoreHealth:
-    """Return what the account's own limit says; `ask` asks the JetStream API, and its errors go on up."""
+    """Return the state by the account's own limit. `ask` sends requests to the JetStream API, and its errors are
+    raised."""
     told = await ask("INFO")
     return StoreHealth(told.get("storage", 0), max(0, told.get("limits", {}).get("max_storage", 0)))
 
@@ -110,8 +112,8 @@ def _monitored(url: str) -> StoreHealth | None:
 
 
 def why_failed(health: Mapping[str, Any]) -> str:
-    """Return the errors of writing in an answer of `/healthz`, shortened, and without the server's paths: whoever asks
-    `/ready` is told them. A cluster that has yet to catch up is not meant."""
+    """Return the write errors in an answer of `/healthz`, shortened, and without the server's paths, since any caller
+    of `/ready` sees them. A cluster that has yet to catch up is not meant."""
     errors = _write_errors(health)
     told = [f"{one.get('stream') or 'server'}: {one['error'].rpartition(': ')[2]}" for one in errors[:MOST_TOLD]]
     more = len(errors) - len(told)

@@ -1,4 +1,4 @@
-"""The streams, buckets and consumers that have to be on the server: compared, applied, and insisted on.
+"""The streams, buckets and consumers that have to be on the server: compared, applied, and required.
 
 `apply` is called from one place (`penstock init`, and the first node of an embedded server), `require` by every node
 before it works. A node never changes or makes a stream: the server would take the last writer's setting, and a stream
@@ -66,14 +66,14 @@ ELECTION_S = 15.0
 """A cluster that lost its leader answers nothing for about eight seconds."""
 _NOT_AVAILABLE = 10008
 _NO_STORE = 10049
-"""Seen once in some thousand creations, when others' streams were being deleted; asked again it works."""
+"""Seen once in some thousand creations, while other streams were being deleted. A second request works."""
 _NO_PEERS = 10005
 _NO_CONSUMER, _CONSUMER_EXISTS = 10014, 10148
 _JETSTREAM_OFF = (10039, 10076)
 
 
 async def diff(connection: Connection, topology: Topology) -> list[Difference]:
-    """Return all differences, those that keep nodes from running and those that are only told."""
+    """Return all differences, both those that keep nodes from running and those that are only reported."""
     found = await _server_differences(connection, topology)
     if found and found[0].setting == "jetstream":
         return found
@@ -91,7 +91,7 @@ async def diff(connection: Connection, topology: Topology) -> list[Difference]:
 
 
 async def require(connection: Connection, topology: Topology) -> None:
-    """Return if a node may run on this server; else raise TopologyMismatch, naming each setting and what to do."""
+    """Return if a node may run on this server, else raise TopologyMismatch, which names each setting and what to do."""
     found = await diff(connection, topology)
     for difference in found:
         if not difference.is_blocking:
@@ -100,10 +100,11 @@ async def require(connection: Connection, topology: Topology) -> None:
 
 
 async def apply(connection: Connection, topology: Topology, *, adopt: bool = False) -> list[Difference]:
-    """Make or change what differs, and return what was. Several may do it at once with the same topology.
+    """Make or change what differs, and return what was made or changed. Several nodes may call it at once with the same
+    topology.
 
     Raises TopologyMismatch, before anything is changed, for what cannot be changed in place, and for a stream that
-    holds truth and was deleted; `adopt` makes that one again, empty. What the installation has set beside our
+    holds truth and was deleted. `adopt` makes that stream again, empty. What the installation has set beside our
     settings stays as it is.
     """
     found = await diff(connection, topology)
@@ -119,7 +120,8 @@ async def apply(connection: Connection, topology: Topology, *, adopt: bool = Fal
 
 
 async def ensure_consumer(connection: Connection, spec: ConsumerSpec) -> None:
-    """Make the consumer if it is not there; TopologyMismatch if there is another of that name; NoStream."""
+    """Make the consumer if it is not there. Raises TopologyMismatch if there is another one of that name, and
+    NoStream."""
     body = {"stream_name": spec.stream, "config": spec.config(), "action": "create"}
     try:
         await _ask(connection, f"CONSUMER.CREATE.{spec.stream}.{spec.name}", body)
@@ -135,7 +137,8 @@ def _refuse(differences: list[Difference]) -> None:
 
 
 async def _ask(connection: Connection, suffix: str, body: object | None = None) -> dict[str, Any]:
-    """Ask the JetStream API, again and again through an election; each question here may be asked twice."""
+    """Send a request to the JetStream API, again and again through an election. Each request here is harmless to
+    repeat."""
     give_up_s = monotonic_s() + ELECTION_S
     while True:
         try:
@@ -150,9 +153,9 @@ async def _ask(connection: Connection, suffix: str, body: object | None = None) 
 
 
 def is_passing(refused: Refused) -> bool:
-    """Return whether the server may well say otherwise in a moment, and the same question should be asked again.
+    """Return whether the server may answer otherwise in a moment, so that the same request should be repeated.
 
-    A cluster that has just started answers before its servers have heard of each other: it then calls a peer offline.
+    A cluster that has just started answers before its servers have heard of each other. It then calls a peer offline.
     """
     is_peer_away = refused.err_code == _NO_PEERS and "offline" in refused.description
     return is_peer_away or refused.err_code in (_NOT_AVAILABLE, _NO_STORE)
@@ -184,7 +187,7 @@ async def _apply_stream(connection: Connection, spec: StreamSpec) -> None:
 
 
 async def _create_stream(connection: Connection, spec: StreamSpec) -> None:
-    """Make the stream; when another init made the same one at the same time, that is as good."""
+    """Make the stream. It is as good if another init made the same one at the same time."""
     try:
         await _ask(connection, f"STREAM.CREATE.{spec.name}", spec.config())
     except Refused as refused:

@@ -1,16 +1,16 @@
 """Follows a bucket's keys: first what is there, then each change, through restarts of the server.
 
 How. An ephemeral push consumer of our own (memory, no acks, last value of each key first) sends to an inbox of ours.
-Its sequence numbers have no hole; when one shows, or a heartbeat stays out, or the link was down, the consumer is left
-to die of inactivity and a new one reads everything anew. Keys that were known before and are not among what it read
-have vanished meanwhile, and are told as deleted. The library's own watch resumes only about 15 s after a restart.
+Its sequence numbers have no hole. If one shows, or a heartbeat stays out, or the link was down, the consumer is left to
+die of inactivity, and a new one reads everything again. Keys that were known before and are not among what it read have
+vanished meanwhile, and are reported as deleted. The library's own watch resumes only about 15 s after a restart.
 
-Expiry. A key whose time to live runs out leaves no message behind (a marker would keep the key from being taken), so
-the watch looks itself: when a key's time has passed by our clock it reads the key, and tells it as deleted once it is
-gone. That is 0 to 0.3 s after the server's own expiry.
+Expiry. A key whose time to live runs out leaves no message behind (a marker would keep the key from being taken). So
+when a key's time has passed by our clock, the watch reads the key, and reports it as deleted once it is gone. That is 0
+to 0.3 s after the server's own expiry.
 
-Pace. Whoever reads slowly holds up the server: its flow-control requests are answered when what came before them has
-been taken. What the server may send until then is bounded by itself.
+Pace. A slow reader slows the server: the watch answers its flow-control requests when what came before them has been
+taken. The server bounds what it sends until then.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from streams.topology import is_passing
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1
-"""A dead consumer is noticed after two and a half of these."""
+"""A dead consumer is detected after two and a half of these."""
 SILENCE_S = 2.5 * HEARTBEAT_S
 INACTIVE_S = 5
-"""The server removes a consumer that nobody listens to after this."""
+"""The server removes a consumer without a subscriber after this."""
 CONNECT_S = 5.0
 REOPEN_WAIT_S = 0.1
 MISSING_FOR_S = 10.0
@@ -46,7 +46,7 @@ LOOK_AGAIN_S = 0.25
 
 
 class Delivered(NamedTuple):
-    """The numbers in a delivery's reply subject. Sequences start at 1; `pending` is how many follow by now."""
+    """The numbers in a delivery's reply subject. Sequences start at 1. `pending` is how many messages follow."""
 
     revision: int
     order: int
@@ -59,7 +59,7 @@ class _FlowReply(NamedTuple):
 
 
 class Watch(Generic[T]):
-    """An async context manager, and the iterator of its changes. Made by `Bucket.watch`; for one task."""
+    """An async context manager, and the iterator of its changes. `Bucket.watch` makes it. For one task."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Watch(Generic[T]):
         return self
 
     async def __anext__(self) -> Change[T] | Synced:
-        """Return the next change. Raises NoStream when the bucket was deleted, and what `failure` raises."""
+        """Return the next change. Raises NoStream if the bucket was deleted, and what `failure` raises."""
         while True:
             while self._ready:
                 item = self._ready.popleft()
@@ -137,7 +137,7 @@ class Watch(Generic[T]):
             self._synced()
 
     async def _reopen(self) -> None:
-        """Read everything anew, as soon as the server lets us."""
+        """Read everything again, as soon as the server allows it."""
         give_up_s = monotonic_s() + MISSING_FOR_S
         while True:
             try:
@@ -162,7 +162,7 @@ class Watch(Generic[T]):
         await asyncio.sleep(REOPEN_WAIT_S)
 
     async def _wait(self) -> None:
-        """Wait for news, the next expiry, or so long a silence that the consumer must be gone."""
+        """Wait for a message, for the next expiry, or for so long a silence that the consumer must be gone."""
         now_s = monotonic_s()
         if now_s > self._heard_s + SILENCE_S:
             self._break()
@@ -202,7 +202,7 @@ class Watch(Generic[T]):
         self._news.set()
 
     def _status(self, reply: bytes, block: bytes) -> None:
-        """A heartbeat tells how far the consumer got; a flow-control request wants an answer in its turn."""
+        """Take a status. A heartbeat says how far the consumer got. A flow-control request is answered in its turn."""
         headers = parse_headers(block)
         asked = reply.decode() or headers.get("Nats-Consumer-Stalled", "")
         if asked:
