@@ -16,7 +16,6 @@ from actors.fetch.ledgers import Ledgers
 from actors.fetch.monitor import Monitor
 from actors.fetch.slice_allocator import SliceAllocator
 from actors.fetch.sources import Sources
-from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.notify import Notifier
 from actors.runtime.resurrected import ResurrectedMessages
@@ -33,7 +32,6 @@ __all__ = ["FetchEngine", "open_fetch_engine"]
 class FetchEngine:
     """One node's fetch engine."""
 
-    measures: Measures
     transport: Transport
     ledgers: Ledgers
     sources: Sources
@@ -57,7 +55,7 @@ class FetchEngine:
 @asynccontextmanager
 async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
     """Open what the engine holds: its HTTP client, and the tasks that write ledgers."""
-    namespace, measures, sources = node.connection.namespace, Measures(), Sources(node.bucket("SETTINGS"))
+    namespace, sources = node.connection.namespace, Sources(node.bucket("SETTINGS"))
     async with open_transport() as transport, anyio.create_task_group() as writers:
         ledgers = Ledgers(node.bucket("LEDGERS"), writers)
         reader = WindowReader(
@@ -66,12 +64,11 @@ async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
             publisher=node.publisher,
             digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
             budgets=_budgets(node.members),
-            measures=measures,
+            measures=node.measures,
             namespace=namespace,
             clock=node.clock,
         )
         yield FetchEngine(
-            measures=measures,
             transport=transport,
             ledgers=ledgers,
             sources=sources,
@@ -105,7 +102,7 @@ async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
                 settings=node.settings,
                 publisher=node.publisher,
                 notifier=Notifier(transport),
-                measures=measures,
+                measures=node.measures,
                 clock=node.clock,
                 stop=node.stop,
             ),

@@ -9,11 +9,9 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
-from actors.runtime.measures import Measures
 from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
-from penstock.sdk.jobs import handlers
 from streams.chance import chance
 from streams.clock import Clock
 
@@ -29,22 +27,14 @@ class JobHandlers:
 
 
 def open_job_workers(
-    node: Node,
-    *,
-    store: JobStore,
-    topics: Topics,
-    rates: Shares,
-    clock: Clock,
-    measures: Measures,
-    registered: Mapping[str, Handler] | None = None,
+    node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock, registered: Mapping[str, Handler]
 ) -> JobHandlers:
-    """Return the actor that runs the handlers that were registered; none, if there are none or the node has another
-    role. `clock` is the server's."""
-    found = tuple((handlers() if registered is None else registered).values())
-    if not found or not node.config.has_role("worker"):
+    """Return the actor that runs these handlers, by topic; none, if there are none or the node has another role.
+    `clock` is the server's."""
+    if not registered or not node.config.has_role("worker"):
         return JobHandlers((), ())
     worker = JobWorker(
-        found,
+        tuple(registered.values()),
         node=node.members.name,
         connection=node.connection,
         store=store,
@@ -52,7 +42,7 @@ def open_job_workers(
         rates=rates,
         clock=clock,
         chance=chance,
-        measures=measures,
+        measures=node.measures,
         stop=node.stop,
     )
     return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)

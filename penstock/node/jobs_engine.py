@@ -11,7 +11,6 @@ from actors.jobs.recurring import RecurringJobs
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
-from actors.runtime.measures import Measures
 from actors.runtime.membership import NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.shares import shared_rates
@@ -55,9 +54,7 @@ class JobsEngine:
 
 
 @asynccontextmanager
-async def open_jobs_engine(
-    node: Node, measures: Measures, built_in: Sequence[Handler] = ()
-) -> AsyncIterator[JobsEngine]:
+async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> AsyncIterator[JobsEngine]:
     """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own."""
     namespace = node.connection.namespace
     clock = ServerClock(node.connection, namespace.stream("JOBS"))
@@ -70,7 +67,6 @@ async def open_jobs_engine(
         topics=topics,
         rates=rates,
         clock=clock,
-        measures=measures,
         registered={**registered(), **{handler.topic: handler for handler in built_in}},
     )
     timer = DelayTimer(
@@ -79,7 +75,7 @@ async def open_jobs_engine(
         leases=node.bucket("LEASES"),
         members=node.members,
         clock=clock,
-        measures=measures,
+        measures=node.measures,
     )
     async with open_job_desk(node, store=store, topics=topics, rates=rates, clock=clock) as desk:
         recurring = RecurringJobs(

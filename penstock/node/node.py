@@ -10,6 +10,7 @@ import anyio
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
 from actors.runtime.events import Events
+from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
 from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Policy
@@ -43,6 +44,7 @@ class Node:
     stop: anyio.Event
     clock: Clock = SYSTEM
     status: Callable[[], Status] = field(default=Status)
+    measures: Measures = field(default_factory=Measures)
 
     def bucket(self, short: str) -> Bucket[bytes]:
         """Return a bucket of the namespace, its values as bytes."""

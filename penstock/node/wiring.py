@@ -28,7 +28,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     async with (
         open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
-        open_jobs_engine(node, fetch.measures, callbacks) as jobs,
+        open_jobs_engine(node, callbacks) as jobs,
         open_batch_engine(node) as batches,
     ):
         node.status = lambda: Status(
@@ -45,7 +45,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             webhook=lambda: node.settings.current("", "").webhook,
         )
         node.store.tell = notices.tell
-        with serve_metrics(node.config.metrics, fetch.measures.registry):
+        with serve_metrics(node.config.metrics, node.measures.registry):
             yield (
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),
                 *await open_sink_actors(node),

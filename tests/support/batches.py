@@ -17,7 +17,6 @@ from actors.batch.executor.handler import TaskHandler
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
 from actors.batch.views import View
-from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.batch_callbacks import open_callbacks
@@ -126,7 +125,7 @@ async def _jobs_of(node: Node, tries: Backoff) -> AsyncIterator[tuple[ActorSpec,
     if not node.config.callback_hosts:
         yield ()
         return
-    async with open_callbacks(node, tries) as callers, open_jobs_engine(node, Measures(), callers) as jobs:
+    async with open_callbacks(node, tries) as callers, open_jobs_engine(node, callers) as jobs:
         yield jobs.actors()
 
 

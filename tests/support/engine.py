@@ -63,14 +63,13 @@ E = TypeVar("E")
 class Node:
     """One running node: its engine, what the engine stands on, and its stop."""
 
-    def __init__(
-        self, engine: FetchEngine, members: Members, settings: LiveSettings, supervisor: Supervisor, stop: anyio.Event
-    ) -> None:
+    def __init__(self, engine: FetchEngine, shared: Shared, supervisor: Supervisor) -> None:
         self.engine = engine
-        self.members = members
-        self.settings = settings
+        self.members = shared.members
+        self.settings = shared.settings
+        self.measures = shared.measures
         self.supervisor = supervisor
-        self.stop = stop
+        self.stop = shared.stop
         self.has_ended = anyio.Event()
         """Everything in hand is finished after a stop, and every actor has ended."""
 
@@ -119,7 +118,7 @@ async def running_node(
             *(spec for spec in engine.actors() if not roles or spec.role in ("", *roles)),
         ]
         supervisor = Supervisor(specs, stop=stop, drain_s=drain_s, chance=lambda: 0.0)
-        running = Node(engine, members, settings, supervisor, stop)
+        running = Node(engine, shared, supervisor)
 
         async def supervise(*, task_status: anyio.abc.TaskStatus[None]) -> None:
             await supervisor.run(task_status=task_status)

@@ -324,7 +324,7 @@ async def test_a_lagging_watermark_is_told_when_it_begins_and_when_it_is_over(
         async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
             await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(ledger, open=(), watermark_ms=now), None))
         over = await heard.first(WatermarkLag, is_over=True)
-        figures = node.engine.measures.registry
+        figures = node.measures.registry
         labels = {"platform": "mall", "source": "s1"}
         assert figures.get_sample_value("penstock_watermark_lag_seconds", labels) is not None
     assert 59_000 < lags.lag_ms < 90_000

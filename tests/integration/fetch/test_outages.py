@@ -153,7 +153,7 @@ async def test_figures_and_ledger_say_since_when_a_source_is_down(connection: Co
         labels = msgspec.structs.asdict(SHOP)
 
         def down_s() -> float:
-            return node.engine.measures.registry.get_sample_value("penstock_source_down_seconds", labels) or 0.0
+            return node.measures.registry.get_sample_value("penstock_source_down_seconds", labels) or 0.0
 
         with anyio.fail_after(30):
             while not down_s():
