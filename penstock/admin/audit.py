@@ -1,10 +1,10 @@
-"""Asks a platform once more what it lists for a range of time, and compares it with the orders that are stored.
+"""Reads a range of time from a platform once more, and compares the list with the stored orders.
 
-Second looks find late orders up to their horizon. What a platform shows after that, only asking again can tell. A row
+Second looks find late orders up to their horizon. Only another request shows what a platform lists after that. A row
 counts as stored if the stream of orders holds it in this version or a later one. For a row that it does not hold, the
 coverage says why: its time was not read yet, or so long ago that the stream has dropped it, or it came late.
 
-The platform is asked at the source's own rate, one request at a time; memory is some hundred thousand keys at most.
+The requests go at the source's own rate, one at a time. Memory holds at most some hundred thousand keys.
 """
 
 from bisect import bisect_right
@@ -28,18 +28,19 @@ __all__ = ["Audit", "Fate", "Finding", "Known", "audit", "dropped_before_ms", "f
 
 DAY_MS = 86_400_000
 SPARE_MS = 3_600_000
-"""An order is stored after its modified time, by clocks that may differ by less than this."""
+"""An order is stored after its modified time, by clocks that differ by less than this."""
 MOST_FINDINGS = 1_000
 MOST_LISTED = 200_000
-"""Rows that are held at once: beyond, the stream of orders is read once more for the next ones."""
+"""Rows that are held at once. Beyond, the stream of orders is read once more for the next ones."""
 
 Fate = Literal["stored", "unread", "aged", "late", "missed"]
-"""stored: there. unread: its time was not read (yet). aged: read so long ago that the stream of orders has dropped it.
-late: not there, and a second look is still to come. missed: not there, and nothing will look again."""
+"""stored: in the stream. unread: its time was not read (yet). aged: read so long ago that the stream of orders has
+dropped it. late: not in the stream, and a second look is still to come. missed: not in the stream, and no look will
+come."""
 
 
 class Finding(Struct, frozen=True):
-    """A row that is listed now and not stored. `stored_version`: which version is, if any."""
+    """A row that is listed now and not stored. `stored_version`: the stored version, if any."""
 
     key: str
     version: int
@@ -49,8 +50,8 @@ class Finding(Struct, frozen=True):
 
 
 class Audit(Struct):
-    """What became of an audit: rows listed, and how many of each fate; the first 1,000 that are late or missed.
-    `short`: what the platform counts and did not hand out this time; `is_cut_off`: a list of it broke off."""
+    """The result of an audit: rows listed, how many of each fate, and the first 1,000 that are late or missed. `short`:
+    orders that the platform counts and did not list this time. `is_cut_off`: a list of it broke off."""
 
     listed: int = 0
     stored: int = 0
@@ -66,7 +67,7 @@ class Audit(Struct):
 
     @property
     def is_good(self) -> bool:
-        """True if all that is listed should be there and is, as far as the platform lets anybody see all of it."""
+        """True if all listed rows that should be stored are, as far as the platform lists all of them."""
         return not (self.late or self.missed or self.short or self.is_cut_off)
 
     def count(self, fate: Fate) -> None:
@@ -74,8 +75,8 @@ class Audit(Struct):
 
 
 class Known(NamedTuple):
-    """What fates are decided from: the range's coverage; how long second looks go on after a row's time; and before
-    which moment the stream of orders may have dropped what was read (0: it has dropped nothing)."""
+    """The facts that decide fates: the range's coverage, how long second looks go on after a row's time, and the moment
+    before which the stream of orders may have dropped what was read (0: it has dropped nothing)."""
 
     coverage: Coverage
     horizon_ms: int
@@ -84,7 +85,7 @@ class Known(NamedTuple):
 
 
 def fate_of(row: Row, known: Known) -> Fate:
-    """Return what has become of a listed row that is not stored in this version."""
+    """Return the fate of a listed row that is not stored in this version."""
     stretch = _stretch_at(known.coverage, row.modified_ms)
     at_ms = stretch.start_ms if row.modified_ms is None else row.modified_ms
     if stretch.state != "read":
@@ -95,7 +96,7 @@ def fate_of(row: Row, known: Known) -> Fate:
 
 
 def dropped_before_ms(orders: Extent, now_ms: int) -> int:
-    """Return before which moment stored orders may be gone; 0 if all that ever came is still there."""
+    """Return the moment before which stored orders may be gone, 0 if all that ever came is still there."""
     if orders.first_seq <= 1 and orders.messages:
         return 0
     if not orders.messages:
@@ -109,7 +110,8 @@ def horizon_ms(settings: FetchSettings) -> int:
 
 
 def _stretch_at(coverage: Coverage, at_ms: int | None) -> Stretch:
-    """Return the stretch of a moment; for a row without one (or from outside the range), the first that is unread."""
+    """Return the stretch of a moment. For a row without one (or from outside the range), return the first that is
+    unread."""
     stretches = coverage.stretches
     if at_ms is not None and coverage.start_ms <= at_ms < coverage.end_ms:
         return stretches[bisect_right(stretches, at_ms, key=lambda stretch: stretch.start_ms) - 1]
@@ -117,7 +119,7 @@ def _stretch_at(coverage: Coverage, at_ms: int | None) -> Stretch:
 
 
 def _read_ms(stretch: Stretch, at_ms: int, known: Known) -> int:
-    """Return when a moment was first read, as far as it matters; 0 where only the ledger knows that it was."""
+    """Return when a moment was first read, as far as it matters. 0 if only the ledger knows that it was."""
     if not stretch.is_attested or stretch.last_ms < known.dropped_before_ms:
         return 0
     if stretch.first_ms >= known.dropped_before_ms:
@@ -138,8 +140,8 @@ async def audit(
     settings: FetchSettings,
     progress: Callable[[float], None] = lambda _share: None,
 ) -> Audit:
-    """Read the coverage's range, as far as it has passed, from the platform again and compare; `progress` hears the
-    share that is done. Raises PenstockError when the platform does not let us."""
+    """Read the coverage's range, as far as it has passed, from the platform again and compare. `progress` gets the
+    share that is done. Raises PenstockError if the platform does not answer."""
     orders = await extent_of(records.connection, records.namespace.stream("ORDERS"))
     now_ms, told, listed = records.now_ms(), Audit(), dict[str, Row]()
     known = Known(coverage, horizon_ms(settings), dropped_before_ms(orders, now_ms), now_ms)
@@ -183,8 +185,8 @@ class StoredOrders:
         self._is_ordered = is_version_ordered
 
     async def missing(self, listed: Mapping[str, Row], *, since_ms: int) -> dict[str, int | None]:
-        """Return the keys that are not stored in the listed version or a later one, with the version that is, if any.
-        Reads all that was stored from shortly before `since_ms` on: what was modified later was stored later."""
+        """Return the keys that are not stored in the listed version or a later one, with the stored version, if any. It
+        reads all that was stored from shortly before `since_ms` on, since an order modified later was stored later."""
         missing: dict[str, int | None] = dict.fromkeys(listed)
         namespace = self._records.namespace
         stream, subject = namespace.stream("ORDERS"), namespace.orders(self._source.platform, self._source.source)
@@ -204,7 +206,7 @@ class StoredOrders:
 
 
 def _orders(payload: bytes) -> list[Order]:
-    """Return a message's orders; none for somebody's own message, which no sink takes for an order either."""
+    """Return a message's orders, an empty list for a foreign message, which no sink takes for an order either."""
     try:
         return decode_orders(payload)
     except MalformedMessage:

@@ -1,9 +1,10 @@
-"""Dead letters, as people act on them: looked at, sent round again, dropped.
+"""Dead letters, as people act on them: list, send again, drop.
 
-Sent round again means: a hole's window is read again; an order goes into the stream of orders under a new message id,
-so that the server's memory of the first one does not swallow it; a job is due now, with all its attempts; a submission
-is handed in once more. The letter goes once that is confirmed. A crash in between sends an order twice, which every
-sink takes as one (its version is the same), a job once (its id and history tell), and a submission twice.
+What sending again means depends on the dead letter. A hole: its window is read again. An order: it goes into the stream
+of orders under a new message id, so that the server does not take it for a repeat. A job: it is due now, with all its
+attempts. A submission: it is submitted once more. The dead letter is removed once that is confirmed. A crash in between
+sends an order twice, which every sink takes as one (its version is the same), a job once (its id and history show it),
+and a submission twice.
 """
 
 import re
@@ -43,14 +44,14 @@ __all__ = [
 
 
 _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
-"""What a sink writes into a letter whose body is too large to carry."""
+"""The text that a sink writes into a dead letter whose body is too large to carry."""
 _ROW = re.compile(rf"(?P<slice>{SLICE_ID.pattern}) of (?P<source>\S+): ", re.ASCII)
-"""How the reason of a row's letter begins: the slice in which it was listed, and its source."""
+"""The start of the reason of a row's dead letter: the slice in which the row was listed, and its source."""
 
 
 class Filter(NamedTuple):
-    """Which letters: of an engine, of one of its names (a platform, a sink, a topic), with a text in their reason in
-    whatever case, stored from one moment on and before another; empty and 0 are any."""
+    """Selects dead letters: of an engine, of one of its names (a platform, a sink, a topic), with a text in their
+    reason in any case, stored from one moment on and before another. Empty and 0 select all."""
 
     engine: str = ""
     name: str = ""
@@ -59,13 +60,13 @@ class Filter(NamedTuple):
     before_ms: int = 0
 
     def takes(self, letter: "DeadLetterEntry") -> bool:
-        """Return whether a letter of this engine and name is one of those meant."""
+        """Return whether the filter selects dead letters of this engine and name."""
         is_old_enough = not self.before_ms or letter.stored_ms < self.before_ms
         return is_old_enough and letter.stored_ms >= self.from_ms and self.reason.lower() in letter.why.lower()
 
 
 class DeadLetterEntry(NamedTuple):
-    """A letter as it is stored. `letter` is None where it does not decode, and `fault` says why."""
+    """A dead letter as it is stored. `letter` is None if it does not decode, and `fault` says why."""
 
     seq: int
     subject: str
@@ -76,7 +77,7 @@ class DeadLetterEntry(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Why it was given up on."""
+        """The reason of the dead letter."""
         return self.letter.reason if self.letter else f"the letter itself does not decode: {self.fault}"
 
     @property
@@ -87,21 +88,21 @@ class DeadLetterEntry(NamedTuple):
 
 
 class Redrive(NamedTuple):
-    """It tells of a hole: read its window again."""
+    """The dead letter is about a hole: read its window again."""
 
     source: SourceKey
     slice_id: str
 
 
 class Send(NamedTuple):
-    """It holds an order, or a page of them: publish it again."""
+    """It holds an order, or a page of orders: publish it again."""
 
     orders: Sequence[Order]
     payload: bytes
 
 
 class SendStored(NamedTuple):
-    """It names a message that was too large to be carried: `seq` of the stream of orders."""
+    """It names a message that was too large to carry: `seq` of the stream of orders."""
 
     seq: int
 
@@ -113,14 +114,14 @@ class Requeue(NamedTuple):
 
 
 class Resubmit(NamedTuple):
-    """It holds a submission that was refused: hand it in again, whoever mended the cause."""
+    """It holds a submission that was refused: submit it again."""
 
     subject: str
     payload: bytes
 
 
 class Cannot(NamedTuple):
-    """There is nothing to send again; the text says why and what to do."""
+    """There is nothing to send again. The text says why and what to do."""
 
     why: str
 
@@ -129,7 +130,7 @@ Plan = Redrive | Send | SendStored | Requeue | Resubmit | Cannot
 
 
 class Replayed(Struct, frozen=True):
-    """What became of one letter: `is_done` letters are gone from the stream."""
+    """The result of one dead letter. If `is_done`, it is removed from the stream."""
 
     seq: int
     id: str
@@ -138,7 +139,7 @@ class Replayed(Struct, frozen=True):
 
 
 class _Window(Struct, frozen=True):
-    """The body of a hole's letter; an offer, which is of another type, has the same names."""
+    """The body of a hole's dead letter. An offer, which is of another type, has the same names."""
 
     platform: str
     source: str
@@ -147,7 +148,7 @@ class _Window(Struct, frozen=True):
 
 
 def plan(letter: DeadLetter) -> Plan:
-    """Return what sending this letter round again means."""
+    """Return what sending this dead letter again means."""
     if letter.engine == "fetch":
         return _plan_fetch(letter)
     if letter.engine == "sink":
@@ -204,7 +205,7 @@ def _plan_job(letter: DeadLetter) -> Plan:
 
 
 async def dead_letters(records: Records, which: Filter, *, after: int = 0) -> AsyncIterator[DeadLetterEntry]:
-    """Yield letters, oldest first, from beyond the sequence `after` on; a page is in memory at a time."""
+    """Yield dead letters, oldest first, after the sequence `after`. One page is in memory at a time."""
     tokens = (which.engine or "*", which.name or "*", "*")
     try:
         pattern = records.namespace.pattern("dead", *tokens)
@@ -218,13 +219,14 @@ async def dead_letters(records: Records, which: Filter, *, after: int = 0) -> As
 
 
 async def dead_letter_at(records: Records, seq: int) -> DeadLetterEntry | None:
-    """Return the letter of a sequence; None if there is none."""
+    """Return the dead letter of a sequence, None if there is none."""
     entry = await entry_at(records.connection, records.namespace.stream("DEAD"), seq)
     return None if entry is None else _letter(entry)
 
 
 async def find(records: Records, text: str) -> DeadLetterEntry:
-    """Return the letter of a sequence, or else of an id (the newest of that id). Raises UsageError if there is none."""
+    """Return the dead letter of a sequence, or else of an id (the newest of that id). Raises UsageError if there is
+    none."""
     if text.isdecimal() and len(text) < 19 and (letter := await dead_letter_at(records, int(text))) is not None:
         return letter
     try:
@@ -250,7 +252,7 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
 
 
 class Replayer:
-    """Sends letters round again; jobs many at a time. `by`: who does it, for the record."""
+    """Sends dead letters again, jobs many at a time. `by`: the person, for the record."""
 
     def __init__(self, records: Records, *, by: str) -> None:
         self._records = records
@@ -258,8 +260,8 @@ class Replayer:
         self._jobs: JobReplay | None = None
 
     async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
-        """Send letters round again and remove those that were; return what became of each. What cannot be sent stays,
-        and says why."""
+        """Send dead letters again and remove those that were sent. Return the result of each. A dead letter that cannot
+        be sent stays, and its result says why."""
         plans = {each.seq: _plan_of(each) for each in letters}
         jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
         told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
@@ -295,7 +297,7 @@ class Replayer:
         return [Replayed(*each) for each in again]
 
     async def _opened(self) -> JobReplay:
-        """Return what adds jobs; they are due by the server's clock, so that is asked first."""
+        """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""
         if self._jobs is None:
             connection, namespace = self._records.connection, self._records.namespace
             clock = ServerClock(connection, namespace.stream("JOBS"))
@@ -310,7 +312,7 @@ def _plan_of(letter: DeadLetterEntry) -> Plan:
 
 
 async def drop(records: Records, seq: int) -> bool:
-    """Remove a letter for good; False if it was gone before."""
+    """Remove a dead letter for good. False if it was gone before."""
     return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
 
 

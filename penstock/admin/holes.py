@@ -1,4 +1,4 @@
-"""Holes, as people act on them: read again, or accepted as they are; and their dead letters."""
+"""Holes, as people act on them: redrive, accept, forget. Also their dead letters."""
 
 from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules import steering
@@ -14,8 +14,8 @@ __all__ = ["accept", "forget", "redrive", "redrive_all"]
 
 
 async def redrive(records: Records, source: SourceKey, slice_id: str, *, by: str) -> OpenSlice:
-    """Have a hole read again, and return the slice that does it. Its dead letter goes: should it fail again, there will
-    be another. Raises UsageError if there is no such hole."""
+    """Have a hole read again, and return the slice that does it. Its dead letter is removed. If the slice fails again,
+    it gets another one. Raises UsageError if there is no such hole."""
     hole = await _hole(records, source, slice_id)
 
     def move(ledger: Ledger) -> tuple[Ledger, OpenSlice | None]:
@@ -29,7 +29,7 @@ async def redrive(records: Records, source: SourceKey, slice_id: str, *, by: str
 
 
 async def redrive_all(records: Records, source: SourceKey, *, by: str) -> list[OpenSlice]:
-    """Have all holes of a source read again, in one write; accepted ones stay as they are."""
+    """Have all holes of a source read again, in one write. Accepted ones stay as they are."""
     closed: list[Hole] = []
 
     def move(ledger: Ledger) -> tuple[Ledger, list[OpenSlice]]:
@@ -46,7 +46,7 @@ async def redrive_all(records: Records, source: SourceKey, *, by: str) -> list[O
 
 
 async def accept(records: Records, source: SourceKey, slice_id: str, *, by: str) -> bool:
-    """Let the watermark pass a hole, which stays listed; False if it was accepted before. Raises UsageError if there is
+    """Let the watermark pass a hole, which stays listed. False if it was accepted before. Raises UsageError if there is
     no such hole."""
     hole = await _hole(records, source, slice_id)
     if hole.accepted_by:

@@ -1,7 +1,7 @@
-"""Asks one source's platform on a person's behalf: as a fetcher does, but with a person's patience.
+"""Sends requests to one source's platform for a person: as a fetcher does, but with longer waits.
 
 Requests, pauses and credentials are the fetcher's own (actors/fetch/fetcher/session.py). Where a fetcher would give its
-slice back, we wait if it is not for long, and else say why there is no answer.
+slice back, the client waits if the wait is short, and otherwise reports why there is no answer.
 """
 
 import math
@@ -31,11 +31,12 @@ __all__ = ["SourceClient", "open_source_client", "wait_of"]
 TRIES = 4
 AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=60_000, spread=0.0)
 LONGEST_WAIT_MS = 60_000
-"""A person waits for the answer: what takes longer is told instead."""
+"""A person waits for the answer. A longer wait is reported instead."""
 
 
 def wait_of(outcome: Outcome, tried: int) -> int | None:
-    """Return how long to wait before asking again, after `tried` tries before this one; None if it makes no sense."""
+    """Return how long to wait before the next request, after `tried` tries before this one. None: no further request
+    helps."""
     match outcome:
         case Throttled(wait_ms=wait_ms) | NotNow(wait_ms=wait_ms) if wait_ms <= LONGEST_WAIT_MS:
             return wait_ms
@@ -46,7 +47,7 @@ def wait_of(outcome: Outcome, tried: int) -> int | None:
 
 
 class SourceClient:
-    """The requests to one source; made by `open_source_client`."""
+    """The requests to one source. `open_source_client` makes it."""
 
     def __init__(self, source: SourceKey, adapter: Adapter, session: PlatformSession) -> None:
         self.adapter = adapter
@@ -54,7 +55,7 @@ class SourceClient:
         self._session = session
 
     async def request(self, reading: Reading, ask: Ask) -> list[Row]:
-        """Return the rows of the next answer; none where the window is cut instead. Raises PenstockError."""
+        """Return the rows of the next answer, none if the window is cut instead. Raises PenstockError."""
         tried = 0
         while True:
             try:
@@ -81,7 +82,7 @@ def _said(outcome: Outcome) -> str:
 
 @asynccontextmanager
 async def open_source_client(records: Records, source: SourceKey) -> AsyncIterator[SourceClient]:
-    """Open what is needed to ask a source's platform; its rate is shared with the live nodes. Raises PenstockError."""
+    """Open a client for a source's platform. It shares the source's rate with the live nodes. Raises PenstockError."""
     settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
     sources = await _known_sources(records)
     work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)

@@ -1,8 +1,8 @@
-"""The records of one installation, as commands read and change them: sources, ledgers, settings, who lives.
+"""The records of one installation, as commands read and change them: sources, ledgers, settings, live nodes.
 
-Commands come and go, so nothing is watched: each reads what it needs, changes a ledger by a pure move under
-compare-and-set, and tells what it did as an event. A record that somebody broke by hand is told apart, and stops only
-those commands that need it.
+Commands are short, so they watch nothing. Each reads what it needs, changes a ledger by a pure move under
+compare-and-set, and publishes what it did as an event. A record that a person broke is reported apart, and stops only
+the commands that need it.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class NoSuchSource(UsageError):
-    """Neither a record nor a ledger bears this name."""
+    """No record and no ledger has this name."""
 
     def __init__(self, source: SourceKey, known: list[str]) -> None:
         near = get_close_matches(str(source), known, 1, cutoff=0.5)
@@ -56,7 +56,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Records:
-    """Reads and changes what a session leads to."""
+    """Reads and changes the records that a session reaches."""
 
     def __init__(self, session: Session, clock: Clock = SYSTEM) -> None:
         self.session = session
@@ -79,7 +79,7 @@ class Records:
         return {source_of(entry.key.removeprefix("source.")): _decoded(entry, SourceRecord) for entry in entries}
 
     async def source(self, source: SourceKey) -> SourceRecord | None:
-        """Return one source's record; None if there is none. Raises PenstockError for a broken one."""
+        """Return one source's record, None if there is none. Raises PenstockError for a broken one."""
         entry = await self.settings.get(f"source.{source.key}")
         record = None if entry is None else _decoded(entry, SourceRecord)
         if isinstance(record, Broken):
@@ -100,7 +100,7 @@ class Records:
         return found
 
     async def ledger(self, source: SourceKey) -> Ledger | None:
-        """Return one source's ledger; None if there is none. Raises PenstockError for a broken one."""
+        """Return one source's ledger, None if there is none. Raises PenstockError for a broken one."""
         entry = await self._ledger_bucket.get(source.key)
         try:
             return None if entry is None else read_ledger(source, entry.value)
@@ -119,7 +119,7 @@ class Records:
         return (await read_stored(self.desk)).levels
 
     async def settings_of(self, source: SourceKey) -> FetchSettings:
-        """Return what is in force for a source."""
+        """Return the settings in force for a source."""
         return (await self.levels()).settings(LevelName(source.platform, source.source))
 
     async def adapter(self, name: str) -> Adapter:
@@ -131,15 +131,16 @@ class Records:
             raise UsageError(f"adapter {name[:64]!r}: {error}") from error
 
     async def node_names(self, role: str) -> list[str]:
-        """Return the names of the live nodes with a role, as their own records tell; no roles are all roles."""
+        """Return the names of the live nodes with a role, by their own records. A record without roles has all
+        roles."""
         nodes = await living(self.session.bucket("NODES"))
         return [node.node for node in nodes if node.has_role(role)]
 
     # ---- changing
 
     async def move(self, source: SourceKey, move: Callable[[Ledger], tuple[Ledger, R]]) -> R:
-        """Change a source's ledger. Raises UsageError for a move that is not possible, PenstockError when there is no
-        ledger, it is broken, or others changed it again and again."""
+        """Change a source's ledger. Raises UsageError for a move that is not possible. Raises PenstockError if there is
+        no ledger, if it is broken, or if others changed it again and again."""
         try:
             with one_error():
                 async with open_ledgers(self._ledger_bucket) as ledgers:

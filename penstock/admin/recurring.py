@@ -35,11 +35,11 @@ __all__ = [
 
 R = TypeVar("R")
 _LEADERS = ("last_ms", "added_ms", "adding", "stale", "left_out", "is_paused", "is_removed")
-"""What the leading node writes, or a person otherwise than by a definition."""
+"""Fields that the leading node writes, or a person by another command than a definition."""
 
 
 class Record(NamedTuple):
-    """A recurring job as it is stored. `recurring` is None where it cannot be followed, and `fault` says why."""
+    """A recurring job as it is stored. `recurring` is None if it cannot be followed, and `fault` says why."""
 
     topic: str
     name: str
@@ -76,16 +76,16 @@ async def records(bucket: Bucket[bytes], topic: str = "") -> list[Record]:
 
 
 async def find(bucket: Bucket[bytes], topic: str, name: str) -> Record:
-    """Return one. Raises UsageError if there is none, naming the nearest."""
+    """Return one record. Raises UsageError with the nearest name if there is none."""
     return (await _find(bucket, topic, name))[0]
 
 
 async def add(
     bucket: Bucket[bytes], topic: str, name: str, wanted: Recurring, *, now_ms: int, is_replaced: bool = False
 ) -> tuple[Recurring, bool]:
-    """Store a recurring job; return it as stored, and whether anything was changed. The same again changes nothing.
+    """Store a recurring job. Return it as stored, and whether anything changed. A repeat changes nothing.
 
-    Raises UsageError if it cannot be followed, or if another of that name is there and is not to be replaced."""
+    Raises UsageError if it cannot be followed, or if another of that name exists and is not to be replaced."""
     check(wanted)
 
     def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Recurring, bool]]:
@@ -102,19 +102,19 @@ async def add(
 
 
 async def pause(bucket: Bucket[bytes], topic: str, name: str) -> bool:
-    """Have nothing more added; return whether that is new. What was added and is not due yet is taken back."""
+    """Add no further jobs. Return whether that is new. A job that was added and is not due yet is removed."""
     return await _move(bucket, topic, name, lambda record: record if record.is_paused else paused(record))
 
 
 async def resume(bucket: Bucket[bytes], topic: str, name: str, *, now_ms: int) -> bool:
-    """Go on from now; return whether it was paused."""
+    """Resume from now on. Return whether it was paused."""
     return await _move(
         bucket, topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
     )
 
 
 async def remove(bucket: Bucket[bytes], topic: str, name: str) -> None:
-    """Have it taken away. A record that cannot be followed is deleted at once: nobody follows it."""
+    """Have the leading node remove it. A record that cannot be followed is deleted at once."""
     record, revision = await _find(bucket, topic, name)
     if record.recurring is None:
         await bucket.delete(f"{topic}.{name}", revision=revision)
@@ -123,7 +123,7 @@ async def remove(bucket: Bucket[bytes], topic: str, name: str) -> None:
 
 
 def upcoming(record: Recurring, *, now_ms: int, most: int) -> list[int]:
-    """Return the moments at which it is due next; none while it is paused."""
+    """Return the moments at which it is due next, none while it is paused."""
     return [] if record.is_paused else next_dues(record, now_ms, most)
 
 
@@ -146,7 +146,7 @@ def _there(entry: Entry[bytes] | None) -> Record | None:
 
 
 async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Recurring], Recurring]) -> bool:
-    """Change one; return whether anything was changed. Raises UsageError, PenstockError."""
+    """Change one record. Return whether anything changed. Raises UsageError, PenstockError."""
     await _find(bucket, topic, name)  # its error names the nearest
 
     def change(entry: Entry[bytes] | None) -> tuple[bytes | None, bool]:
@@ -183,7 +183,7 @@ def check(record: Recurring) -> None:
 
 
 def _definition(record: Recurring, start_ms: int) -> Recurring:
-    """Return what a person asked for; without a start asked for, the moment of the adding is none."""
+    """Return the definition alone. Without a start of the person's own, the time of the add is left out."""
     fresh = {name: getattr(Recurring(), name) for name in _LEADERS}
     return replace(record, start_ms=record.start_ms if start_ms else 0, **fresh)
 
