@@ -1,10 +1,10 @@
 """Typed key-value over the server's own protocol, so that the `nats kv` command shows and changes the same values.
 
-A write has three ends here too: a revision, RevisionConflict (somebody was first: read, decide again), or unknown. How
-a write whose answer was lost is told from somebody else's is in `marked.py`.
+A write has three ends here too: a revision, RevisionConflict (another client was first: read, decide again), or
+unknown. After a lost answer, `marked.py` finds out whether the write was ours or another client's.
 
-A read by key is the leader's answer: what was told to be stored is there. Reads of many keys may be answered by any
-replica and be a moment old; compare-and-set makes that harmless.
+A read by key is the leader's answer, so it holds every confirmed write. Any replica may answer reads of many keys, and
+be a moment old. Compare-and-set makes that harmless.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ READ_S = 2.0
 
 
 class Bucket(Generic[T]):
-    """One bucket by its full name (`Namespace.bucket`), its values of one type: `bytes` as they are, else JSON."""
+    """One bucket by its full name (`Namespace.bucket`). Its values have one type: `bytes` as they are, else JSON."""
 
     def __init__(self, connection: Connection, publisher: Publisher, bucket: str, type_: type[T]) -> None:
         self.name = bucket
@@ -72,11 +72,11 @@ class Bucket(Generic[T]):
         return sorted(found, key=lambda entry: entry.key)
 
     def watch(self, pattern: str = ">", *, on_reading: Callable[[], None] = lambda: None) -> Watch[T]:
-        """Return a context manager whose iterator tells changes: `async with bucket.watch() as changes: async for …`.
+        """Return a context manager whose iterator yields changes: `async with bucket.watch() as changes: async for …`.
 
-        First every matching key (raw: an entry is decoded when its `value` is read), then Synced, then each change as
-        it comes. After a reconnect all keys are told again, those that vanished as deleted, and then Synced. Expired
-        keys are told as deleted within 0.3 s. Entering raises NoStream if there is no such bucket.
+        First it yields every matching key (raw: an entry is decoded when its `value` is read), then Synced, then each
+        change as it comes. After a reconnect it yields all keys again, those that vanished as deleted, and then Synced.
+        An expired key is yielded as deleted within 0.3 s. Entering raises NoStream if there is no such bucket.
 
         `on_reading` is called before each time that all keys are read: what the server confirmed until then is among
         them.
@@ -94,7 +94,8 @@ class Bucket(Generic[T]):
     # ---- writing
 
     async def create(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
-        """Store a key that must not exist (a deleted one does not), and return its revision; else RevisionConflict."""
+        """Store a key that must not exist (a deleted one does not), and return its revision. Raises
+        RevisionConflict."""
         return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s)
 
     async def compare_and_set(
@@ -102,7 +103,7 @@ class Bucket(Generic[T]):
     ) -> int:
         """Store the key if it is at `revision` (0: must not exist), and return the new revision.
 
-        `ttl_s`: whole seconds, at least 1, until the key is gone; a write without it makes the key permanent. Raises
+        `ttl_s`: whole seconds, at least 1, until the key expires. A write without it makes the key permanent. Raises
         RevisionConflict, OutcomeUnknown (after `timeout_s`, else the publisher's deadline), TooLarge, StoreFull.
         """
         subject, payload = self._prefix + check_key(key), self._codec.encode(value)
@@ -129,12 +130,13 @@ class Bucket(Generic[T]):
     async def update(
         self, key: str, change: Callable[[Entry[T] | None], tuple[T | None, R]], *, tries: int = 10
     ) -> tuple[R, int]:
-        """Change a key by compare-and-set, however many change it at once; return the result and the key's revision.
+        """Change a key by compare-and-set, however many clients change it at once. Return the result and the key's
+        revision.
 
         `change` gets the entry (`None`: there is none), and returns the value to store (`None`: leave the key as it is)
         and a result. After a lost race it is called again with the newer entry, so it must be harmless when it is
         applied twice. The revision is 0 if there is no such key. Raises what `change` raises, RevisionConflict after
-        `tries` lost races, and as `compare_and_set`.
+        `tries` lost races, and the errors of `compare_and_set`.
         """
 
         async def attempt() -> tuple[R, int]:
@@ -150,10 +152,10 @@ class Bucket(Generic[T]):
     async def delete(
         self, key: str, *, revision: int | None = None, ttl_s: int | None = None, timeout_s: float | None = None
     ) -> None:
-        """Delete the key, if `revision` is given only at that one (else RevisionConflict). A repeat is harmless.
+        """Delete the key. With `revision`, delete it only at that one (else RevisionConflict). A repeat is harmless.
 
         A marker stays, as `nats kv del` leaves it. With `ttl_s` it is a purge, with all earlier values, and the marker
-        goes too after that many seconds; the bucket must allow it.
+        goes too after that many seconds. The bucket must allow it.
         """
         headers = {"KV-Operation": "DEL"} if ttl_s is None else {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
         subject = self._prefix + check_key(key)
@@ -166,7 +168,8 @@ class Bucket(Generic[T]):
             await self._writer.write(subject, b"", expected=revision, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
 
     async def _marker(self, subject: str) -> int | None:
-        """Return a deleted key's marker by revision, 0 without any message; None if it lives, or nobody says."""
+        """Return a deleted key's marker by revision, 0 without any message. None: the key lives, or there is no
+        answer."""
         try:
             last = await self._writer.last(subject)
         except StreamError:

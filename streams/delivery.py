@@ -1,7 +1,7 @@
-"""One message handed out by a consumer, and the five things to answer: done, not now, still at it, never, nothing.
+"""One message that a consumer delivered, and its five answers: ack, nak, in progress, term, none.
 
-The answers go to the message's reply subject, which also carries its numbers. JetStream does not fence: an answer
-that comes after the ack wait counts as well. Whoever must be the only owner holds a fence elsewhere and settles last.
+The answers go to the message's reply subject, which also carries its numbers. JetStream does not fence: an answer that
+comes after the ack wait counts as well. A consumer that must be the only owner holds another fence and settles last.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,8 @@ _SHORT_DOTS = 8
 
 
 class Facts(NamedTuple):
-    """What the reply subject says. `delivered` counts from 1; `pending` is what the consumer had still to deliver."""
+    """The numbers in the reply subject. `delivered` counts from 1. `pending` is what the consumer had still to
+    deliver."""
 
     stream: str
     consumer: str
@@ -28,7 +29,7 @@ class Facts(NamedTuple):
 
 
 class Holder(Protocol):
-    """Who holds the delivery until it is settled: a puller."""
+    """Holds the delivery until it is settled: a puller."""
 
     def send(self, frame: bytes) -> None: ...
     async def ask(self, subject: str, payload: bytes, timeout_s: float) -> Message: ...
@@ -38,8 +39,8 @@ class Holder(Protocol):
 class Delivery:
     """A message to work on, held until it is settled.
 
-    Settle it once, by `ack`, `ack_sync`, `nak`, `term` or `forget`; what comes after that does nothing, so that an
-    error path may settle what is settled. A delivery that is dropped unsettled keeps its place in the puller for good.
+    Settle it once, by `ack`, `ack_sync`, `nak`, `term` or `forget`. A second settle does nothing, so that an error path
+    may settle what is settled. A delivery that is dropped unsettled keeps its place in the puller for good.
     """
 
     __slots__ = ("_block", "_facts", "_headers", "_holder", "_reply", "is_settled", "payload", "subject")
@@ -66,7 +67,7 @@ class Delivery:
         return self._headers
 
     def has_header(self, name: bytes) -> bool:
-        """Return whether there is a header of this name, as it was sent; without reading the others."""
+        """Return whether there is a header of this name, as it was sent, without reading the others."""
         return self._block is not None and b"\r\n%b:" % name in self._block
 
     @property
@@ -84,7 +85,7 @@ class Delivery:
 
     @property
     def delivered(self) -> int:
-        """Which delivery this is, from 1; naks count too. Not an attempt: see the ledger."""
+        """The number of this delivery, from 1. Naks count too. It is not the attempt: see the ledger."""
         if self._facts is None and self._reply.count(b".") == _SHORT_DOTS:  # asked of each job, the others seldom
             number = self._reply.split(b".", 5)[4]
             if number.isdigit():
@@ -102,31 +103,32 @@ class Delivery:
         return self.facts.pending
 
     async def ack(self) -> None:
-        """Done. Sent and not waited for: lost with the link, it costs a redelivery."""
+        """Acknowledge without waiting for the server. If the link loses the ack, the message is redelivered."""
         self._settle(b"")
 
     async def ack_sync(self, timeout_s: float = 2.0) -> None:
-        """Done, and the server has it. OutcomeUnknown, Disconnected, NoStream (no such consumer): still unsettled."""
+        """Acknowledge, and wait until the server has it. Raises OutcomeUnknown, Disconnected, NoStream (no such
+        consumer), and then it is still unsettled."""
         if not self.is_settled:
             await self._holder.ask(self._reply.decode(), b"+ACK", timeout_s)
             self._mark_settled()
 
     async def nak(self, delay_s: float = 0) -> None:
-        """Not now: deliver it again, to anybody, after `delay_s`."""
+        """Have it delivered again, to any client, after `delay_s`."""
         self._settle(b'-NAK {"delay":%d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
     async def extend(self) -> None:
-        """Still at it: the ack wait starts anew."""
+        """Restart the ack wait."""
         if not self.is_settled:
             self._holder.send(self.frame(b"+WPI"))
 
     async def term(self, reason: str) -> None:
-        """Never again. A work queue removes the message, so store it elsewhere before."""
+        """Have it never delivered again. A work queue removes the message, so store it elsewhere before."""
         printable = "".join(sign if sign.isprintable() else " " for sign in reason[:_MAX_REASON])
         self._settle(f"+TERM {printable}".encode())
 
     def forget(self) -> None:
-        """Say nothing, and make room for another: the ack wait gives it to somebody."""
+        """Send no answer, and make room for another message. After the ack wait the server delivers this one again."""
         if not self.is_settled:
             self._mark_settled()
 
@@ -150,12 +152,12 @@ def ack_of(reply: bytes) -> bytes:
 
 
 def is_delivery(reply: bytes) -> bool:
-    """Say whether a message with this reply subject is a delivery; the server's statuses have none."""
+    """Return whether a message with this reply subject is a delivery. The server's statuses have none."""
     return reply.startswith(_PREFIX)
 
 
 def read_reply(reply: bytes) -> Facts:
-    """Return what the reply subject says; raise MalformedMessage.
+    """Return the numbers in the reply subject. Raises MalformedMessage.
 
     `$JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored ns>.<pending>`, or with two tokens more before
     the stream (domain, account) and one or more after (ADR-15 of NATS).

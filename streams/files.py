@@ -1,8 +1,8 @@
 """Files in the server's own object store (ADR-20 of NATS), so that `nats object` puts, gets and lists the same ones.
 
-A file is chunks on a subject of its own, and then one message that tells its name, size and digest. That message comes
-last, so a file is there wholly or not at all; a second file under the name takes its place at that moment, and the
-first one's chunks go afterwards. Whoever reads the first one meanwhile is told that it is damaged, and reads again.
+A file is chunks on a subject of its own, and then one message with its name, size and digest. That message comes last,
+so a file is complete or not there. A second file under the name replaces it at that moment, and the first one's chunks
+are deleted afterwards. A client that reads the first one meanwhile gets the error that it is damaged, and reads again.
 
 Memory: a few chunks in either direction, whatever the size of the file.
 """
@@ -25,20 +25,20 @@ from streams.publisher import Outgoing, Publisher
 __all__ = ["DamagedFile", "FileInfo", "FileTooLarge", "Files", "files_stream"]
 
 CHUNK = 128 * 1024
-"""The object store's usual size; far below the server's limit of a message."""
+"""The object store's usual size, far below the server's limit of a message."""
 AT_ONCE = 8
 CLEAN_UP_S = 5.0
 GONE_S = 3_600
-"""How long it is told that a file is gone: longer than anybody looks at one and the same list."""
+"""Seconds for which the record of a deleted file stays: longer than any client reads one list."""
 _DIGEST = "SHA-256="
 
 
 class DamagedFile(StreamError):
-    """What was read is not what the file's record tells: replaced while it was read, or chunks are missing."""
+    """The bytes are not those of the file's record: the file was replaced during the read, or chunks are missing."""
 
 
 class FileTooLarge(StreamError):
-    """The data is longer than the caller allows; nothing of it stays."""
+    """The data is longer than the caller allows. Nothing of it stays."""
 
 
 class _Options(msgspec.Struct, frozen=True):
@@ -77,8 +77,8 @@ class Files:
     async def put(
         self, name: str, data: AsyncIterable[bytes], *, most_bytes: int | None = None, description: str = ""
     ) -> FileInfo:
-        """Store a file, in the place of one of the same name, and return its record.
-        Raises FileTooLarge beyond `most_bytes`, StoreFull, OutcomeUnknown, Disconnected; nothing of it stays then."""
+        """Store a file, in the place of one of the same name, and return its record. Raises FileTooLarge beyond
+        `most_bytes`, StoreFull, OutcomeUnknown, Disconnected. Then nothing of it stays."""
         subject = self._record_subject(name)
         before = await self.info(name)
         nuid = secrets.token_hex(11)
@@ -133,7 +133,7 @@ class Files:
             raise DamagedFile(f"file {info.name!a}: {size} bytes of {info.size} are there, or others; read it again")
 
     async def delete(self, name: str) -> bool:
-        """Remove the file; return whether there was one."""
+        """Remove the file. Return whether there was one."""
         info = await self.info(name)
         if info is None:
             return False
@@ -156,15 +156,15 @@ class Files:
                 yield info
 
     async def stored_ms(self, name: str) -> int | None:
-        """Return when the file was stored, by the server's clock; None if there is no such file."""
+        """Return when the file was stored, by the server's clock. None if there is no such file."""
         entry = await last_entry(self._connection, self._stream, self._record_subject(name))
         if entry is None or msgspec.json.decode(entry.payload, type=FileInfo).deleted:
             return None
         return entry.stored_ms
 
     async def remove_unfinished(self, before_ms: int) -> int:
-        """Remove what is there of files whose sender died before the end, if nothing was added to it after `before_ms`
-        by the server's clock; return of how many files it was. Files that are there are left alone."""
+        """Remove the chunks of files whose sender died before the end, if no chunk was added after `before_ms` by the
+        server's clock. Return the number of those files. Complete files are left alone."""
         pattern = self._chunk_subject("*")
         answer = await self._connection.api(f"STREAM.INFO.{self._stream}", {"subjects_filter": pattern})
         subjects: Mapping[str, int] = answer["state"].get("subjects") or {}

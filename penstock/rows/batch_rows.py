@@ -1,8 +1,8 @@
-"""How the cells of a sheet's row become an item of the type that a task's code asks for. Pure.
+"""How the cells of a sheet's row become an item of the type that a task's code declares. Pure.
 
-A sheet knows text, numbers and empty cells, and no more of types than its writer did. So, for each field at the top of
-a struct, dataclass or TypedDict: a number is text where text alone is wanted; an empty cell is None where that may be,
-or else the field's default, or else the empty text that it is. The rest is msgspec's, with its errors.
+A sheet knows text, numbers and empty cells, and no other types. So each field at the top of a struct, dataclass or
+TypedDict is read by two rules. A number is text if the field takes text only. An empty cell is None if the field may be
+None, else the field's default, else an empty text. The rest is msgspec's, with its errors.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _FIELDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 
 
 def row_reader(item_type: Any) -> Callable[[dict[str, Cell]], Any]:
-    """Return what makes an item of a row's cells, which it changes. Raises msgspec.ValidationError."""
+    """Return a function that makes an item of a row's cells, and changes them. It raises msgspec.ValidationError."""
     texts, nones, defaults = _wanted(item_type)
 
     def read(cells: dict[str, Any]) -> Any:
@@ -38,7 +38,7 @@ def row_reader(item_type: Any) -> Callable[[dict[str, Cell]], Any]:
 
 
 def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str]]:
-    """Return the fields in which text alone is wanted, and those where an empty cell is None, or the default."""
+    """Return the fields that take text only, and those where an empty cell is None, or the default."""
     texts, nones, defaults = list[str](), list[str](), list[str]()
     told = _bare(inspect.type_info(item_type))
     for field in told.fields if isinstance(told, _FIELDS) else ():

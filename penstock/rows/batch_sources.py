@@ -1,13 +1,13 @@
-"""Rows of a database or of a search index, for a split of one's own: page by page, however many there are.
+"""Rows of a database or of a search index, for a split of your own: page by page, however many there are.
 
     async def split(self, ctx):
         query = "SELECT sku, price FROM products WHERE shop = :shop"
         async for rows in penstock.sql_rows("env:SHOP_DB", query, ctx.input):
             await ctx.commit(*rows)
 
-Nothing is written: a transaction that only reads, a point in time that is closed at the end. An address that holds a
-password is given as `env:NAME` or `file:/path`. What goes wrong on the way raises SourceFailed, and the split is begun
-again from its start, so rows may come in another order then: it is one of the two that counts, never a mixture.
+Nothing is written: the transaction only reads, and a point in time is closed at the end. Give an address that holds a
+password as `env:NAME` or `file:/path`. An error on the way raises SourceFailed. Then the split begins again from its
+start, and rows may come in another order. Only one of the two runs counts, never a mixture.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_PAGE = 10_000
 MOST_BYTES = 256 * 1024 * 1024
 MOST_REASON = 300
 KEPT = "5m"
-"""How long a point in time stands between two pages: as long as the slowest commit of one may take."""
+"""How long a point in time stays open between two pages: as long as the slowest commit of a page may take."""
 MOST_PARTS = 1_024
 """The most slices a server takes (`index.max_slices_per_pit`), and the most shards of one index."""
 TRIES = 5
@@ -51,11 +51,11 @@ _T = TypeVar("_T")
 
 
 class SourceFailed(PenstockError):
-    """A database or an index did not give its rows; the message says which, and why."""
+    """A database or an index did not give its rows. The message says which, and why."""
 
 
 def _address(url: str) -> tuple[str, bool]:
-    """Return what a URL or a reference to one says, and whether it was a reference. Raises UsageError."""
+    """Return the address of a URL or of a reference, and whether it was a reference. Raises UsageError."""
     if not is_reference(url):
         return url, False
     try:
@@ -91,7 +91,7 @@ async def sql_rows(
 
 
 def _check_names(columns: Sequence[str]) -> None:
-    """Raise UsageError for two columns of one name: only one of them would be told."""
+    """Raise UsageError for two columns of one name, since a row would hold only one of them."""
     for column in columns:
         if columns.count(column) > 1:
             raise UsageError(f"{columns.count(column)} columns of the query are called {column[:80]!a}; use AS")
@@ -170,9 +170,9 @@ async def opensearch_rows(
     url: str, index: str, query: Mapping[str, Any] | None = None, page: int = 1_000, *, sort: str = ""
 ) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yield the documents of an index (or a pattern of some) that a query finds, at most `page` at a time, each as its
-    fields and `_id`. All are of one point in time, whatever is written meanwhile. `query` is OpenSearch's own, all
-    documents without. `sort`: a field to order them by, which all have and no two share; in no order without.
-    OpenSearch 2.4 or later. Raises UsageError, SourceFailed."""
+    fields and `_id`. All are of one point in time, whatever is written meanwhile. `query` is OpenSearch's own, by
+    default all documents. `sort`: a field to order them by, which all documents have and no two share. Without it there
+    is no order. OpenSearch 2.4 or later. Raises UsageError, SourceFailed."""
     _check_page(page)
     if not index:
         raise UsageError("no index: say its name, or a pattern such as products-*")
@@ -209,9 +209,9 @@ def _http_url(url: str, is_reference: bool) -> tuple[HttpUrl, dict[str, str]]:
 class _Search:
     """One point in time, and the pages of a search in it.
 
-    A page goes on after the last hit of the one before, so no two hits may sort alike. `_doc`, the number a document
-    has in its shard, tells apart those of one shard and costs no memory; `_shard_doc` not those of two indices (and
-    servers before 3.3 know no such thing). So the search is sliced: with as many slices as shards, no slice meets two
+    A page goes on after the last hit of the one before, so no two hits may sort alike. `_doc`, the number that a
+    document has in its shard, is unique in one shard and costs no memory. `_shard_doc` is not unique over two indices
+    (and servers before 3.3 do not know it). So the search is sliced: with as many slices as shards, no slice meets two
     shards of one index, and `_doc` and `_index` are enough in each."""
 
     def __init__(self, session: aiohttp.ClientSession, url: HttpUrl, index: str) -> None:
@@ -237,7 +237,7 @@ class _Search:
                     yield page.hits
 
     async def sorted(self, asked: dict[str, Any], field: str) -> AsyncGenerator[list[_Hit], None]:
-        """Yield the hits in the order of a field, and count them: those that sort alike are lost between two pages."""
+        """Yield the hits in the order of a field, and count them: hits that sort alike are lost between two pages."""
         found = total = 0
         async with aclosing(self._pages(asked | {"sort": [{field: "asc"}], "track_total_hits": True})) as pages:
             async for page in pages:
@@ -265,7 +265,7 @@ class _Search:
         return page.hits
 
     async def close(self) -> None:
-        """Give the point in time back. The server does it by itself later, if this does not reach it."""
+        """Close the point in time. If the request does not reach the server, the server closes it later."""
         with anyio.move_on_after(5):
             try:
                 await self._once("DELETE", self._url / "_search" / "point_in_time", {"pit_id": [self._pit.pit_id]})
@@ -273,7 +273,7 @@ class _Search:
                 return
 
     async def _asked(self, method: str, url: HttpUrl, body: object) -> bytes:
-        """Ask, again after a while if the server is busy or not there; return the answer."""
+        """Send a request and return the answer. Repeat it after a wait if the server is busy or away."""
         said = ""
         for number in range(TRIES):
             if number:

@@ -1,7 +1,8 @@
-"""Adds the jobs of a file, in batches: memory stays small whatever its size, and a bad line loses no other.
+"""Adds the jobs of a file in batches. Memory stays small whatever the file's size, and a bad line loses no other line.
 
-Stopping means: what is before the line is added, so that one can go on from there. What a node refuses (a quota, a
-value out of range) is known only with the answers of its batch, so the batch of that line is added as far as possible.
+After a stop, all lines before the named line are added, so that a person can go on from there. A node's refusal (a
+quota, a value out of range) is known only with the answers of its batch, so the batch of that line is added as far as
+possible.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ AddMany = Callable[[Sequence[NewJob]], Awaitable[Sequence[Added | NotAdded]]]
 
 
 class SubmitReport(Struct):
-    """What became of a file's lines. `next_line`: where to go on after a stop, 0 if the end was reached."""
+    """The result of a file's lines. `next_line`: the line to go on from after a stop, 0 if the end was reached."""
 
     added: int = 0
     kept: int = 0
@@ -65,8 +66,8 @@ async def add_rows(
     rate: float | None = None,
     advance: Callable[[float], None] = lambda _share: None,
 ) -> SubmitReport:
-    """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return what became of them. Where
-    `add` fails, the error says from which line on."""
+    """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return the result. If `add` fails,
+    the error names the line to go on from."""
     told, batch, size, total, pace = SubmitReport(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
         if isinstance(row, BadJobRow):
@@ -91,7 +92,7 @@ async def add_rows(
 
 
 async def _flush(add: AddMany, batch: Sequence[Read], told: SubmitReport) -> bool:
-    """Add a batch; return whether any of it was refused."""
+    """Add a batch. Return whether any job of it was refused."""
     if not batch:
         return False
     first, last, before = batch[0].line, batch[-1].line, len(told.bad)

@@ -1,7 +1,7 @@
 """Jobs as people write them: spans with units, moments with zones, and files with a job on each line.
 
-Nothing is guessed: a bare number is no span, a moment without a zone is none. A line that cannot be read is told by its
-number, and keeps no other line back.
+Nothing is guessed: a bare number is no span, and a moment without a zone is no moment. A line that cannot be read is
+reported by its number, and stops no other line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JobRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Defaults(NamedTuple):
-    """What holds for a row that does not say otherwise: a job, and the zone of moments without one."""
+    """The values for a row that has none of its own: a job, and the zone of moments without one."""
 
     job: NewJob
     tz: str = ""
@@ -60,7 +60,7 @@ class BadJobRow(Struct, frozen=True):
 
 
 class Read(NamedTuple):
-    """A line that is one, and how many bytes of the file have been read with it."""
+    """A line that is a job, and how many bytes of the file have been read with it."""
 
     line: int
     job: NewJob
@@ -79,7 +79,7 @@ def read_span(option: str, text: str) -> int:
 
 
 def read_due(delay: str, at: str, *, tz: str = "", now_ms: int) -> tuple[int, int | None]:
-    """Return `delay_ms` and `due_ms` for a delay or a moment, at most one of which is told. Raises UsageError."""
+    """Return `delay_ms` and `due_ms` for a delay or a moment, at most one of which is given. Raises UsageError."""
     if delay and at:
         raise UsageError(f"--delay {delay} and --at {at}: give one of them")
     if at:
@@ -88,9 +88,9 @@ def read_due(delay: str, at: str, *, tz: str = "", now_ms: int) -> tuple[int, in
 
 
 def read_body(text: str, stdin: BinaryIO) -> Raw:
-    """Return the body that an argument names: JSON as it stands, `-` for the standard input, `@FILE` for a file.
+    """Return the body that an argument names: JSON text, `-` for the standard input, `@FILE` for a file.
 
-    Raises UsageError; text that is no JSON is never taken for a string, since `{"a":1` would become one."""
+    Raises UsageError. Text that is no JSON is never taken for a string, since `{"a":1` would become one."""
     where, raw = "body", text.encode("utf-8", "surrogateescape")
     if text == STDIN:
         where, raw = "standard input", stdin.read(LARGEST_BODY + 1)
@@ -112,7 +112,7 @@ def _file_bytes(path: Path) -> bytes:
 
 
 def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms: int) -> Iterator[Read | BadJobRow]:
-    """Yield each line that is not blank from `from_line` on as a job, or what is wrong with it. Memory: one line."""
+    """Yield each line that is not blank, from `from_line` on, as a job or as its error. Memory: one line."""
     read_bytes = 0
     for number, (size, line) in enumerate(_lines(file), 1):
         read_bytes += size
@@ -128,7 +128,7 @@ def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its size; of one that is too long only its end is kept."""
+    """Yield each line with its size. Of a line that is too long only the end is kept."""
     while line := file.readline(LONGEST_LINE + 1):
         size = len(line)
         while not line.endswith(b"\n") and (more := file.readline(LONGEST_LINE + 1)):
