@@ -29,6 +29,7 @@ _RANDOM = (
     (re.compile(r"\b[0-9a-f]{16,}\b"), "<hex>"),
     (re.compile(r"\b20\d\d-\d\d-\d\dT[\d:]+Z"), "<moment>"),
     (re.compile(r"(?<=dead letter )\d+"), "<number>"),
+    (re.compile(r'(?<="state":")(?:owed|waiting)(?=")'), "<owed or waiting>"),
 )
 _UNTOLD = {"content-length", "date"}
 _USUAL = {
