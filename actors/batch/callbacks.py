@@ -1,12 +1,12 @@
-"""Batch callbacks: tells what happened to an instance, by an event for everybody and by a call for who asked for one.
+"""Batch callbacks: report what happened to an instance, by an event, and by a call to the URL of its submitter.
 
-In: moments that an instance's record owes (model/batch_moments.py), from whoever tends it; and the bodies of
-jobs of `batch-callbacks`, one for each call. Out: stored events on `events.batch.<moment>.<task>.<instance>`; those
-jobs, handed in on `submit.job`; signed POSTs. State: none; how a call went stands in the instance's record.
-Under redelivery: the event and the job bear the moment's id, and a call that was taken is not made again; one whose end
-nobody recorded is, with the same id.
-When it cannot go on: the queue of jobs tries a call again, ever less often for some hours; then it is given up, which
-is an event, a line in the log, a dead letter that can be replayed, and stands in the record.
+In: moments that an instance's record owes (actors/batch/rules/moments.py), from the conductor that tends it. The bodies
+of jobs of `batch-callbacks`, one for each call. Out: stored events on `events.batch.<moment>.<task>.<instance>`. Those
+jobs, submitted on `submit.job`. Signed POSTs. State: none. The instance's record holds the state of each call. Under
+redelivery: the event and the job carry the moment's id, and a call that was taken is not made again. A call whose end
+was not recorded is made again, with the same id. When it cannot go on: the queue of jobs tries a call again, ever less
+often for some hours. Then it is given up, which is an event, a line in the log, a dead letter that can be replayed, and
+a note in the record.
 """
 
 import logging
@@ -41,17 +41,18 @@ __all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "CallbackFailed", "CallbackJo
 
 TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
-"""Twelve tries within three hours: longer than a receiver takes to be deployed or mended by day."""
+"""Twelve tries within three hours: longer than a receiver takes to be deployed or repaired by day."""
 ATTEMPTS = TRIES.retries + 6
-"""Of the job: a node that dies at a call uses one up; with some to spare the last try is made, and recorded."""
+"""Attempts of the job. A node that dies at a call uses one up. With some to spare, the last try is made and
+recorded."""
 TIMEOUT_S = 10.0
 TTR_MS = 60_000
 MOST_BYTES = 65_536
-"""Of an answer, of which only the status matters."""
+"""Bytes of an answer, of which only the status matters."""
 
 
 class CallbackJob(msgspec.Struct, frozen=True):
-    """A job's body: which moment to tell. Everything else is the record's to say, whoever made the job."""
+    """A job's body: the moment to report. The record holds everything else."""
 
     instance_id: str
     name: str
@@ -59,14 +60,14 @@ class CallbackJob(msgspec.Struct, frozen=True):
 
 
 class CallbackFailed(NamedTuple):
-    """Why a call was not taken, and when to try again; None: it is given up."""
+    """Why a call failed, and when to try again. `None`: it is given up."""
 
     reason: str
     delay_ms: int | None
 
 
 class Moments:
-    """Tells what instances owe: as events, and as jobs for the callers."""
+    """Reports what instances owe: as events, and as jobs for the callbacks."""
 
     def __init__(self, instances: Instances, publisher: Publisher, namespace: Namespace) -> None:
         self._instances = instances
@@ -74,7 +75,7 @@ class Moments:
         self._namespace = namespace
 
     async def tell(self, record: Instance) -> None:
-        """Tell what the record owes, and record that. Raises the broker's errors: then it is owed as before."""
+        """Report what the record owes, and record that. Raises the broker's errors: then it is owed as before."""
         owed = moments.owed(record)
         outgoing = [each for moment in owed for each in self._outgoing(record, moment)]
         for answer in await self._publisher.publish_many(outgoing):
@@ -96,13 +97,13 @@ class Moments:
 
 
 def outgoing_event(namespace: Namespace, event: BatchEvent) -> Outgoing:
-    """Return the message that tells an event, stored once within the server's duplicate window."""
+    """Return the message of an event, stored once within the server's duplicate window."""
     subject = namespace.event("batch", event.event, event.task, event.instance_id)
     return Outgoing(subject, encode_message(event), event.event_id)
 
 
 class CallbackSender:
-    """Makes the calls that are due. `secret` is read anew for each."""
+    """Makes the calls that are due. `secret` is read again for each call."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class CallbackSender:
         self._tries = tries
 
     async def call(self, asked: CallbackJob, attempt: int) -> CallbackFailed | None:
-        """Make a call, if there is still one to make; None: nothing is left to be done. Raises the broker's errors."""
+        """Make a call, if one is still to be made. None: nothing is left to do. Raises the broker's errors."""
         try:
             record = await self._instances.get(asked.instance_id)
         except UnknownInstance:
@@ -152,7 +153,7 @@ class CallbackSender:
         return CallbackFailed(why, next_delay_ms(attempt + 1, self._tries, chance=self._chance()))
 
     async def _post(self, record: Instance, moment: Moment) -> str:
-        """Post a moment; return why that was not taken, empty if it was."""
+        """Post a moment. Return why the receiver did not take it, empty if it did."""
         url, event = record.callback, _for_submitter(moments.event_of(record, moment))
         body = encode_message(event)
         try:
@@ -191,6 +192,6 @@ class CallbackSender:
 
 
 def _for_submitter(event: BatchEvent) -> BatchEvent:
-    """Return the event with the instance's id as its tenant knows it: the gateway puts the tenant before it."""
+    """Return the event with the instance's id as its tenant knows it. The gateway puts the tenant before it."""
     prefix = f"{event.tenant}--"
     return replace(event, instance_id=event.instance_id.removeprefix(prefix)) if event.tenant else event

@@ -1,12 +1,13 @@
-"""Dead letters of jobs: written when a job is given up on, and sent round again when a person asks for it.
+"""Dead letters of jobs: written when a job is given up, and sent again when a person requests it.
 
-A letter's body is the whole job, so that everything comes back: id, body, TTR, priority, history. **Letter first, then
-settle** (whoever buries does that, conditionally): the other way round a crash in between would lose the job. A crash
-in between leaves letter and job; the job comes again and is buried again, and the letter that is there already counts.
+The body is the whole job, so that everything comes back: id, body, TTR, priority, history. **Dead letter first, then
+settle**: in the other order a crash in between would lose the job. The caller settles, conditionally. A crash in
+between leaves the dead letter and the job. The job comes again and is buried again, and the dead letter that exists
+counts.
 
-Sent round again means: the same id, **a new epoch** (`added_ms`, attempts from 0), due now, and a line of history with
-the letter's sequence. The letter is removed once the job is stored. After a crash in between, the job that is found
-under the id carries that line, so the letter goes without a second job.
+Sent again means: the same id, **a new epoch** (`added_ms`, attempts from 0), due now, and a line of history with the
+dead letter's sequence. The dead letter is removed once the job is stored. After a crash in between, the job under the
+id carries that line, so the dead letter goes without a second job.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _LINE = re.compile(r"attempt (\d+) at (\S+?)(?: on (\S+))?: (.*)", re.S)
 
 
 class Burial(NamedTuple):
-    """A job to be given up on. `seq`: of the message that holds it, so that burying that one twice is one letter."""
+    """A job to be given up. `seq`: of the message that holds it, so that burying it twice makes one dead letter."""
 
     job: Job
     seq: int
@@ -55,7 +56,7 @@ class Burial(NamedTuple):
 
 
 def job_dead_letter(job: Job, reason: str) -> DeadLetter:
-    """Return the dead letter of a job; the reservation, if there is one, is left out."""
+    """Return the dead letter of a job, without its reservation."""
     kept = replace(job, holder="", until_ms=0, receipt="")
     return DeadLetter(
         engine=ENGINE,
@@ -85,13 +86,13 @@ def malformed_dead_letter(topic: str, key: str, payload: bytes, reason: str, *, 
 
 
 def job_of(letter: DeadLetter) -> Job:
-    """Return the job that a letter holds. Raises MalformedMessage."""
+    """Return the job of a dead letter. Raises MalformedMessage."""
     return decode_job(dead_payload(letter))
 
 
 def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
-    """Return the job as it goes round again: due now, attempts from the start, no longer expiring. It is an add of its
-    own, known by the letter."""
+    """Return the job as it is sent again: due now, attempts from the start, no longer expiring. It is an add of its
+    own, known by the dead letter."""
     line = f"{_again(letter_seq)} at {_moment(now_ms)}"
     return replace(
         job,
@@ -111,9 +112,11 @@ def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
 async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
 ) -> list[StreamError | None]:
-    """Store a letter for each; return None where it is stored, else why it is not (then the job must not be settled).
+    """Store a dead letter for each. Return None for one that is stored, else the reason why not (then the job must not
+    be settled).
 
-    One that an earlier try has stored is not stored again. Raises what `Publisher.publish_many` does: do it again."""
+    A dead letter that an earlier try has stored is not stored again. Raises the errors of `Publisher.publish_many`:
+    call it again."""
     letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
     known = await _epochs(connection, namespace, subjects)
@@ -128,17 +131,17 @@ async def write_dead_letters(
 
 
 def _message_id(letter: DeadLetter, seq: int) -> str:
-    """A job that went round again and failed again is another message, so another letter."""
+    """A job that was sent again and failed again is another message, so another dead letter."""
     return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
 
 
 def _epoch(job: Job) -> tuple[int, int]:
-    """Return what tells one end of a job from another."""
+    """Return what identifies one end of a job."""
     return job.added_ms, job.attempts
 
 
 async def _epochs(connection: Connection, namespace: Namespace, subjects: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return of which end the last letter of each subject tells."""
+    """Return, by subject, the end that the last dead letter is about."""
     found: dict[str, tuple[int, int]] = {}
     unique = list(dict.fromkeys(subjects))
     for start in range(0, len(unique), MOST_LOOKED_UP):
@@ -156,7 +159,7 @@ def _again(letter_seq: int) -> str:
 
 
 def _try(line: str) -> Try:
-    """Return a line of a job's history as a letter has it; what has another form stands there whole."""
+    """Return a line of a job's history as a dead letter has it. A line of another form stays whole."""
     found = _LINE.fullmatch(line)
     if found is None:
         return Try(attempt=0, at_ms=0, reason=line)

@@ -1,4 +1,4 @@
-"""What the store says, as the job desk answers it. Pure."""
+"""The job desk's replies for the results of the store. Pure."""
 
 from collections.abc import Sequence
 
@@ -93,7 +93,7 @@ def answer_of(receipt: JobReceipt, outcome: Outcome) -> JobReply:
 
 
 def not_reserved(found: Sequence[Found], job_id: str) -> JobReply:
-    """What was finished is finished: a repeat is told the same."""
+    """Return the reply for an id without a reservation. A repeat of a finish gets the same reply as the first."""
     if any(each.done is not None and each.done.outcome == "finished" for each in found):
         return JobReply(code="ok", reason="it was finished before", id=job_id)
     if any(each.done is not None and not each.is_free for each in found):

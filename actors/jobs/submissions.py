@@ -1,11 +1,11 @@
-"""Submissions: jobs that were handed in by a plain publish, checked and added.
+"""Submissions: jobs that were submitted by a plain publish, checked and added.
 
-In: JSON of a NewJob on `submit.job.<topic>`, from whoever may publish there, in any language. Out: jobs; what is
-refused becomes a dead letter `dead.submit.<topic>.<sequence>` with the payload as it came and the reason.
-State: none. The topic in the subject counts; one in the payload must be the same. Delays count from the moment at which
-the server stored the message, so they do not grow while no node runs.
-Under redelivery: the add is known by its message, unless its publisher gave it a nonce, so adding it again adds
-nothing. When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
+In: JSON of a NewJob on `submit.job.<topic>`, from any client that may publish there. Out: jobs. A refused message
+becomes a dead letter `dead.submit.<topic>.<sequence>` with the payload as it came and the reason. State: none. The
+topic in the subject counts, and one in the payload must be the same. Delays count from the moment at which the server
+stored the message, so they do not grow while no node runs. Under redelivery: the add is known by its message, unless
+its publisher gave it a nonce, so a repeat adds nothing. When it cannot go on: while the broker takes nothing, messages
+stay where they are and come again.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ ENGINE = "submit"
 CAPACITY = 2_000
 AT_ONCE = 500
 TRACE_S = 600
-"""How long the end of a job is known to a desk that adds it again: while any desk lives, that is within seconds."""
+"""Seconds for which the end of a job is known to a desk that adds it again. While a desk lives, it does so within
+seconds."""
 PASSING = ("unavailable", "unknown")
 
 
@@ -86,7 +87,7 @@ def job_submissions(desk: JobDesk, connection: Connection, publisher: Publisher,
 
 
 async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
-    """Add the jobs and ack what was added; return what is refused."""
+    """Add the jobs and ack those that were added. Return those that were refused."""
     read: list[tuple[Submission, NewJob]] = []
     refused: list[Refusal] = []
     for one in page:

@@ -86,8 +86,8 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
     settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
     sources = await _known_sources(records)
     work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)
-    patience = AttemptTime(settings, anyio.CancelScope())
-    patience.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
+    time = AttemptTime(settings, anyio.CancelScope())
+    time.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
     async with open_transport() as transport:
         logins = Logins(sources, transport, records.clock)
         try:
@@ -101,7 +101,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
             transport=transport,
             budgets=Budgets(lambda per_s: per_s / (nodes + 1)),
             logins=logins,
-            patience=patience,
+            time=time,
             clock=records.clock,
         )
         yield SourceClient(source, adapter, session)

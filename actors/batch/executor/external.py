@@ -1,11 +1,12 @@
-"""Items that a program of any language runs: asked over HTTP, or on a NATS subject, by JSON.
+"""Items that an external program of any language runs: requested by JSON, over HTTP or on a NATS subject.
 
-Asked: {"instance": "…", "items": [{"index": 7, "attempt": 1, "item": …}, …]}
-Answered: {"outcomes": [{"index": 7, "status": "ok" | "failed" | "again" | "skipped", "info": …}, …]}
+Request: {"instance": "…", "items": [{"index": 7, "attempt": 1, "item": …}, …]}
 
-An item that the answer leaves out goes round again. So do all of them when there is no answer that can be relied on: no
-connection, nobody on the subject, no end in time, 5xx, 408, 425, 429, a redirect, no such JSON. Any other 4xx fails all
-of them, for the reason that its body gives. On NATS the header `Nats-Service-Error-Code` stands for the status.
+Reply: {"outcomes": [{"index": 7, "status": "ok" | "failed" | "again" | "skipped", "info": …}, …]}
+
+An item that the reply leaves out runs again in another round. So do all items if there is no reliable reply: no
+connection, no subscriber, no end in time, 5xx, 408, 425, 429, a redirect, other JSON. Any other 4xx fails all items,
+with its body as the reason. On NATS the header `Nats-Service-Error-Code` stands for the status.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RETRIED_STATUSES = (408, 425, 429)
 
 
 class Rejected(Exception):
-    """They were refused for good."""
+    """The program refused the items for good."""
 
 
 SendRequest = Callable[[bytes, float], Awaitable[bytes]]
@@ -61,7 +62,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class ExternalCall(NamedTuple):
-    """What is asked for: the items, and the context of each."""
+    """One request: the items, and the context of each."""
 
     items: Sequence[Any]
     contexts: Sequence[ItemContext]
@@ -75,7 +76,7 @@ def written_request(asked: ExternalCall) -> bytes:
 
 
 def read_answer(raw: bytes, asked: ExternalCall) -> list[object]:
-    """Return what the answer says of each item, as a `map_many` would. Raises NextRound if it is no answer."""
+    """Return the reply's outcome of each item, as a `map_many` would. Raises NextRound if it is no valid reply."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -107,7 +108,7 @@ def _reason(info: Raw) -> str:
 async def run_external(
     ask: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
 ) -> Sequence[object]:
-    """Ask for the items, and return an answer for each, as a `map_many` does."""
+    """Send the items, and return an outcome for each, as a `map_many` does."""
     asked = ExternalCall(items, contexts)
     try:
         return read_answer(await ask(written_request(asked), timeout_s), asked)
@@ -119,7 +120,8 @@ async def run_external(
 
 @asynccontextmanager
 async def open_external(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
-    """Give the handlers whose items somebody else runs their way to there; the others stay as they are."""
+    """Yield the handlers. Those whose items an external program runs get a connection to it. The others stay as they
+    are."""
     async with AsyncExitStack() as stack:
         session: aiohttp.ClientSession | None = None
         bound = []
@@ -172,7 +174,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 async def _request(connection: Connection, subject: str, payload: bytes, timeout_s: float) -> bytes:
-    """Ask on a subject; an error by the protocol of NATS services has a code like a status of HTTP."""
+    """Send a request on a subject. An error by the protocol of NATS services has a code like a status of HTTP."""
     try:
         answer = await connection.request(subject, payload, timeout_s=timeout_s)
     except FATAL:

@@ -1,4 +1,4 @@
-"""What an application gives for a task: its functions, as the executor calls them."""
+"""The functions that an application gives for a task, as the executor calls them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ __all__ = ["NextRound", "Reject", "Skip", "TaskHandler"]
 
 
 class NextRound(Exception):
-    """The item goes round again, for this reason; what asks others for their answer says so."""
+    """The item runs again in the next round, for this reason. Calls to external programs raise it."""
 
 
 class Skip(Exception):
-    """The item needs nothing done; it counts as skipped, with this reason."""
+    """The item needs no work. It counts as skipped, with this reason."""
 
 
 class Reject(Exception):
-    """The item cannot succeed: it has failed, for this reason, and does not go round again."""
+    """The item cannot succeed. It has failed, for this reason, and does not run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHandler:
-    """One task as this process serves it. `run` takes one item and its context, `run_many` a list of both and returns
-    an answer for each; one of the two is there. An answer is any JSON value, or an exception in its place. `check` says
-    of an item whose end nobody knows whether it happened; None: it does not know either."""
+    """One task as this process serves it. `run` takes one item and its context. `run_many` takes a list of both and
+    returns an answer for each. One of the two is set. An answer is any JSON value, or an exception in its place.
+    `check` says whether an item of unknown end happened. None: it does not know either."""
 
     record: TaskRecord
     split: Callable[[SplitContext], Awaitable[None]]
@@ -38,6 +38,6 @@ class TaskHandler:
     concurrency: int = 1
     """Items of one chunk that run at the same time."""
     is_loop: bool = False
-    """Whether `run_many` runs one after the other: short lists then, so that a node can stop between two."""
+    """Whether `run_many` runs one after the other. Then lists are short, so that a node can stop between two."""
     chunks: int = 2
     """Chunks that this process works on at the same time."""

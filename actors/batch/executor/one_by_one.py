@@ -1,16 +1,17 @@
-"""Runs items one by one, each marked in the log before it begins: those that may not run twice, and those of a chunk
+"""Runs items one by one, each marked in the log before it begins: items that may not run twice, and items of a chunk
 whose executors have died.
 
-The mark of a round is one message that lists indexes. It is written by compare-and-set, so of two that hold the same
-round one goes on and the other stops.
+The mark of a round is one message that lists indexes. It is written by compare-and-set, so of two executors that hold
+the same round one goes on and the other stops.
 
-Of items that may not run twice it lists all that were begun. Whoever takes the round up later finds what was begun and
-has no end: nobody knows it, so the task is asked, if it can be asked, or the item ends as `unknown`. So does what ran
-out of its time, and may be at work still, unless the task says that it happened. Whoever leaves items that have not
-begun to another round, or to a retry, marks once more, so that nobody else who holds this round begins them.
+Of items that may not run twice the mark lists all that have begun. An executor that takes the round up later finds
+items that have begun and have no end. Their end is not known, so the task's `check` decides, if there is one, or the
+item ends as `unknown`. So does an item that exceeded its time and may still run, unless `check` says that it happened.
+An executor that leaves items to another round, or to a retry, marks once more, so that no other holder of this round
+begins them.
 
-Of a chunk whose executors have died it lists the items at which they did, and at last the one at work. What was at work
-at three deaths takes its process down: it has failed, and the others go on.
+Of a chunk whose executors have died the mark lists the items at which they did, and at last the item that runs now. An
+item that ran at three deaths takes its process down: it has failed, and the others go on.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ async def run_marked(
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
-    """Run the items that nobody has begun as the gate lets them in, and say of those that were begun what can be known;
-    in the order of the items. Raises RevisionConflict when another holds the round too."""
+    """Run the items that have not begun, as the gate lets them in, and find the end of those that have. Return the
+    outcomes in the order of the items. Raises RevisionConflict if another executor holds the round too."""
     marks = await _Marks.read(log, pointer, if_unreadable=[index for index, _ in items])
     begun = marks.indexes
     outcomes: list[Outcome] = []
@@ -73,8 +74,8 @@ async def run_suspected(
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
-    """Run items of which one may take its process down, as the gate lets them in. No others may be run so in the
-    process meanwhile. Raises RevisionConflict when another holds the round too."""
+    """Run items of which one may take its process down, as the gate lets them in. Meanwhile the process runs no other
+    items in this way. Raises RevisionConflict if another executor holds the round too."""
     marks = await _Marks.read(log, pointer)
     deaths = marks.indexes
     outcomes: list[Outcome] = []
@@ -92,7 +93,7 @@ async def run_suspected(
 
 
 class _Marks:
-    """The marks of one round, in the hands of whoever runs it."""
+    """The marks of one round, for the executor that runs it."""
 
     def __init__(self, log: BatchItems, pointer: Pointer, indexes: Sequence[int], seq: int) -> None:
         self.indexes = indexes
@@ -106,14 +107,14 @@ class _Marks:
         return cls(log, pointer, *await log.begun(*place, if_unreadable=if_unreadable))
 
     async def set(self, indexes: Sequence[int]) -> None:
-        """Mark these, and no others, unless somebody else has marked meanwhile: RevisionConflict."""
+        """Mark these indexes, and no others. Raises RevisionConflict if another executor has marked meanwhile."""
         begin = partial(self._log.begin, *self._place, indexes, expected_seq=self._seq, mark=self._log.next_mark())
         self._seq = await retried(begin)
         self.indexes = indexes
 
 
 async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
-    """Return how an item that was begun has ended; None if it certainly did not happen, and may run."""
+    """Return how an item that has begun has ended. None: it certainly did not happen, and may run."""
     text = UNKNOWN
     if handler.check is not None:
         try:

@@ -1,9 +1,9 @@
-"""What an instance has to tell those outside: its first failure and its end, owed until told.
+"""The moments that an instance has to report: its first failure and its end, owed until they are reported.
 
-A move that brings a moment about writes it into the record with the same compare-and-set, so that none is lost when a
-process dies: it is owed. Whoever tends the instance tells it, and then records that: a crash in between tells it again,
-under the same id. Without a callback a moment that was told leaves the record; with one it stays, and says how the call
-went. Of those that are settled the last few are kept.
+A move that causes a moment writes it into the record with the same compare-and-set, so that none is lost when a process
+dies: it is owed. The conductor that tends the instance reports it, and then records that. A crash in between reports it
+again, under the same id. Without a callback a reported moment leaves the record. With one it stays, and holds the state
+of the call. Of those that are settled the last few are kept.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ MAX_INFO = 300
 
 
 def reach(record: Instance, name: MomentName, now_ms: int) -> Instance:
-    """Return the record with one more moment to tell, as the record stands now."""
+    """Return the record with one more moment to report, as the record stands now."""
     reason = record.reason or (record.reasons[0] if name == "first_failure" and record.reasons else "")
     moment = Moment(
         name=name,
@@ -37,12 +37,12 @@ def reach(record: Instance, name: MomentName, now_ms: int) -> Instance:
 
 
 def owed(record: Instance) -> tuple[Moment, ...]:
-    """Return the moments that nobody has told yet."""
+    """Return the moments that are not reported yet."""
     return tuple(moment for moment in record.moments if moment.state == "owed")
 
 
 def mark_reported(record: Instance, moments: Collection[Moment]) -> Instance:
-    """Record that these were told. One whose call went further meanwhile stays as it is."""
+    """Record that these moments were reported. One whose call went further meanwhile stays as it is."""
     kept = [
         replace(moment, state="waiting") if moment in moments else moment
         for moment in record.moments
@@ -57,7 +57,7 @@ def find(record: Instance, name: str, pass_no: int) -> Moment | None:
 
 
 def called(record: Instance, moment: Moment, state: CallState, *, tries: int, info: str = "") -> Instance:
-    """Record how a call went. What was taken stays so."""
+    """Record the state of a call. A call that was taken stays so."""
     now = find(record, moment.name, moment.pass_no)
     if now is None or now.state == "taken":
         return record
@@ -68,8 +68,8 @@ def called(record: Instance, moment: Moment, state: CallState, *, tries: int, in
 
 
 def event_of(record: Instance, moment: Moment) -> BatchEvent:
-    """Return what is told of a moment: the same each time. The id holds the time at which the instance was made, since
-    its own id may be used again one day."""
+    """Return the event of a moment, the same each time. Its id holds the time at which the instance was made, since the
+    instance's own id may be used again one day."""
     return BatchEvent(
         event_id=f"{record.instance_id}.{record.created_ms}.{moment.pass_no}.{moment.name}",
         event=moment.name,
@@ -85,7 +85,7 @@ def event_of(record: Instance, moment: Moment) -> BatchEvent:
 
 
 def _recent(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the moments without the oldest of those about which nothing is left to be done."""
+    """Return the moments without the oldest of those that need no more work."""
     settled = [each for each in moments if each.state in ("taken", "given_up")]
     dropped = settled[: max(0, len(settled) - MOST_SETTLED + 1)]
     return [each for each in moments if each not in dropped]

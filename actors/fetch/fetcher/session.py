@@ -1,7 +1,7 @@
-"""The requests of one reading: paced, repeated in place while the wait is short, with the credentials of the moment.
+"""The requests of one reading: paced, repeated in place while the wait is short, with the current credentials.
 
-What ends a reading other than by its rows is raised as `Stopped` with the outcome. Waits for our own rates are not the
-platform's time: they move the attempt's deadline, as far as the monitor's patience with a holder allows.
+If a reading ends without its rows, `Stopped` is raised with the outcome. Waits for our own rates are not the platform's
+time: they move the attempt's deadline, as far as the monitor allows for a holder.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from streams.clock import Clock
 __all__ = ["AttemptTime", "PlatformSession", "Stopped"]
 
 IN_PLACE_MS = 5_000
-"""A wait up to this is spent in place, a longer one gives the slice back: no worker sleeps for long."""
+"""A wait up to this is spent in place. A longer one gives the slice back, so that no worker sleeps for long."""
 IN_PLACE_TRIES = 3
 AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=IN_PLACE_MS, spread=0.0)
 MOST_RENEWALS = 3
-"""Between two good answers. A token may be void again at once: another node was granted one, which ended ours."""
+"""Renewals between two good answers. A token may be void again at once, if another node was granted one."""
 REFUSED_ATTEMPTS = 3
-"""Attempts that must all have ended so before credentials that can be renewed are taken for refused by a person."""
+"""Attempts that must all end so before renewable credentials count as refused by a person."""
 
 Trouble = Later | SlowDown | PlatformDown
 
@@ -68,9 +68,9 @@ class Stopped(Exception):
 
 
 class AttemptTime:
-    """One attempt's time: its deadline, and how long it may wait for our own rates beside that. In all it stays below
-    the age at which the monitor takes a held slice away. `was_answered`: the platform gave an answer in it that could
-    be used."""
+    """One attempt's time: its deadline, and how long it may wait for our own rates beside that. The sum stays below the
+    age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable answer in this
+    attempt."""
 
     def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
         self._scope = scope
@@ -91,7 +91,7 @@ def longest_wait_ms(settings: FetchSettings) -> float:
 
 
 class PlatformSession:
-    """Asks one source's platform on behalf of one slice."""
+    """Sends requests to one source's platform for one slice."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PlatformSession:
         transport: Transport,
         budgets: Budgets,
         logins: Logins,
-        patience: AttemptTime,
+        time: AttemptTime,
         clock: Clock,
     ) -> None:
         self._work = work
@@ -111,7 +111,7 @@ class PlatformSession:
         self._transport = transport
         self._budgets = budgets
         self._logins = logins
-        self._patience = patience
+        self._time = time
         self._clock = clock
         self._has_asked = False
         self._renewals = 0
@@ -131,7 +131,7 @@ class PlatformSession:
         raise AssertionError("count() does not end")
 
     async def _once(self, reading: Reading, ask: Ask) -> list[Row] | Trouble:
-        """Ask once. An answer that is cut off or too long says nothing of the rest of the window."""
+        """Send one request. An answer that is cut off or too long says nothing of the rest of the window."""
         platform = self._work.source.platform
         try:
             response = await self._send(ask)
@@ -154,10 +154,10 @@ class PlatformSession:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
                 budgets.went_well(work.source.platform)
                 self._renewals = 0
-                self._patience.was_answered = True
+                self._time.was_answered = True
                 return reading.feed(page)
             case Split():
-                self._patience.was_answered = True
+                self._time.was_answered = True
                 reading.split()
                 return []
             case Login():
@@ -183,9 +183,9 @@ class PlatformSession:
 
     async def _pace(self) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that the place is free
-        for other sources; after it a narrower window is what needs fewer requests."""
-        await self._budgets.until_heard(self._patience.wait)
-        most_ms = self._patience.left_ms if self._has_asked else IN_PLACE_MS
+        for other sources. After it, only a narrower window would need fewer requests."""
+        await self._budgets.until_heard(self._time.wait)
+        most_ms = self._time.left_ms if self._has_asked else IN_PLACE_MS
         try:
             wait_ms = self._budgets.reserve_request(
                 self._work.source, self._work.settings, most_ms=most_ms, declared=self._adapter.declaration.rate
@@ -193,10 +193,10 @@ class PlatformSession:
         except TooSlow as error:
             raise Stopped(TooWide(str(error)) if self._has_asked else NotNow(str(error), error.wait_ms)) from None
         self._has_asked = True
-        await self._patience.wait(wait_ms)
+        await self._time.wait(wait_ms)
 
     async def _log_in(self) -> Later:
-        """Get other credentials, a few times between two answers that were good."""
+        """Get new credentials, a few times between two good answers."""
         if not self._has_others or self._renewals == MOST_RENEWALS:
             raise Stopped(self._refusal())
         refused, self._renewals = self._account, self._renewals + 1
@@ -210,7 +210,7 @@ class PlatformSession:
         return Later(AGAIN.base_ms)
 
     def _ending(self, trouble: Trouble) -> Outcome:
-        return ending(trouble, self._work.settings, self._status, was_answered=self._patience.was_answered)
+        return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
 
     def _refusal(self) -> Outcome:
         reason = "the platform refuses the credentials, also after they were renewed"
@@ -219,7 +219,7 @@ class PlatformSession:
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
-    """Return how long to wait before asking again: what the platform says, else a doubling wait of ours."""
+    """Return how long to wait before the next request: the platform's own wait, else a doubling wait of ours."""
     again_ms = next_delay_ms(tried + 2, AGAIN, chance=0.0)
     match trouble:
         case Later(after_ms=int(after_ms)) | SlowDown(after_ms=int(after_ms)):
@@ -231,8 +231,8 @@ def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
 
 
 def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:
-    """Return the outcome of a trouble that did not pass in place; `status` is the last answer's. A platform that
-    answered before in this attempt (`was_answered`) is there: what fails is this window."""
+    """Return the outcome of a trouble that did not pass in place. `status` is the last answer's. If the platform
+    answered before in this attempt (`was_answered`), it is there, and this window fails."""
     bad = Failed if was_answered else Missed
     match trouble:
         case SlowDown(after_ms=after_ms):

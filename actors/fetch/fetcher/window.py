@@ -115,11 +115,11 @@ class WindowReader:
     async def _outcome(self, work: ReadSlice) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000
         scope = anyio.CancelScope(deadline=anyio.current_time() + timeout_s)
-        patience = AttemptTime(work.settings, scope)
+        time = AttemptTime(work.settings, scope)
         try:
             with scope:
-                return await self._read(work, patience)
-            return TimedOut(f"not read within {timeout_s:g} s", is_missed=not patience.was_answered)
+                return await self._read(work, time)
+            return TimedOut(f"not read within {timeout_s:g} s", is_missed=not time.was_answered)
         except Stopped as stopped:
             return stopped.outcome
         except (UnusableSource, BadDeclaration, BadUrl) as error:
@@ -138,15 +138,15 @@ class WindowReader:
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
-    async def _read(self, work: ReadSlice, patience: AttemptTime) -> WindowStored | Short:
+    async def _read(self, work: ReadSlice, time: AttemptTime) -> WindowStored | Short:
         started_ms = self._clock.now_ms()
         adapter = self._sources.adapter(work.source)
-        await self._wait_for_clock(work, adapter, patience)
+        await self._wait_for_clock(work, adapter, time)
         window = widened(work, adapter.declaration.overlap_ms)
         reading = Reading(adapter.declaration, window, sets_bad_aside=True, is_trusted=work.is_trusted)
         known = await self._known(work, window)
         fresh: set[bytes] = set()
-        session = self._session(work, adapter, patience)
+        session = self._session(work, adapter, time)
         pages = count(1)
         async with prefetching() as publish:
             while (ask := reading.next()) is not None:
@@ -156,7 +156,7 @@ class WindowReader:
                 reach("fetch")
                 new = take_new(rows, known, fresh)
                 if new:
-                    await self._pace(work, len(new), patience)
+                    await self._pace(work, len(new), time)
                     is_ordered = adapter.declaration.is_version_ordered
                     await publish(partial(self._publish, work, new, next(pages), is_ordered=is_ordered))
         await self._set_aside(work, reading.bad)
@@ -169,7 +169,7 @@ class WindowReader:
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
         return replace(short or WindowStored(), is_readable=is_readable)
 
-    def _session(self, work: ReadSlice, adapter: Adapter, patience: AttemptTime) -> PlatformSession:
+    def _session(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> PlatformSession:
         return PlatformSession(
             work,
             adapter,
@@ -177,17 +177,17 @@ class WindowReader:
             transport=self._transport,
             budgets=self._budgets,
             logins=self._logins,
-            patience=patience,
+            time=time,
             clock=self._clock,
         )
 
-    async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, patience: AttemptTime) -> None:
+    async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> None:
         """Wait until the slice has settled by the platform's clock, as far as it is known."""
         settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
         early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
         if early_ms > IN_PLACE_MS:
             raise Stopped(NotNow(f"by the platform's clock it has not settled for another {early_ms} ms", early_ms))
-        await patience.wait(early_ms)
+        await time.wait(early_ms)
 
     def _check_clock(self, work: ReadSlice, adapter: Adapter, said_ms: int | None, asked_ms: int) -> None:
         """Let an answer count only if it was made after the slice had settled; before, it may list too little."""
@@ -250,14 +250,14 @@ class WindowReader:
                 facts = fields(source=str(work.source), id=letter.id, reason=letter.reason)
                 log.error("fetcher.row_set_aside", extra=facts)
 
-    async def _pace(self, work: ReadSlice, orders: int, patience: AttemptTime) -> None:
+    async def _pace(self, work: ReadSlice, orders: int, time: AttemptTime) -> None:
         """Wait until so many orders may enter. A slice that holds more than may enter in its time is split."""
-        await self._budgets.until_heard(patience.wait)
+        await self._budgets.until_heard(time.wait)
         try:
-            wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=patience.left_ms)
+            wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=time.left_ms)
         except TooSlow as error:
             raise Stopped(TooWide(f"{orders} orders may not enter at once: {error}")) from None
-        await patience.wait(wait_ms)
+        await time.wait(wait_ms)
 
     async def _store_events(
         self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool

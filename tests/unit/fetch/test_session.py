@@ -50,13 +50,13 @@ def test_coming_back_later_respects_the_wait_and_spends_an_attempt_only_of_a_pla
 async def test_a_wait_of_our_own_moves_the_deadline() -> None:
     with anyio.fail_after(60) as scope:
         before_s = scope.deadline
-        patience = AttemptTime(FetchSettings(timeout_ms=60_000, stale_after_ms=180_000), scope)
-        left_ms = patience.left_ms
-        await patience.wait(1)
+        time = AttemptTime(FetchSettings(timeout_ms=60_000, stale_after_ms=180_000), scope)
+        left_ms = time.left_ms
+        await time.wait(1)
         assert scope.deadline == pytest.approx(before_s + 0.001)
-        assert patience.left_ms == left_ms - 1
-        await patience.wait(0)
-        assert patience.left_ms == left_ms - 1
+        assert time.left_ms == left_ms - 1
+        await time.wait(0)
+        assert time.left_ms == left_ms - 1
 
 
 @given(st.integers(1_000, 3_600_000), st.integers(0, 3_600_000))
