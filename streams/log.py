@@ -154,7 +154,7 @@ async def _asked_of_leader(
 
 async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: bool = False) -> bool:
     """Remove one message for good; False if it was gone before. `erase`: overwrite it in the server's files, so that
-    it cannot be there again after a crash."""
+    a server that is killed does not find it again (ADR 35)."""
     try:
         await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": not erase})
     except Refused as refused:

@@ -14,7 +14,6 @@ can share a server. Subjects, with the namespace left out:
     dead.<engine>.<name>.<id>                         DEAD
     events.<engine>.…                                 EVENTS
     jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
-    jobs.mark.<next|fired>                            JOBS     up to when the server has fired
     submit.job.<topic>                                SUBMIT   a job from whoever can publish; `submit.job` alone too
     submit.batch.<task>                               SUBMIT   a batch from whoever can publish; `submit.batch` too
     due.<partition>                                   core     tells the timers of delayed jobs

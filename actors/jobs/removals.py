@@ -102,7 +102,7 @@ class JobRemovals:
             self._jobs.subject("*", topic, key),
             found.seq,
             leaves=found.schedule,
-            ttl_s=kept_s(past, now_ms=now_ms, until_ms=found.fires_ms),
+            ttl_s=kept_s(past, now_ms=now_ms),
             fires_ms=found.fires_ms,
         )
 

@@ -57,9 +57,6 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Handed", "Reservation", "Reservations", "Settled", "Stale"]
 
-SURE_S = 3.0
-AGAIN_S = 1.0
-"""For how long it is looked whether a job was fired once more, and when it is handed out again if that is not known."""
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
 
@@ -123,7 +120,6 @@ class Reservations:
             is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
         ):  # the server may replace it by a copy of its own; then this is refused
             await anyio.sleep(NEAR_MS / 1000)
-        deliveries = await self._without_refired(deliveries)
         now_ms = self._jobs.clock.now_ms()
         handed = Handed([], [], [], [])
         fit: list[tuple[Delivery, Job, Move]] = []
@@ -146,29 +142,6 @@ class Reservations:
         await self._reserve(fit, handed)
         await self._set_aside(unfit, handed)
         return handed
-
-    async def _without_refired(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Settle what the server fires once more after a crash, and return the others. What is not known in time comes
-        again."""
-        suspects = [delivery for delivery in deliveries if self._jobs.refirings.may_be(delivery)]
-        if not suspects:
-            return deliveries
-        sure: dict[Delivery, bool] = {}
-
-        async def look(delivery: Delivery) -> None:
-            with suppress(StreamError):
-                sure[delivery] = await self._jobs.refirings.is_one(delivery)
-
-        with anyio.move_on_after(SURE_S):
-            async with anyio.create_task_group() as looks:
-                for delivery in suspects:
-                    looks.start_soon(look, delivery)
-        for delivery in suspects:
-            if delivery not in sure:
-                await delivery.nak(AGAIN_S)
-            elif sure[delivery]:
-                await delivery.ack()
-        return [delivery for delivery in deliveries if not delivery.is_settled]
 
     def _reservation(self, delivery: Delivery, job: Job) -> Move:
         ready = delivery.subject

@@ -62,7 +62,6 @@ class JobStore:
         self.retry_deliveries = deliveries.retry_deliveries
         self.give_back = deliveries.give_back
         self.stands = deliveries.stands
-        self.may_be_refired = jobs.refirings.may_be
         self.finish_deliveries = deliveries.finish_deliveries
         self.bury_deliveries = deliveries.bury_deliveries
         self.bury_malformed = deliveries.bury_malformed

@@ -8,7 +8,6 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.jobs.refirings import Refirings
 from actors.jobs.rules.job_rules import BACKSTOP_MS, add_of, has_fired, may_be_fired_again
 from streams.clock import Clock
 from streams.connection import Connection
@@ -48,8 +47,6 @@ LOOKED_MS = 10_000
 """So long after a move was stored nobody looks any more whether to take it back."""
 CLEAR_MS = 100
 """A move that is confirmed so long before the schedule fires was made before the server loaded it."""
-OVERDUE_MS, MOST_OVERDUE_S = 500, 2.0
-"""A schedule that is confirmed so long after its own time is answered when it is fired, or after so long."""
 MOST_TOLD = 10_000
 """Due times in one notice: far below the largest message."""
 
@@ -73,7 +70,6 @@ class JobStream:
         self.clock = clock
         self.name = namespace.stream("JOBS")
         self._mover = Mover(connection, publisher, self.name)
-        self.refirings = Refirings(connection, namespace, clock)
         self._prefixes: dict[tuple[str, str], str] = {}
 
     def subject(self, token: str, topic: str, key: str) -> str:
@@ -122,7 +118,6 @@ class JobStream:
         again: if the server fired it after all, the move is a RevisionConflict. That takes half a second."""
         outcomes = await self._mover.move_many(moves, until_s=until_s)
         await self._look_at_late_ones(moves, outcomes)
-        await self._wait_for_overdue_ones(moves, outcomes)
         await self._tell_due(
             (move, outcome)
             for move, outcome in zip(moves, outcomes, strict=True)
@@ -152,35 +147,13 @@ class JobStream:
                 for at, move, seq in late:
                     tasks.start_soon(look, at, move, seq)
 
-    async def _wait_for_overdue_ones(self, moves: Sequence[Move], outcomes: Sequence[int | StreamError]) -> None:
-        """Wait until schedules that were stored long after their own time are fired. Were the server killed before
-        that, they would be taken for such as it had fired already (refirings.py)."""
-        overdue_ms = self.clock.now_ms() - OVERDUE_MS
-
-        async def wait(move: Move, seq: int) -> None:
-            with suppress(StreamError), anyio.move_on_after(MOST_OVERDUE_S):
-                last = await last_entry(self.connection, self.name, move.thing)
-                while last is not None and last.seq == seq:
-                    await anyio.sleep(LOOK_S)
-                    last = await last_entry(self.connection, self.name, move.thing)
-
-        overdue = [
-            (move, outcome)
-            for move, outcome in zip(moves, outcomes, strict=True)
-            if move.due_ms and move.due_ms < overdue_ms and isinstance(outcome, int)
-        ]
-        if overdue and not self.connection.is_clustered:
-            async with anyio.create_task_group() as tasks:
-                for move, seq in overdue:
-                    tasks.start_soon(wait, move, seq)
-
     async def _unless_fired(self, move: Move, seq: int) -> int | StreamError:
         """Return the move's sequence if it still stands once the server must have stored what it had loaded; else take
         it back."""
         left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
         try:
             if self.connection.is_clustered and await self._was_overtaken(move, seq):
-                await delete_entry(self.connection, self.name, seq)
+                await delete_entry(self.connection, self.name, seq, erase=True)
                 return RevisionConflict("its schedule was fired just before it was made", subject=move.subject)
             while (last := await last_entry(self.connection, self.name, move.thing)) is not None and last.seq == seq:
                 if left_s <= 0:
@@ -189,7 +162,7 @@ class JobStream:
                 left_s -= LOOK_S
             if not _has_fired(move, last):
                 return seq
-            await delete_entry(self.connection, self.name, seq)
+            await delete_entry(self.connection, self.name, seq, erase=True)
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)

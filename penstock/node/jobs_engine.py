@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
-from actors.jobs.firing_mark import FiringMark
 from actors.jobs.recurring import RecurringJobs
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -36,7 +35,6 @@ class JobsEngine:
     handlers: JobHandlers
     timer: DelayTimer
     recurring: RecurringJobs
-    firing_mark: FiringMark
     resurrected: ResurrectedMessages
 
     def actors(self) -> tuple[ActorSpec, ...]:
@@ -47,7 +45,6 @@ class JobsEngine:
             *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
-            ActorSpec(name="firing mark", role="timer", run=self.firing_mark.run),
             ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
             *job_door_actors(self.node, self.desk),
         )
@@ -97,13 +94,6 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
             handlers=handlers,
             timer=timer,
             recurring=recurring,
-            firing_mark=FiringMark(
-                node=node.members.name,
-                connection=node.connection,
-                publisher=node.publisher,
-                leases=node.bucket("LEASES"),
-                clock=clock,
-            ),
             resurrected=ResurrectedMessages(
                 node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory
             ),

@@ -283,11 +283,9 @@ def leaves_trace(job: Job) -> bool:
     return job.trace_s > 0 or job.past != () or job.receipt != ""
 
 
-def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0, until_ms: int = 0) -> int:
-    """Return for how many seconds the end of a job is known. `remember_s`: for so long its id stays taken. `until_ms`:
-    until then its schedule would have waited, which a killed server may find again."""
-    past_ms = max((each_ms for _, each_ms in past), default=now_ms + TRACE_MS)
-    until_ms = max(past_ms, until_ms + TRACE_MS if until_ms else 0)
+def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:
+    """Return for how many seconds the end of a job is known. `remember_s`: for so long its id stays taken."""
+    until_ms = max((until_ms for _, until_ms in past), default=now_ms + TRACE_MS)
     trace_s = -(-(until_ms - now_ms) // 1000)
     return remember_s if remember_s and trace_s * 1000 <= TRACE_MS else max(1, remember_s, trace_s)
 

@@ -62,7 +62,6 @@ class Settling:
     def __init__(self, store: JobStore, *, node: str) -> None:
         self._store = store
         self.stands = store.stands
-        self.may_be_refired = store.may_be_refired
         self._node = node
 
     async def is_there(self, delivery: Delivery) -> bool:

@@ -358,11 +358,7 @@ class TopicWorker:
             self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
-        elif (
-            delivery.delivered > 1
-            or (self._gone and _key_of(delivery) in self._gone)
-            or self._shared.settling.may_be_refired(delivery)
-        ):
+        elif delivery.delivered > 1 or (self._gone and _key_of(delivery) in self._gone):
             self._doubts.add(queue, delivery, 0.0)
         else:
             queue.append(delivery)

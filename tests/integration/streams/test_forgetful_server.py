@@ -1,6 +1,6 @@
 """What nats-server 2.15.1 does when it is killed: it finds messages again that it had removed (ADR 35).
 
-When this fails, the server has mended it. Then `actors/jobs/firing_mark.py` and what goes with it can be taken out.
+When this fails, the server has mended it, and the guarantees can promise more.
 """
 
 import json

@@ -228,14 +228,6 @@ def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_m
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW) == TRACE_MS // 1000
 
 
-def test_a_deleted_job_is_known_until_its_schedule_would_have_fired() -> None:
-    """A killed server may find the schedule again (ADR 35)."""
-    far, near = made(delay_ms=3_600_000, nonce="~abcdefghijkl"), made(nonce="~abcdefghijkl")
-    kept = [kept_s(past_of(job, now_ms=NOW), now_ms=NOW, until_ms=fires_of(job)) * 1000 for job in (far, near)]
-    assert kept[0] > 3_600_000
-    assert TRACE_MS <= kept[1] <= TRACE_MS + 2_000
-
-
 def test_a_job_that_came_back_and_is_delayed_fires_when_it_is_due() -> None:
     """It still has the receipt of its last holder."""
     held = replace(made(id="1"), receipt="mark", until_ms=NOW + 1_000)
