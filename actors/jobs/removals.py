@@ -6,20 +6,24 @@ stays for longer than anybody repeats the add: whoever does hears that it was ma
 add of another takes the record's place.
 """
 
+from collections.abc import Sequence
+
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.reads import Found, JobReads
+from actors.jobs.reads import Found, JobReads, found_of
 from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, past_of
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
-from streams.job_messages import FREE_TOKEN, JobDone, State, encode_job
-from streams.log import purge_subject
+from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, Job, JobDone, State, encode_job
+from streams.log import purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
 
 __all__ = ["JobRemovals"]
+
+AT_ONCE = 500
 
 
 class JobRemovals:
@@ -77,18 +81,38 @@ class JobRemovals:
                 return False
             if self._reads.is_firing(found):
                 return True  # it is about to be ready
-            now_ms = self._jobs.clock.now_ms()
-            job = replace(found.job, due_ms=now_ms)
-            move = self._jobs.placed(
-                job, expected=found.seq, now_ms=now_ms, leaves=found.subject, fires_ms=found.fires_ms
-            )
-            seq = await self._jobs.move(move)
+            job = replace(found.job, due_ms=self._jobs.clock.now_ms())
+            seq = await self._jobs.move(self._made_ready(found, job))
             if isinstance(seq, int):
                 return True
             if not isinstance(seq, RevisionConflict):
                 raise seq
             outcome = seq
         raise outcome
+
+    async def make_overdue_ready(self, late_ms: int) -> int:
+        """Make all delayed and reserved jobs ready that the server should have fired so long ago; return how many it
+        were. Reads all of them. Raises NoStream, Disconnected."""
+        made, until_ms = 0, self._jobs.clock.now_ms() - late_ms
+        for token in (*DELAYED_TOKENS, *RESERVED_TOKENS):
+            pattern = self._jobs.namespace.pattern("jobs", token, ">")
+            moves: list[Move] = []
+            async for entry in read_log(self._jobs.connection, self._jobs.name, pattern):
+                found = found_of(entry)
+                if found.job is not None and found.fires_ms <= until_ms:
+                    moves.append(self._made_ready(found, found.job))
+                if len(moves) == AT_ONCE:
+                    made += await self._made(moves)
+                    moves = []
+            made += await self._made(moves)
+        return made
+
+    def _made_ready(self, found: Found, job: Job) -> Move:
+        now_ms = self._jobs.clock.now_ms()
+        return self._jobs.placed(job, expected=found.seq, now_ms=now_ms, leaves=found.subject, fires_ms=found.fires_ms)
+
+    async def _made(self, moves: Sequence[Move]) -> int:
+        return sum(isinstance(outcome, int) for outcome in await self._jobs.move_many(moves))
 
     def _deletion(self, found: Found, nonce: str) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()

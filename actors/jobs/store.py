@@ -46,6 +46,7 @@ class JobStore:
         self.add_many = adds.add_many
         self.delete = removals.delete
         self.kick_delayed = removals.kick_delayed
+        self.make_overdue_ready = removals.make_overdue_ready
 
         self.find = reads.find
         self.find_key = reads.find_key

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
+from actors.jobs.overdue import OverdueJobs
 from actors.jobs.recurring import RecurringJobs
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -35,6 +36,7 @@ class JobsEngine:
     handlers: JobHandlers
     timer: DelayTimer
     recurring: RecurringJobs
+    overdue: OverdueJobs
     resurrected: ResurrectedMessages
 
     def actors(self) -> tuple[ActorSpec, ...]:
@@ -45,6 +47,7 @@ class JobsEngine:
             *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
+            ActorSpec(name="overdue jobs", role="timer", run=self.overdue.run),
             ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
             *job_door_actors(self.node, self.desk),
         )
@@ -94,6 +97,7 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
             handlers=handlers,
             timer=timer,
             recurring=recurring,
+            overdue=OverdueJobs(node.connection, store),
             resurrected=ResurrectedMessages(
                 node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory
             ),
