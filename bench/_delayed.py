@@ -19,7 +19,7 @@ from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.direct_get import NONE, get_batch
 from streams.errors import StreamError
-from streams.job_messages import Job, body_of, encode_job
+from streams.job_messages import JobRecord, body_of, encode_job
 from streams.outcomes import Outgoing
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
@@ -148,12 +148,12 @@ class Bed:
         stored = await self.last_seq() - after_seq - len(dues_ms)
         return lateness_of(came, asked=len(dues_ms), stored=stored)
 
-    def _job(self, number: int, due_ms: int, now_ms: int, topic: str = TOPIC) -> Job:
-        return Job(
+    def _job(self, number: int, due_ms: int, now_ms: int, topic: str = TOPIC) -> JobRecord:
+        return JobRecord(
             topic=topic, id=str(number), due_ms=due_ms, body=BODY, added_ms=now_ms, ttr_ms=60_000, most_attempts=10
         )
 
-    def _delayed(self, job: Job) -> Outgoing:
+    def _delayed(self, job: JobRecord) -> Outgoing:
         headers = {
             "Nats-Schedule": at_line(job.due_ms + BACKSTOP_MS),
             "Nats-Schedule-Target": self.namespace.job("ready", job.topic, job.id),

@@ -20,7 +20,7 @@ from bench._drain_app import Note
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, Rounds, two_of
 from streams.clock import SYSTEM, monotonic_s, now_ms
-from streams.job_messages import Job, body_of, encode_job
+from streams.job_messages import JobRecord, body_of, encode_job
 from streams.publisher import Outgoing
 from streams.specs import job_consumer
 from streams.topology import ensure_consumer
@@ -121,7 +121,7 @@ async def _fill(bench: Bench, topic: str, count: int) -> None:
     namespace, now = bench.connection.namespace, now_ms()
     body = body_of(BODY)
     jobs = [
-        Job(topic=topic, id=f"{n}", due_ms=now, body=body, added_ms=now, ttr_ms=60_000, most_attempts=10)
+        JobRecord(topic=topic, id=f"{n}", due_ms=now, body=body, added_ms=now, ttr_ms=60_000, most_attempts=10)
         for n in range(count)
     ]
     await bench.publisher.publish_many(
@@ -189,9 +189,11 @@ async def _kill(bench: Bench) -> tuple[float, int]:
     return back_s, KILLED - len(_read(path))
 
 
-def _noted(job_id: str, note: Note) -> Job:
+def _noted(job_id: str, note: Note) -> JobRecord:
     now = now_ms()
-    return Job(topic="noted", id=job_id, due_ms=now, body=body_of(note), added_ms=now, ttr_ms=60_000, most_attempts=10)
+    return JobRecord(
+        topic="noted", id=job_id, due_ms=now, body=body_of(note), added_ms=now, ttr_ms=60_000, most_attempts=10
+    )
 
 
 async def _notes(path: Path, count: int) -> dict[int, int]:

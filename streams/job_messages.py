@@ -51,7 +51,7 @@ DELAYED_TOKENS, RESERVED_TOKENS = ("delayed", "delayed-2"), ("reserved", "reserv
 the place of an earlier one (ADR 20). Timers know `delayed` alone; a job is on the other for a moment at most."""
 
 
-class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is not over.
 
     `attempts`: those used up; while it is reserved, this one too. `most_attempts`: after so many it is buried.
@@ -127,17 +127,17 @@ class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 _encoder = msgspec.json.Encoder()
-encode_job: Callable[[Job | JobDone], bytes] = _encoder.encode
+encode_job: Callable[[JobRecord | JobDone], bytes] = _encoder.encode
 """Return the JSON. The body is copied, not walked."""
 encode_new_job: Callable[[NewJob], bytes] = _encoder.encode
 
-_jobs = msgspec.json.Decoder(Job)
+_jobs = msgspec.json.Decoder(JobRecord)
 _done = msgspec.json.Decoder(JobDone)
 _new_jobs = msgspec.json.Decoder(NewJob)
 _any_json = msgspec.json.Decoder(Raw)
 
 
-def decode_job(payload: bytes) -> Job:
+def decode_job(payload: bytes) -> JobRecord:
     """Return the job, or raise MalformedMessage. `body` is a view: it keeps `payload` alive."""
     try:
         return _jobs.decode(payload)

@@ -20,7 +20,7 @@ from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
-from streams.job_messages import FirstTry, Job, OnSame, Outcome, State
+from streams.job_messages import FirstTry, JobRecord, OnSame, Outcome, State
 from streams.log import delete_entry, last_entry
 from streams.moves import Move
 from streams.subjects import token_of
@@ -69,7 +69,7 @@ class JobAdds:
         self._reads = reads
 
     async def add_many(
-        self, adds: Sequence[tuple[Job, OnSame]], *, until_s: float = math.inf, first: FirstTry = FIRST
+        self, adds: Sequence[tuple[JobRecord, OnSame]], *, until_s: float = math.inf, first: FirstTry = FIRST
     ) -> list[Stored | Clash | StreamError]:
         """Store jobs, sent without waiting for one another; return for each what became of it, in the same order.
 
@@ -100,7 +100,7 @@ class JobAdds:
         is_same = first.memory == connection.memory or first.age_s <= connection.memory_age_s
         return first.age_s <= LONGEST_AGE_S and is_same
 
-    async def _first_ones(self, jobs: Sequence[Job]) -> dict[tuple[str, str], Found]:
+    async def _first_ones(self, jobs: Sequence[JobRecord]) -> dict[tuple[str, str], Found]:
         if self._jobs.connection.is_clustered:
             return {}  # the server that is asked may be a moment behind
         try:
@@ -110,7 +110,7 @@ class JobAdds:
 
     async def _second_one(
         self,
-        job: Job,
+        job: JobRecord,
         policy: OnSame,
         found: Found | None,
         until_s: float,
@@ -159,7 +159,7 @@ class JobAdds:
             return answer
         return OutcomeUnknown("its id keeps changing hands", subject=job.id)
 
-    async def _close(self, job: Job, until_s: float) -> bool:
+    async def _close(self, job: JobRecord, until_s: float) -> bool:
         """Have the server know the nonce of an add that is refused, so that no other try of it, still on its way, makes
         the job when its id is free. Return False if one has made it."""
         subject = self._jobs.refused(job)
@@ -169,10 +169,10 @@ class JobAdds:
             raise outcome
         return not isinstance(outcome, Repeated) or await self._is_closed(job)
 
-    async def _is_closed(self, job: Job) -> bool:
+    async def _is_closed(self, job: JobRecord) -> bool:
         return await last_entry(self._jobs.connection, self._jobs.name, self._jobs.refused(job)) is not None
 
-    async def _take_place(self, job: Job, found: Found | None, until_s: float) -> Stored | StreamError:
+    async def _take_place(self, job: JobRecord, found: Found | None, until_s: float) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found."""
         now_ms = self._jobs.clock.now_ms()
         if found is not None and found.known is not None:
@@ -201,7 +201,7 @@ class JobAdds:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
         return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)
 
-    async def _where_timers_look(self, job: Job, move: Move, seq: int) -> int:
+    async def _where_timers_look(self, job: JobRecord, move: Move, seq: int) -> int:
         """Have a job that took the place of a delayed one on `delayed` again, where it could not go at once; return its
         sequence. It is stored already: if this fails, the server fires it in time, or somebody has moved it on."""
         now_ms = self._jobs.clock.now_ms()
@@ -212,7 +212,7 @@ class JobAdds:
         return outcome if isinstance(outcome, int) else seq
 
 
-def _refusal(job: Job, policy: OnSame, found: Found | None) -> Stored | Clash | None:
+def _refusal(job: JobRecord, policy: OnSame, found: Found | None) -> Stored | Clash | None:
     """Return what is answered where the job of this id stands, None where it may be replaced or there is none."""
     if found is None or found.is_free:
         return None
@@ -229,19 +229,19 @@ def _outcome(found: Found) -> Outcome:
     return found.done.outcome if found.done else "finished"
 
 
-def _stored(job: Job, move: Move, seq: int) -> Stored:
+def _stored(job: JobRecord, move: Move, seq: int) -> Stored:
     key = move.subject[move.subject.rindex(".") + 1 :]
     return Stored(job.id, key, "delayed" if move.due_ms else "ready", seq, job.due_ms)
 
 
-def _is_same(job: Job, found: Found) -> bool | None:
+def _is_same(job: JobRecord, found: Found) -> bool | None:
     return None if found.job is None else bytes(found.job.body) == bytes(job.body)
 
 
-def _kept(job: Job, found: Found) -> Stored:
+def _kept(job: JobRecord, found: Found) -> Stored:
     due_ms = found.job.due_ms if found.job else 0
     return Stored(job.id, found.key, found.state, found.seq, due_ms, is_new=False, is_same=_is_same(job, found))
 
 
-def _clash(job: Job, found: Found) -> Clash:
+def _clash(job: JobRecord, found: Found) -> Clash:
     return Clash(job.id, found.key, found.state, found.job.due_ms if found.job else 0, _is_same(job, found))

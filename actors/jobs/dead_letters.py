@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.job_rules import KEPT_MS, named_nonce
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.job_messages import MOST_HISTORY, Job, decode_job, encode_job
+from streams.job_messages import MOST_HISTORY, JobRecord, decode_job, encode_job
 from streams.log import last_entries
 from streams.message_ids import message_id
 from streams.messages import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
@@ -50,12 +50,12 @@ _LINE = re.compile(r"attempt (\d+) at (\S+?)(?: on (\S+))?: (.*)", re.S)
 class Burial(NamedTuple):
     """A job to be given up. `seq`: of the message that holds it, so that burying it twice makes one dead letter."""
 
-    job: Job
+    job: JobRecord
     seq: int
     reason: str
 
 
-def job_dead_letter(job: Job, reason: str) -> DeadLetter:
+def job_dead_letter(job: JobRecord, reason: str) -> DeadLetter:
     """Return the dead letter of a job, without its reservation."""
     kept = replace(job, holder="", until_ms=0, receipt="")
     return DeadLetter(
@@ -85,12 +85,12 @@ def malformed_dead_letter(topic: str, key: str, payload: bytes, reason: str, *, 
     )
 
 
-def job_of(letter: DeadLetter) -> Job:
+def job_of(letter: DeadLetter) -> JobRecord:
     """Return the job of a dead letter. Raises MalformedMessage."""
     return decode_job(dead_payload(letter))
 
 
-def job_again(job: Job, *, letter_seq: int, now_ms: int) -> Job:
+def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
     """Return the job as it is sent again: due now, attempts from the start, no longer expiring. It is an add of its
     own, known by the dead letter."""
     line = f"{_again(letter_seq)} at {_moment(now_ms)}"
@@ -135,7 +135,7 @@ def _message_id(letter: DeadLetter, seq: int) -> str:
     return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
 
 
-def _epoch(job: Job) -> tuple[int, int]:
+def _epoch(job: JobRecord) -> tuple[int, int]:
     """Return what identifies one end of a job."""
     return job.added_ms, job.attempts
 

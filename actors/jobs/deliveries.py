@@ -23,7 +23,7 @@ from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import FREE_TOKEN, Job, JobDone, Outcome, encode_job
+from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, encode_job
 from streams.log import last_entry
 from streams.message_ids import message_id
 from streams.messages import encode
@@ -42,7 +42,7 @@ class FailedAttempt(NamedTuple):
     """A failed attempt: the job with `attempts` as used up now, and when it is handed out again."""
 
     delivery: Delivery
-    job: Job
+    job: JobRecord
     delay_ms: int
     reason: str
 
@@ -69,7 +69,7 @@ class JobDeliveries:
         last = await last_entry(self._jobs.connection, self._jobs.name, thing)
         return last is not None and (last.seq, last.stored_ms) == (delivery.seq, delivery.stored_ms)
 
-    async def give_back(self, unstarted: Iterable[tuple[Delivery, Job]]) -> list[Answer]:
+    async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
         counts as an attempt only where a holder vanished with it: those before this one."""
         now_ms = self._jobs.clock.now_ms()
@@ -79,14 +79,14 @@ class JobDeliveries:
             moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
-    async def finish_deliveries(self, ended: Sequence[tuple[Delivery, Job]], *, remember_s: int) -> list[Answer]:
+    async def finish_deliveries(self, ended: Sequence[tuple[Delivery, JobRecord]], *, remember_s: int) -> list[Answer]:
         """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds; else the record is
         there for repeats of the add alone. A job that leaves no trace is ended by an ack alone."""
         return await self._settle([(one, self._end(one, job, "finished", remember_s)) for one, job in ended])
 
     async def bury_deliveries(
         self,
-        buried: Sequence[tuple[Delivery, Job, str]],
+        buried: Sequence[tuple[Delivery, JobRecord, str]],
         *,
         outcome: Literal["buried", "expired"] = "buried",
         node: str = "",
@@ -129,7 +129,7 @@ class JobDeliveries:
         except StreamError:
             delivery.forget()  # it comes again
 
-    def _end(self, delivery: Delivery, job: Job, outcome: Outcome, remember_s: int) -> Move:
+    def _end(self, delivery: Delivery, job: JobRecord, outcome: Outcome, remember_s: int) -> Move:
         topic, key = _names(delivery)
         now_ms = self._jobs.clock.now_ms()
         past = past_of(job, now_ms=now_ms)

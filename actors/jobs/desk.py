@@ -57,7 +57,7 @@ from streams.job_messages import (
     MOST_JOBS,
     SHORTEST_TTR_MS,
     FirstTry,
-    Job,
+    JobRecord,
     NewJob,
     State,
 )
@@ -135,12 +135,12 @@ class JobDesk:
             return [_too_old(job, still_s) for job in jobs]
         now_ms = self._clock.now_ms()
         made = [self._made(job, now_ms, trace_s) for job in jobs]
-        for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, Job)}:
+        for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, JobRecord)}:
             await self._topics.use(topic, priority)
         answers = await self._within_quotas(jobs, made)
-        todo: builtins.list[tuple[int, Job]] = []
+        todo: builtins.list[tuple[int, JobRecord]] = []
         for at, job in enumerate(made):
-            if isinstance(job, Job) and answers[at] is None:
+            if isinstance(job, JobRecord) and answers[at] is None:
                 todo.append((at, job))
         adds = [(job, jobs[at].on_same) for at, job in todo]
         outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
@@ -150,7 +150,7 @@ class JobDesk:
             answers[at] = added_of(job, outcome)
         return [answer for answer in answers if answer is not None]
 
-    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> Job | NotAdded:
+    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> JobRecord | NotAdded:
         try:
             settings = self._topics.current(str(new.topic))
             fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
@@ -164,13 +164,13 @@ class JobDesk:
         return job
 
     async def _within_quotas(
-        self, asked: Sequence[NewJob], made: Sequence[Job | NotAdded]
+        self, asked: Sequence[NewJob], made: Sequence[JobRecord | NotAdded]
     ) -> builtins.list[Added | NotAdded | None]:
         """Return the answers to those that are refused already, None for the others."""
-        answers: builtins.list[Added | NotAdded | None] = [None if isinstance(job, Job) else job for job in made]
+        answers: builtins.list[Added | NotAdded | None] = [None if isinstance(job, JobRecord) else job for job in made]
         rooms: dict[str, int] = {}
         for at, job in enumerate(made):
-            if not isinstance(job, Job) or not (most := self._topics.current(job.topic).most_waiting):
+            if not isinstance(job, JobRecord) or not (most := self._topics.current(job.topic).most_waiting):
                 continue
             if job.topic not in rooms:
                 rooms[job.topic] = await self._quota.room(job.topic, most)
@@ -181,7 +181,7 @@ class JobDesk:
                 answers[at] = await self._beyond_quota(asked[at], job, most)
         return answers
 
-    async def _beyond_quota(self, asked: NewJob, job: Job, most: int) -> Added | NotAdded | None:
+    async def _beyond_quota(self, asked: NewJob, job: JobRecord, most: int) -> Added | NotAdded | None:
         """Return the answer to one too many; None for what adds nothing: a repeat, or one that takes a place."""
         first = await self._store.find_key(job.topic, token_of(job.id))
         if first is not None and first.known is not None and is_same_add(job, first.known):
@@ -275,7 +275,7 @@ class JobDesk:
         [answer] = await self.finish([str(receipt)])
         return replace(answer, id=job_id)
 
-    def _backoff_ms(self, job: Job) -> int:
+    def _backoff_ms(self, job: JobRecord) -> int:
         return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=self._chance())
 
     # ---- what a person does

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from actors.jobs.rules.job_rules import lane_order
-from actors.jobs.store import JobStore, Reservation
+from actors.jobs.store import JobReservation, JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -76,7 +76,7 @@ class Handout:
 
     async def take(
         self, topic: str, *, most: int, wait_s: float, ttr_ms: int | None, holder: str, most_bytes: int
-    ) -> list[Reservation]:
+    ) -> list[JobReservation]:
         """Return up to `most` jobs, at least one if one becomes ready within `wait_s`. May be cancelled: what was
         reserved in that moment is given back."""
         until_s = monotonic_s() + (0 if self._is_ending else wait_s)
@@ -230,7 +230,7 @@ class Handout:
 
     # ---- reserving
 
-    async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[Reservation]:
+    async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[JobReservation]:
         """Turn deliveries into reservations. Not cut short by a cancellation: half of them would be held by nobody."""
         reach("job.pull")
         with anyio.move_on_after(RESERVE_S, shield=True) as step:

@@ -20,8 +20,8 @@ from streams.job_messages import (
     FREE_TOKEN,
     READY_TOKENS,
     RESERVED_TOKENS,
-    Job,
     JobDone,
+    JobRecord,
     State,
     decode_done,
     decode_job,
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     seq: int
     stored_ms: int
     subject: str
-    job: Job | None = None
+    job: JobRecord | None = None
     done: JobDone | None = None
     is_free: bool = False
 
@@ -63,7 +63,7 @@ class Found(NamedTuple):
         return self.job.id if self.job else self.done.id if self.done else self.key
 
     @property
-    def known(self) -> Job | JobDone | None:
+    def known(self) -> JobRecord | JobDone | None:
         """The job, or what is known of one that is over; None if the message is neither."""
         return self.job or self.done
 

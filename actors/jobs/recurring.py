@@ -44,7 +44,7 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.entries import Entry
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import Job, NewJob
+from streams.job_messages import JobRecord, NewJob
 from streams.lease import Lease, lead
 from streams.log import delete_entry
 from streams.subjects import TOKEN
@@ -73,7 +73,7 @@ class KnownJob(Protocol):
     @property
     def seq(self) -> int: ...
     @property
-    def job(self) -> Job | None: ...
+    def job(self) -> JobRecord | None: ...
 
 
 class JobFinder(Protocol):

@@ -16,7 +16,7 @@ from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, past_of
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
-from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, Job, JobDone, State, encode_job
+from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, JobDone, JobRecord, State, encode_job
 from streams.log import purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
@@ -107,7 +107,7 @@ class JobRemovals:
             made += await self._made(moves)
         return made
 
-    def _made_ready(self, found: Found, job: Job) -> Move:
+    def _made_ready(self, found: Found, job: JobRecord) -> Move:
         now_ms = self._jobs.clock.now_ms()
         return self._jobs.placed(job, expected=found.seq, now_ms=now_ms, leaves=found.subject, fires_ms=found.fires_ms)
 

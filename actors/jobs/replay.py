@@ -15,7 +15,7 @@ from actors.jobs.store import Clash, JobStore, Stored
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.job_messages import Job
+from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
 from streams.messages import decode_dead_letter
 from streams.subjects import token_of
@@ -70,7 +70,7 @@ class JobReplay:
         """Store the job of each letter anew, then remove the letter; what cannot be sent stays, and says why.
 
         Raises Disconnected, OutcomeUnknown, NoStream; doing it again is harmless."""
-        now_ms, told, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, Job]]()
+        now_ms, told, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, JobRecord]]()
         for entry in entries:
             try:
                 job = job_of(decode_dead_letter(entry.payload))
@@ -87,7 +87,7 @@ class JobReplay:
                 await delete_entry(self._connection, self._stream, again.seq)
         return [told[entry.seq] for entry in entries]
 
-    async def _judge(self, seq: int, job: Job, answer: Stored | Clash | StreamError) -> ReplayedJob:
+    async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:
         """Say whether the letter may go: its job is stored, now or by an earlier try."""
         name = f"job {job.id} of {job.topic}"
         match answer:

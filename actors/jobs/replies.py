@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from actors.jobs.rules.job_answers import Added, Code, JobReply, Listed, NotAdded, Reserved
 from actors.jobs.rules.job_receipt import JobReceipt
-from actors.jobs.store import Clash, Found, Reservation, Settled, Stale, Stored
+from actors.jobs.store import Clash, Found, JobReservation, JobSettled, JobStale, Stored
 from streams.errors import OutcomeUnknown, StreamError
-from streams.job_messages import LONGEST_ID, Job
+from streams.job_messages import LONGEST_ID, JobRecord
 
 __all__ = [
     "ADVICE",
@@ -21,13 +21,13 @@ __all__ = [
     "shown_of",
 ]
 
-Outcome = Settled | Stale | StreamError
+Outcome = JobSettled | JobStale | StreamError
 NO_SUCH_JOB = "no such job"
 OVER = "it is over already"
 ADVICE = "; use another id, or on_same=replace"
 
 
-def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdded:
+def added_of(job: JobRecord, outcome: Stored | Clash | StreamError) -> Added | NotAdded:
     match outcome:
         case Stored(is_new=True, is_same=False):
             reason = (
@@ -64,7 +64,7 @@ def added_of(job: Job, outcome: Stored | Clash | StreamError) -> Added | NotAdde
             return NotAdded(code=code_of(outcome), reason=str(outcome), topic=job.topic, id=job.id)
 
 
-def reserved_of(reservation: Reservation) -> Reserved:
+def reserved_of(reservation: JobReservation) -> Reserved:
     job = reservation.job
     return Reserved(
         topic=job.topic,
@@ -84,9 +84,9 @@ def reserved_of(reservation: Reservation) -> Reserved:
 
 def answer_of(receipt: JobReceipt, outcome: Outcome) -> JobReply:
     match outcome:
-        case Settled():
+        case JobSettled():
             return JobReply(code="ok", topic=receipt.topic, until_ms=outcome.until_ms)
-        case Stale():
+        case JobStale():
             return JobReply(code="stale", reason=outcome.reason, topic=receipt.topic)
         case _:
             return JobReply(code=code_of(outcome), reason=str(outcome), topic=receipt.topic)

@@ -43,8 +43,8 @@ from streams.job_messages import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     RESERVED_TOKENS,
-    Job,
     JobDone,
+    JobRecord,
     Outcome,
     Past,
     State,
@@ -55,30 +55,30 @@ from streams.moves import Move
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Handed", "Reservation", "Reservations", "Settled", "Stale"]
+__all__ = ["Handed", "JobReservation", "JobReservations", "JobSettled", "JobStale"]
 
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
 
 
-class Reservation(NamedTuple):
+class JobReservation(NamedTuple):
     """A job handed out. `job`: as it is stored, with this attempt counted."""
 
     receipt: JobReceipt
-    job: Job
+    job: JobRecord
 
 
 class Handed(NamedTuple):
     """What became of deliveries: handed out, or set aside instead. All are settled; those that the broker did not take
     come again after the ack wait."""
 
-    reservations: list[Reservation]
-    buried: list[Job]
-    expired: list[Job]
+    reservations: list[JobReservation]
+    buried: list[JobRecord]
+    expired: list[JobRecord]
     failures: list[StreamError]
 
 
-class Settled(NamedTuple):
+class JobSettled(NamedTuple):
     """A reservation was settled, or held on to until `until_ms`. `became`: the job's state now."""
 
     topic: str
@@ -87,7 +87,7 @@ class Settled(NamedTuple):
     until_ms: int = 0
 
 
-class Stale(NamedTuple):
+class JobStale(NamedTuple):
     """The receipt holds nothing any more, and why."""
 
     topic: str
@@ -95,11 +95,11 @@ class Stale(NamedTuple):
     reason: str
 
 
-_Answer = Settled | Stale | StreamError
-_Decide = Callable[[Found, Job, JobReceipt, int], Move]
+_Answer = JobSettled | JobStale | StreamError
+_Decide = Callable[[Found, JobRecord, JobReceipt, int], Move]
 
 
-class Reservations:
+class JobReservations:
     """Reserves deliveries of ready jobs, and settles by receipt."""
 
     def __init__(self, jobs: JobStream, reads: JobReads, deliveries: JobDeliveries) -> None:
@@ -122,8 +122,8 @@ class Reservations:
             await anyio.sleep(NEAR_MS / 1000)
         now_ms = self._jobs.clock.now_ms()
         handed = Handed([], [], [], [])
-        fit: list[tuple[Delivery, Job, Move]] = []
-        unfit: list[tuple[Delivery, Job, str, Outcome]] = []
+        fit: list[tuple[Delivery, JobRecord, Move]] = []
+        unfit: list[tuple[Delivery, JobRecord, str, Outcome]] = []
         marks = secrets.token_hex(6 * len(deliveries))
         for at, delivery in enumerate(deliveries):
             try:
@@ -143,7 +143,7 @@ class Reservations:
         await self._set_aside(unfit, handed)
         return handed
 
-    def _reservation(self, delivery: Delivery, job: Job) -> Move:
+    def _reservation(self, delivery: Delivery, job: JobRecord) -> Move:
         ready = delivery.subject
         key = ready[ready.rindex(".") + 1 :]
         subject, thing = self._jobs.subject("reserved", job.topic, key), self._jobs.subject("*", job.topic, key)
@@ -151,7 +151,7 @@ class Reservations:
             subject, encode_job(job), thing, delivery.seq, due_ms=job.until_ms + RESERVED_SLACK_MS, target=ready
         )
 
-    async def _reserve(self, fit: list[tuple[Delivery, Job, Move]], handed: Handed) -> None:
+    async def _reserve(self, fit: list[tuple[Delivery, JobRecord, Move]], handed: Handed) -> None:
         outcomes = await self._jobs.move_many([move for _, _, move in fit])
         reach("job.reserve")
         quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
@@ -163,7 +163,7 @@ class Reservations:
                     receipt = JobReceipt(
                         job.topic, key, outcome, job.until_ms, job.receipt, job.nonce if is_plain else ""
                     )
-                    handed.reservations.append(Reservation(receipt, job))
+                    handed.reservations.append(JobReservation(receipt, job))
             elif not isinstance(outcome, RevisionConflict):
                 handed.failures.append(outcome)
                 delivery.forget()
@@ -172,7 +172,7 @@ class Reservations:
                 await delivery.ack()
         reach("job.hold")
 
-    async def _set_aside(self, unfit: list[tuple[Delivery, Job, str, Outcome]], handed: Handed) -> None:
+    async def _set_aside(self, unfit: list[tuple[Delivery, JobRecord, str, Outcome]], handed: Handed) -> None:
         for outcome, told in (("buried", handed.buried), ("expired", handed.expired)):
             these = [(delivery, job, reason) for delivery, job, reason, end in unfit if end == outcome]
             if these:
@@ -194,11 +194,11 @@ class Reservations:
         reach("job.finish")
         for at, outcome in zip(fresh, outcomes, strict=True):
             if isinstance(outcome, int):
-                answers[at] = Settled(receipts[at].topic, receipts[at].key, "done")
+                answers[at] = JobSettled(receipts[at].topic, receipts[at].key, "done")
             elif not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome
 
-        def finish(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             return self._end(receipt, found, at_ms, "finished", past_of(job, now_ms=at_ms), remember_s=remember_s)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
@@ -209,7 +209,7 @@ class Reservations:
     async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
         """Begin the TTR anew, the job's own unless told otherwise. The receipts stay what they are."""
 
-        def renew(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        def renew(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
             thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
             subject = self._jobs.other(found.subject)
@@ -230,14 +230,14 @@ class Reservations:
         self,
         receipts: Sequence[JobReceipt],
         *,
-        delay_ms: int | Callable[[Job], int] = 0,
+        delay_ms: int | Callable[[JobRecord], int] = 0,
         counts: bool = False,
         reason: str = "",
     ) -> list[_Answer]:
         """Give jobs back, to be handed out again after `delay_ms`, or after what it says for each. `counts`: an attempt
         was used up; with the last one the job is buried."""
 
-        def give_back(found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+        def give_back(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             wait_ms = delay_ms if isinstance(delay_ms, int) else delay_ms(job)
             free = replace(given_back(job, counts=counts, at_ms=at_ms, reason=reason), due_ms=at_ms + wait_ms)
             return self._jobs.placed(
@@ -261,7 +261,7 @@ class Reservations:
         decide: _Decide,
         *,
         end: Outcome | None = None,
-        bury_if: Callable[[Job], bool] | None = None,
+        bury_if: Callable[[JobRecord], bool] | None = None,
         reason: str = "",
     ) -> list[_Answer]:
         """Look all up at once and make their moves; what has moved on meanwhile is looked at one by one."""
@@ -298,7 +298,7 @@ class Reservations:
         decide: _Decide,
         *,
         end: Outcome | None = None,
-        bury_if: Callable[[Job], bool] | None = None,
+        bury_if: Callable[[JobRecord], bool] | None = None,
         reason: str = "",
         is_doubtful: bool = False,
     ) -> _Answer:
@@ -315,15 +315,15 @@ class Reservations:
             job = _held_by(found, receipt, now_ms)
             if found is None or job is None:
                 answer = _answer_without_hold(found, receipt, end)
-                if isinstance(answer, Settled) and found is not None and found.done is not None:
+                if isinstance(answer, JobSettled) and found is not None and found.done is not None:
                     thing = self._jobs.subject("*", receipt.topic, receipt.key)
                     fires_ms = receipt.until_ms + RESERVED_SLACK_MS
                     ended = Move(found.subject, encode_job(found.done), thing, receipt.seq, fires_ms=fires_ms)
                     stayed = await self._jobs.has_stayed(ended, found.seq, found.stored_ms)
                     if isinstance(stayed, RevisionConflict):
-                        return Stale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
+                        return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
-                if is_doubtful and isinstance(answer, Stale):
+                if is_doubtful and isinstance(answer, JobStale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
                 return answer
             if bury_if is not None and bury_if(job):
@@ -340,7 +340,7 @@ class Reservations:
         assert isinstance(outcome, StreamError)
         return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome
 
-    async def _bury(self, found: Found, job: Job, receipt: JobReceipt, reason: str) -> int | StreamError:
+    async def _bury(self, found: Found, job: JobRecord, receipt: JobReceipt, reason: str) -> int | StreamError:
         """Write the letter, then end the job: the other way round a crash in between would lose it."""
         now_ms = self._jobs.clock.now_ms()
         told = noted(job, at_ms=now_ms, node=job.holder, reason=reason or "buried")
@@ -354,7 +354,7 @@ class Reservations:
         reach("job.letter")
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
 
-    def _end_buried(self, found: Found, job: Job, receipt: JobReceipt, at_ms: int) -> Move:
+    def _end_buried(self, found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
         past = past_of(job, now_ms=at_ms)
         return self._end(receipt, found, at_ms, "buried", past, remember_s=BURIED_S, job_id=job.id)
 
@@ -394,7 +394,7 @@ def end_of(outcome: str) -> Literal["buried", "expired"]:
     return "expired" if outcome == "expired" else "buried"
 
 
-def _held(job: Job, now_ms: int, ttr_ms: int, holder: str, mark: str) -> Job:
+def _held(job: JobRecord, now_ms: int, ttr_ms: int, holder: str, mark: str) -> JobRecord:
     """Return the job as it is handed out now."""
     return replace(
         job,
@@ -406,7 +406,7 @@ def _held(job: Job, now_ms: int, ttr_ms: int, holder: str, mark: str) -> Job:
     )
 
 
-def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> Job | None:
+def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> JobRecord | None:
     """Return the job if it is reserved under this receipt, and its TTR has not passed."""
     job = found.job if found is not None and found.state == "reserved" else None
     if job is None or job.receipt != receipt.mark or now_ms > job.until_ms + STALE_AFTER_MS:
@@ -418,19 +418,21 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
     """Return what to tell whose receipt holds nothing. `end`: how the job ends by what was asked, if by that it may:
     then the repeat of an end is answered as the end was."""
     if found is None:
-        return Stale(receipt.topic, receipt.key, "there is no such job any more")
+        return JobStale(receipt.topic, receipt.key, "there is no such job any more")
     if found.done is not None:
         if found.done.receipt == receipt.mark and found.done.outcome == end:
-            return Settled(receipt.topic, receipt.key, "done")
-        return Stale(receipt.topic, receipt.key, "the job is over")
+            return JobSettled(receipt.topic, receipt.key, "done")
+        return JobStale(receipt.topic, receipt.key, "the job is over")
     if found.job is not None and found.job.receipt == receipt.mark:
-        return Stale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
-    return Stale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
+        return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
+    return JobStale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
 
 
-def _settled(receipt: JobReceipt, move: Move) -> Settled:
+def _settled(receipt: JobReceipt, move: Move) -> JobSettled:
     token = move.subject.split(".")[2]
     if token in RESERVED_TOKENS:
-        return Settled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
+        return JobSettled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
     is_over = token in ("done", FREE_TOKEN)
-    return Settled(receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if is_over else "ready")
+    return JobSettled(
+        receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if is_over else "ready"
+    )

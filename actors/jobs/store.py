@@ -9,7 +9,7 @@ from actors.jobs.adds import Clash, JobAdds, Stored
 from actors.jobs.deliveries import FailedAttempt, JobDeliveries
 from actors.jobs.reads import BadCursor, Found, JobPage, JobReads, TopicCounts
 from actors.jobs.removals import JobRemovals
-from actors.jobs.reservations import Handed, Reservation, Reservations, Settled, Stale
+from actors.jobs.reservations import Handed, JobReservation, JobReservations, JobSettled, JobStale
 from actors.jobs.stream import PARTITIONS, JobStream, partition_of
 from streams.clock import Clock
 from streams.connection import Connection
@@ -24,10 +24,10 @@ __all__ = [
     "Found",
     "Handed",
     "JobPage",
+    "JobReservation",
+    "JobSettled",
+    "JobStale",
     "JobStore",
-    "Reservation",
-    "Settled",
-    "Stale",
     "Stored",
     "TopicCounts",
     "partition_of",
@@ -41,7 +41,7 @@ class JobStore:
         self._jobs = jobs = JobStream(connection, publisher, namespace, clock)
         self._reads = reads = JobReads(jobs)
         adds, removals, deliveries = JobAdds(jobs, reads), JobRemovals(jobs, reads), JobDeliveries(jobs)
-        held = Reservations(jobs, reads, deliveries)
+        held = JobReservations(jobs, reads, deliveries)
 
         self.add_many = adds.add_many
         self.delete = removals.delete

@@ -19,7 +19,7 @@ from streams.job_messages import (
     FREE_TOKEN,
     READY_TOKENS,
     RESERVED_TOKENS,
-    Job,
+    JobRecord,
     decode_done,
     decode_job,
     encode_job,
@@ -86,16 +86,16 @@ class JobStream:
         prefix, jobs, token, topic, key = subject.split(".")
         return ".".join((prefix, jobs, _OTHER[token], topic, key))
 
-    def refused(self, job: Job) -> str:
+    def refused(self, job: JobRecord) -> str:
         """Return the subject of the mark that an add was refused; not among those of its job."""
         return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), add_of(job.nonce))
 
-    def ready(self, job: Job, key: str) -> str:
+    def ready(self, job: JobRecord, key: str) -> str:
         """Return the subject on which the job is handed out."""
         return self.subject(READY_TOKENS[job.priority], job.topic, key)
 
     def placed(
-        self, job: Job, *, expected: int, now_ms: int, leaves: str = "", fires_ms: int = 0, message_id: str = ""
+        self, job: JobRecord, *, expected: int, now_ms: int, leaves: str = "", fires_ms: int = 0, message_id: str = ""
     ) -> Move:
         """Return the move that makes the job wait until it is due, or ready at once if it is. `leaves`: the subject of
         the schedule that it was, which the server fires at `fires_ms`; if it was delayed, it goes to the other subject
@@ -202,7 +202,7 @@ def _has_fired(move: Move, last: LogEntry | None) -> bool:
     is_end = move.subject.split(".")[2] in ("done", FREE_TOKEN)
     moved = decode_done(move.payload) if is_end else decode_job(move.payload)
     if last is None:
-        return isinstance(moved, Job) and moved.receipt != ""
+        return isinstance(moved, JobRecord) and moved.receipt != ""
     try:
         found = decode_job(last.payload)
     except MalformedMessage:

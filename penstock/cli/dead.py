@@ -16,7 +16,7 @@ from streams.clock import now_ms
 if TYPE_CHECKING:
     from penstock.admin.dead_letters import DeadLetterEntry, Filter, Replayed
     from penstock.admin.records import Records
-    from streams.job_messages import Job
+    from streams.job_messages import JobRecord
 
 __all__ = ["add_to"]
 
@@ -142,7 +142,7 @@ def _lines(letter: "DeadLetterEntry") -> Iterator[str]:
     yield body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; --json prints all"
 
 
-def _job(letter: "DeadLetterEntry") -> "Job | None":
+def _job(letter: "DeadLetterEntry") -> "JobRecord | None":
     from penstock.admin.dead_letters import Requeue, plan
 
     found = plan(letter.letter) if letter.letter is not None else None

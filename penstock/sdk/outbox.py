@@ -29,7 +29,7 @@ from penstock.api.forms.jobs import OutboxOptions
 from penstock.errors import UsageError
 from penstock.sdk.client_jobs import new_job
 from streams.clock import SYSTEM, Clock
-from streams.job_messages import Job, NewJob
+from streams.job_messages import JobRecord, NewJob
 
 __all__ = ["TABLE", "Outbox", "Transaction", "job_of"]
 
@@ -72,7 +72,7 @@ class Outbox:
         where.execute(self._insert(asked, job))
         return job.id
 
-    def _insert(self, asked: NewJob, job: Job) -> Insert:
+    def _insert(self, asked: NewJob, job: JobRecord) -> Insert:
         """Insert the times that `new_job` computed. Options that the caller left to the topic stay unset."""
         return self.rows.insert().values(
             topic=job.topic,

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.jobs.store import Settled, Stored
+from actors.jobs.store import JobSettled, Stored
 from actors.runtime.resurrected import ResurrectedMessages
 from streams.connection import connect
 from streams.errors import StreamError
@@ -88,7 +88,7 @@ class Told:
         for held in (await jobs.hand_out(1, wait_s=1.0, ttr_ms=600_000)).reservations:
             self.there.discard(held.job.id)
             [settled] = await jobs.store.finish_many([held.receipt], remember_s=0)
-            if isinstance(settled, Settled):
+            if isinstance(settled, JobSettled):
                 self.over.add(held.job.id)
                 self.counts["finished"] += 1
 

@@ -8,11 +8,11 @@ import msgspec
 
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.jobs.store import Handed, JobStore, Reservation, Stored
+from actors.jobs.store import Handed, JobReservation, JobStore, Stored
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.job_messages import Job, NewJob, OnSame, Priority, body_of
+from streams.job_messages import JobRecord, NewJob, OnSame, Priority, body_of
 from streams.log import read_log
 from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
@@ -46,7 +46,7 @@ class Jobs:
         self.clock = SetClock()
         self.store = JobStore(connection, publisher, connection.namespace, self.clock)
 
-    def make(self, job_id: str = "1", *, body: object = None, delay_ms: int = 0, **asked: Any) -> Job:
+    def make(self, job_id: str = "1", *, body: object = None, delay_ms: int = 0, **asked: Any) -> JobRecord:
         new = NewJob(**{"topic": TOPIC, "id": job_id, "body": body_of(body), "delay_ms": delay_ms, **asked})
         now_ms = self.clock.now_ms()
         return make_job(new, TopicSettings(), now_ms=now_ms, fresh_id="fresh", fresh_nonce=fresh_nonce())
@@ -72,7 +72,7 @@ class Jobs:
         """Reserve what is ready, or will be within `wait_s`."""
         return await self.store.reserve_many(await self.pull(most, wait_s=wait_s), **reserved)
 
-    async def reserve(self, **reserved: Any) -> Reservation:
+    async def reserve(self, **reserved: Any) -> JobReservation:
         """Reserve one job, which must come."""
         (reservation,) = (await self.hand_out(1, **reserved)).reservations
         return reservation

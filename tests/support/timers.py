@@ -13,7 +13,7 @@ from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.delayed_jobs import encode_notice
-from streams.job_messages import Job, decode_job, encode_job
+from streams.job_messages import JobRecord, decode_job, encode_job
 from streams.log import read_log
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
@@ -130,7 +130,7 @@ async def delay(
 ) -> int:
     """Store a delayed job which the server will not fire for a long while; return its sequence."""
     namespace, key = connection.namespace, token_of(job_id)
-    job = Job(topic=topic, id=job_id, due_ms=due_ms, added_ms=now_ms(), ttr_ms=60_000, most_attempts=10)
+    job = JobRecord(topic=topic, id=job_id, due_ms=due_ms, added_ms=now_ms(), ttr_ms=60_000, most_attempts=10)
     move = Move(
         namespace.job("delayed", topic, key),
         encode_job(job),

@@ -22,8 +22,8 @@ from streams.job_messages import (
     MACHINE_MADE,
     MOST_HISTORY,
     SHORTEST_TTR_MS,
-    Job,
     JobDone,
+    JobRecord,
     NewJob,
     OnSame,
     Outcome,
@@ -105,7 +105,7 @@ def make_job(
     fresh_id: str,
     fresh_nonce: str = "",
     trace_s: int = KEPT_MS // 1000,
-) -> Job:
+) -> JobRecord:
     """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
     `fresh_nonce`: if it has no nonce. `trace_s`: how long after its end an add with a nonce of its caller's own is
     known."""
@@ -114,7 +114,7 @@ def make_job(
     if new.topic == DEFAULT:
         raise BadJob("topic", new.topic, "is the name of what holds for all topics", "use another")
     due_ms = _due_ms(new, now_ms)
-    return Job(
+    return JobRecord(
         topic=new.topic,
         id=_id(new.id, fresh_id),
         due_ms=due_ms,
@@ -248,36 +248,36 @@ def on_same_id(
 # ---- which add it was
 
 
-def past_of(job: Job | JobDone, *, now_ms: int) -> tuple[Past, ...]:
+def past_of(job: JobRecord | JobDone, *, now_ms: int) -> tuple[Past, ...]:
     """Return the adds of this id that are over when something takes the job's place, or ends it, the latest first."""
     own: tuple[Past, ...] = ()
-    if isinstance(job, Job) and job.nonce:
+    if isinstance(job, JobRecord) and job.nonce:
         own = ((job.nonce, now_ms + max(TRACE_MS, job.trace_s * 1000)),)
     known = (one for one in job.past if one[1] > now_ms and one[0] != (own[0][0] if own else ""))
     return (*own, *known)[:MOST_PAST]
 
 
-def is_same_add(job: Job, found: Job | JobDone) -> bool:
+def is_same_add(job: JobRecord, found: JobRecord | JobDone) -> bool:
     """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
     return has_made(job.nonce, found) or is_in_past(found, job.nonce)
 
 
-def has_made(nonce: str, found: Job | JobDone) -> bool:
+def has_made(nonce: str, found: JobRecord | JobDone) -> bool:
     """Return whether the job that is there was made under this nonce."""
-    return isinstance(found, Job) and nonce != "" and add_of(found.nonce) == add_of(nonce)
+    return isinstance(found, JobRecord) and nonce != "" and add_of(found.nonce) == add_of(nonce)
 
 
-def is_in_past(found: Job | JobDone, nonce: str) -> bool:
+def is_in_past(found: JobRecord | JobDone, nonce: str) -> bool:
     """Return whether what had this nonce, an add or a delete, is over."""
     return nonce != "" and any(add_of(each) == add_of(nonce) for each, _ in found.past)
 
 
-def had_another_body(found: Job | JobDone, nonce: str) -> bool:
+def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     """Return whether the add that had this nonce, and is over, had another body."""
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)
 
 
-def leaves_trace(job: Job) -> bool:
+def leaves_trace(job: JobRecord) -> bool:
     """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
     one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
     return job.trace_s > 0 or job.past != () or job.receipt != ""
@@ -290,7 +290,7 @@ def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:
     return remember_s if remember_s and trace_s * 1000 <= TRACE_MS else max(1, remember_s, trace_s)
 
 
-def fires_of(job: Job) -> int:
+def fires_of(job: JobRecord) -> int:
     """Return when the server fires the schedule that a delayed or reserved job is. A job that came back because its TTR
     ran out, and was delayed then, has a receipt, too."""
     due_ms = job.due_ms + BACKSTOP_MS
@@ -303,10 +303,10 @@ def may_be_fired_again(due_ms: int, stored_ms: int) -> bool:
     return stored_ms >= due_ms + BACKSTOP_MS
 
 
-def has_fired(moved: Job | JobDone, found: Job, *, fires_ms: int) -> bool:
+def has_fired(moved: JobRecord | JobDone, found: JobRecord, *, fires_ms: int) -> bool:
     """Return whether the server fired a job's schedule although the job was moved on from it, judging by what was found
     after the move. `fires_ms`: of that schedule."""
-    if isinstance(moved, Job) and _standing(found) == _standing(moved):
+    if isinstance(moved, JobRecord) and _standing(found) == _standing(moved):
         return False  # what we moved it to, a step further
     if fires_of(found) == fires_ms:
         return True
@@ -315,7 +315,7 @@ def has_fired(moved: Job | JobDone, found: Job, *, fires_ms: int) -> bool:
     return moved.receipt != "" and found.receipt != moved.receipt
 
 
-def _standing(job: Job) -> tuple[str, int, str, int]:
+def _standing(job: JobRecord) -> tuple[str, int, str, int]:
     return job.nonce, job.due_ms, job.receipt, job.until_ms
 
 
@@ -331,28 +331,28 @@ def lane_order(turn: int, lanes: tuple[Priority, ...] = LANES) -> tuple[Priority
 # ---- what is written down of attempts
 
 
-def noted(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
+def noted(job: JobRecord, *, at_ms: int, node: str, reason: str) -> JobRecord:
     """Return the job, held by nobody, with a line on the attempt that `job.attempts` counts last."""
     on = f" on {'_'.join(node.split())}" if node.strip() else ""
     line = f"attempt {job.attempts} at {_moment(at_ms)}{on}: {reason[:LONGEST_REASON]}"
     return replace(job, holder="", until_ms=0, receipt="", history=(*job.history, line)[-MOST_HISTORY:])
 
 
-def noted_once(job: Job, *, at_ms: int, node: str, reason: str) -> Job:
+def noted_once(job: JobRecord, *, at_ms: int, node: str, reason: str) -> JobRecord:
     """Return the job with a line on its last attempt, unless it has one."""
     if job.history and job.history[-1].startswith(f"attempt {job.attempts} at "):
         return job
     return noted(job, at_ms=at_ms, node=node, reason=reason)
 
 
-def came_back(job: Job) -> Job:
+def came_back(job: JobRecord) -> JobRecord:
     """Return a ready job as it is handed out: if its TTR ran out before, that is noted."""
     if not job.receipt:
         return job
     return noted(job, at_ms=job.until_ms, node=job.holder, reason="its TTR ran out")
 
 
-def given_back(job: Job, *, counts: bool, at_ms: int, reason: str) -> Job:
+def given_back(job: JobRecord, *, counts: bool, at_ms: int, reason: str) -> JobRecord:
     """Return a reserved job as its holder gives it back. `counts`: it was an attempt; else as if never handed out."""
     if counts or reason:
         job = noted(job, at_ms=at_ms, node=job.holder, reason=reason or "given back")

@@ -14,8 +14,7 @@ import msgspec.inspect
 from actors.runtime.rules.setting_values import BadSetting, Duration, duration_text, span_ms
 from streams.clock import monotonic_s, now_ms
 from streams.delivery import Delivery
-from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, Priority
-from streams.job_messages import Job as JobRecord
+from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, JobRecord, Priority
 
 __all__ = ["BadBody", "Bury", "Call", "Job", "JobLost", "Retry", "duration_ms", "ttr_of"]
 

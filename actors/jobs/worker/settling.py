@@ -18,7 +18,7 @@ from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
-from streams.job_messages import Job as JobRecord
+from streams.job_messages import JobRecord
 
 log = logging.getLogger(__name__)
 

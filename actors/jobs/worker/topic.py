@@ -41,8 +41,7 @@ from actors.runtime.logs import fields
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
-from streams.job_messages import Job as JobRecord
-from streams.job_messages import Priority, decode_job
+from streams.job_messages import JobRecord, Priority, decode_job
 from streams.puller import Puller
 from streams.topology import job_consumer
 

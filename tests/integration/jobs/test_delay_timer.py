@@ -9,7 +9,7 @@ from actors.jobs.rules.due_times import PARTITIONS
 from actors.jobs.store import JobStore, Stored
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
-from streams.job_messages import Job
+from streams.job_messages import JobRecord
 from streams.log import purge_subject, read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
@@ -116,7 +116,7 @@ async def test_a_store_and_a_timer_understand_each_other(connection: Connection,
             store = JobStore(connection, publisher, connection.namespace, clock)
             await clock.measure()
             jobs = [
-                Job(
+                JobRecord(
                     topic="mail",
                     id=f"größe {n}",
                     due_ms=clock.now_ms() + 1_000 + 3 * n,

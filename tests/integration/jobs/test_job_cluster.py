@@ -7,7 +7,7 @@ from typing import Any
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 
-from actors.jobs.store import Settled, Stale
+from actors.jobs.store import JobSettled, JobStale
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.publisher import Publisher
@@ -66,8 +66,8 @@ async def _who_finishes_and_who_releases_exclude_each_other(jobs: Jobs) -> None:
         tasks.start_soon(finish)
         tasks.start_soon(release)
     for finished, released in zip(answers["finish"], answers["release"], strict=True):
-        assert sorted([type(finished), type(released)], key=str) == sorted([Settled, Stale], key=str)
-    finished = sum(isinstance(answer, Settled) for answer in answers["finish"])
+        assert sorted([type(finished), type(released)], key=str) == sorted([JobSettled, JobStale], key=str)
+    finished = sum(isinstance(answer, JobSettled) for answer in answers["finish"])
     held = len(receipts)
     await _counts(jobs, COUNT + held - finished, COUNT - held, 0, finished)
 

@@ -13,7 +13,7 @@ from actors.jobs.store import JobStore, Stored
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.errors import Refused
-from streams.job_messages import Job
+from streams.job_messages import JobRecord
 from streams.log import LogEntry, purge_subject, read_log
 from streams.messages import decode_dead_letter, encode
 from streams.publisher import Publisher
@@ -30,7 +30,7 @@ class Ground(NamedTuple):
     store: JobStore
     replay: JobReplay
 
-    async def bury(self, *jobs: Job, seq: int = 7, reason: str = "no money") -> list[object]:
+    async def bury(self, *jobs: JobRecord, seq: int = 7, reason: str = "no money") -> list[object]:
         burials = [Burial(job, seq + at, reason) for at, job in enumerate(jobs)]
         return list(await write_dead_letters(self.connection, self.publisher, self.connection.namespace, burials))
 
@@ -38,7 +38,7 @@ class Ground(NamedTuple):
         stream, pattern = self.connection.namespace.stream("DEAD"), self.connection.namespace.pattern("dead", ">")
         return [entry async for entry in read_log(self.connection, stream, pattern)]
 
-    async def job(self, job_id: str, topic: str = "mail") -> Job:
+    async def job(self, job_id: str, topic: str = "mail") -> JobRecord:
         found = await self.store.find(topic, job_id)
         assert found is not None
         assert found.job is not None
@@ -53,9 +53,9 @@ async def ground(connection: Connection, publisher: Publisher) -> Ground:
     return Ground(connection, publisher, store, JobReplay(connection, store, SYSTEM))
 
 
-def dead_job(job_id: str = "o1", **more: object) -> Job:
+def dead_job(job_id: str = "o1", **more: object) -> JobRecord:
     at_ms = now_ms()
-    job = Job(
+    job = JobRecord(
         topic="mail",
         id=job_id,
         due_ms=at_ms - 60_000,

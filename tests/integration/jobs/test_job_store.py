@@ -12,11 +12,11 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
-from actors.jobs.store import BadCursor, Clash, FailedAttempt, Found, Settled, Stale, Stored, partition_of
+from actors.jobs.store import BadCursor, Clash, FailedAttempt, Found, JobSettled, JobStale, Stored, partition_of
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.frames import Message
-from streams.job_messages import Job, body_of, decode_job
+from streams.job_messages import JobRecord, body_of, decode_job
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
@@ -67,7 +67,7 @@ async def test_a_job_without_delay_is_ready_and_one_with_a_delay_waits(jobs: Job
 async def test_a_delayed_job_becomes_ready_by_the_server_alone_and_not_before_it_is_due(jobs: Jobs) -> None:
     with fail_after(30):
         await jobs.added(20, delay_ms=300)
-        seen: list[Job] = []
+        seen: list[JobRecord] = []
         while len(seen) < 20:
             for delivery in await jobs.pull(20):
                 job = decode_job(delivery.payload)
@@ -115,7 +115,7 @@ async def test_the_same_id_again(jobs: Jobs, state: str) -> None:
         assert bytes(found.job.body) == b"2"
         await counts(jobs, 1, 0, 0, 0)  # and nothing of the first one is left
         if state == "reserved":
-            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Stale)
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], JobStale)
         assert (await jobs.add(body=3, policy="replace", priority="low")).state == "ready"
         await counts(jobs, 0, 1, 0, 0)
         assert [bytes(decode_job(one.payload).body) for one in await jobs.pull(priority="low")] == [b"3"]
@@ -135,7 +135,7 @@ async def test_an_id_that_is_over_is_free_and_each_add_is_known_by_its_nonce(job
             else:
                 receipt = (await jobs.reserve()).receipt
                 (settled,) = await jobs.store.finish_many([receipt], remember_s=0)
-                assert isinstance(settled, Settled)
+                assert isinstance(settled, JobSettled)
             assert await jobs.store.find(TOPIC, "1") is None
             await counts(jobs, 0, 0, 0, 0)
             repeats = await jobs.store.add_many([(one, "replace") for one in adds[: n + 1]])
@@ -255,7 +255,7 @@ async def test_a_reserved_job_is_held_and_finished_by_its_receipt(jobs: Jobs) ->
         await counts(jobs, 0, 0, 1, 0)
         assert await nothing_is_ready(jobs)
         (settled,) = await jobs.store.finish_many([reservation.receipt], remember_s=60)
-        assert settled == Settled(TOPIC, "1", "done")
+        assert settled == JobSettled(TOPIC, "1", "done")
         await counts(jobs, 0, 0, 0, 1)
 
 
@@ -264,11 +264,11 @@ async def test_finishing_again_answers_the_same_and_another_receipt_is_stale(job
         await jobs.add()
         receipt = (await jobs.reserve()).receipt
         forged = receipt._replace(mark="0" * 12)
-        assert isinstance((await jobs.store.finish_many([forged._replace(seq=5)], remember_s=60))[0], Stale)
+        assert isinstance((await jobs.store.finish_many([forged._replace(seq=5)], remember_s=60))[0], JobStale)
         for _ in range(2):
-            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Settled)
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], JobSettled)
         (stale,) = await jobs.store.finish_many([forged], remember_s=60)
-        assert isinstance(stale, Stale)
+        assert isinstance(stale, JobStale)
         assert stale.reason == "the job is over"
 
 
@@ -296,7 +296,7 @@ async def test_of_all_who_reserve_each_job_goes_to_one(jobs: Jobs) -> None:
                 tasks.start_soon(work)
         assert sorted(int(receipt.key) for receipt in receipts) == list(range(100))
         answers = await jobs.store.finish_many(receipts, remember_s=60)
-        assert all(isinstance(answer, Settled) for answer in answers)
+        assert all(isinstance(answer, JobSettled) for answer in answers)
 
 
 async def test_what_was_deleted_before_it_was_reserved_is_not_handed_out(jobs: Jobs) -> None:
@@ -321,7 +321,7 @@ async def test_a_reservation_whose_ack_was_lost_is_not_handed_out_twice(connecti
             assert again[0].delivered == 2
             assert (await jobs.store.reserve_many(again)).reservations == []
             assert await nothing_is_ready(jobs)
-            assert isinstance((await jobs.store.finish_many([reservation.receipt], remember_s=60))[0], Settled)
+            assert isinstance((await jobs.store.finish_many([reservation.receipt], remember_s=60))[0], JobSettled)
 
 
 async def test_a_job_comes_back_when_its_ttr_runs_out_and_is_buried_after_its_last_attempt(jobs: Jobs) -> None:
@@ -333,7 +333,7 @@ async def test_a_job_comes_back_when_its_ttr_runs_out_and_is_buried_after_its_la
         assert second.job.history[0].endswith(" on a: its TTR ran out")
         assert second.job.first_ms == first.job.first_ms
         (stale,) = await jobs.store.finish_many([first.receipt], remember_s=60)
-        assert isinstance(stale, Stale)
+        assert isinstance(stale, JobStale)
         handed = await jobs.hand_out(1, wait_s=10)
         assert [job.id for job in handed.buried] == ["1"]
         assert handed.reservations == []
@@ -356,7 +356,7 @@ async def test_a_receipt_is_stale_once_the_ttr_has_passed_though_the_server_has_
             *(await jobs.store.release_many(receipts[2:3])),
             *(await jobs.store.bury_many(receipts[3:], reason="x")),
         ]
-        assert all(isinstance(answer, Stale) for answer in answers)
+        assert all(isinstance(answer, JobStale) for answer in answers)
         await counts(jobs, 0, 0, 4, 0)
         assert await jobs.dead() == []
 
@@ -366,16 +366,16 @@ async def test_a_touched_job_is_held_on_by_the_same_receipt(jobs: Jobs) -> None:
         await jobs.added(2)
         kept, left = sorted(one.receipt for one in (await jobs.hand_out(2, ttr_ms=3_000)).reservations)
         (touched,) = await jobs.store.touch_many([kept], ttr_ms=60_000)
-        assert isinstance(touched, Settled)
+        assert isinstance(touched, JobSettled)
         assert (touched.became, touched.until_ms > kept.until_ms + 50_000) == ("reserved", True)
         back = await jobs.reserve()  # the one that was not touched
         assert back.receipt.key == left.key
         jobs.clock.ahead_ms = 10_000  # the receipt's own end is long past by now
-        assert isinstance((await jobs.store.finish_many([kept], remember_s=60))[0], Settled)
-        assert isinstance((await jobs.store.touch_many([kept]))[0], Stale)
-        assert isinstance((await jobs.store.release_many([kept]))[0], Stale)
-        assert isinstance((await jobs.store.bury_many([kept], reason="x"))[0], Stale)
-        assert isinstance((await jobs.store.touch_many([left]))[0], Stale)
+        assert isinstance((await jobs.store.finish_many([kept], remember_s=60))[0], JobSettled)
+        assert isinstance((await jobs.store.touch_many([kept]))[0], JobStale)
+        assert isinstance((await jobs.store.release_many([kept]))[0], JobStale)
+        assert isinstance((await jobs.store.bury_many([kept], reason="x"))[0], JobStale)
+        assert isinstance((await jobs.store.touch_many([left]))[0], JobStale)
 
 
 async def test_a_released_job_is_handed_out_again_after_its_delay(jobs: Jobs) -> None:
@@ -391,7 +391,7 @@ async def test_a_released_job_is_handed_out_again_after_its_delay(jobs: Jobs) ->
         assert [one.job.attempts for one in again] == [1, 2]
         assert [len(one.job.history) for one in again] == [0, 1]
         assert again[1].job.history[0].endswith(" on h: no luck")
-        assert all(isinstance(answer, Stale) for answer in await jobs.store.finish_many(receipts, remember_s=60))
+        assert all(isinstance(answer, JobStale) for answer in await jobs.store.finish_many(receipts, remember_s=60))
         await counts(jobs, 1, 0, 2, 0)
 
 
@@ -400,11 +400,11 @@ async def test_a_last_attempt_that_is_given_back_is_buried(jobs: Jobs) -> None:
         await jobs.add(attempts=1)
         receipt = (await jobs.reserve()).receipt
         (answer,) = await jobs.store.release_many([receipt], counts=True, reason="no luck")
-        assert answer == Settled(TOPIC, "1", "done")
+        assert answer == JobSettled(TOPIC, "1", "done")
         (letter,) = await jobs.dead()
         assert letter["history"][0]["reason"] == "no luck"
         assert await jobs.state() == "done"
-        assert isinstance((await jobs.store.release_many([receipt], counts=True))[0], Settled)  # a repeat
+        assert isinstance((await jobs.store.release_many([receipt], counts=True))[0], JobSettled)  # a repeat
         assert len(await jobs.dead()) == 1
 
 
@@ -464,7 +464,7 @@ async def test_a_deleted_job_is_gone_from_every_state(jobs: Jobs, state: str) ->
         assert await jobs.store.delete(TOPIC, "1") is None
         await counts(jobs, 0, 0, 0, 0)
         if receipt:
-            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], Stale)
+            assert isinstance((await jobs.store.finish_many([receipt], remember_s=60))[0], JobStale)
         assert (await jobs.add()).is_new
 
 

@@ -10,7 +10,7 @@ from anyio import fail_after
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
-from actors.jobs.store import Settled
+from actors.jobs.store import JobSettled
 from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms
 from streams.errors import OutcomeUnknown
@@ -82,7 +82,7 @@ async def test_what_was_settled_while_the_server_stood_still_over_the_ttr_is_not
                     await clock_reaches(until_ms + RESERVED_SLACK_MS + 40 * (round_ + 1))
                     thaw(own_server)
                 again = await handed_out(jobs, now_ms() + 1_200)
-                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, JobSettled)}
                 assert not ok & again, f"round {round_}: answered ok, and handed out again"
 
 

@@ -16,7 +16,7 @@ from anyio import fail_after
 
 from actors.jobs.copies import Copies
 from actors.jobs.rules.job_rules import BACKSTOP_MS
-from actors.jobs.store import Reservation, Settled
+from actors.jobs.store import JobReservation, JobSettled
 from actors.jobs.worker.job import Job
 from streams.clock import now_ms
 from streams.connection import connect
@@ -62,7 +62,7 @@ class Three:
             tasks.start_soon(go_on)
             yield Jobs(connection, publisher, self.jobs.pulls)
 
-    async def held(self) -> list[Reservation]:
+    async def held(self) -> list[JobReservation]:
         """Return what is handed out now; a server may be a moment behind."""
         while True:
             if held := (await self.jobs.hand_out(COUNT, ttr_ms=TTR_MS)).reservations:
@@ -127,7 +127,7 @@ async def test_what_was_settled_while_the_leader_stood_still_over_the_ttr_is_not
                 until_ms = max(one.receipt.until_ms for one in held)
                 async with three.leader_stands_still(until_ms + 800) as others:
                     answers = await settled(others, how, [one.receipt for one in held])
-                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+                ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, JobSettled)}
                 ready = {one.id for one in await ready_jobs(jobs.connection)}
                 assert not ok & ready, f"{how}, round {round_}: answered ok, and ready again"
 
@@ -145,7 +145,7 @@ async def test_a_finish_whose_caller_died_while_the_leader_stood_still_is_not_re
                 with anyio.move_on_after(0.3):
                     await settled(others, "finish", receipts)
             answers = await settled(jobs, "finish", receipts)
-            ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, Settled)}
+            ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, JobSettled)}
             ready = {one.id for one in await ready_jobs(jobs.connection)}
             assert not ok & ready, f"round {round_}: answered ok, and ready again"
 

@@ -13,15 +13,15 @@ from actors.jobs.store import JobStore
 from penstock.admin.dead_letters import DeadLetterEntry
 from penstock.cli.dead import _paced
 from streams.clock import SYSTEM, monotonic_s, now_ms
-from streams.job_messages import Job
+from streams.job_messages import JobRecord
 from streams.log import extent_of, read_log
 from streams.messages import DeadLetter, encode
 from tests.support.cli import CommandLine
 
 
-def job(job_id: str, topic: str = "mail") -> Job:
+def job(job_id: str, topic: str = "mail") -> JobRecord:
     at_ms = now_ms()
-    return Job(
+    return JobRecord(
         topic=topic,
         id=job_id,
         due_ms=at_ms,

@@ -5,7 +5,7 @@ import pytest
 from streams.connection import Connection
 from streams.delayed_jobs import DelayedJobs
 from streams.errors import NoStream
-from streams.job_messages import Job, JobDone, encode_job
+from streams.job_messages import JobDone, JobRecord, encode_job
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import token_of
 from streams.timetable import at_line
@@ -20,7 +20,7 @@ LATER_MS = 4_000_000_000_000
 def stored(connection: Connection, state: str, job_id: str, due_ms: int) -> Outgoing:
     """Return the message of a job in a state; a delayed one is a schedule."""
     key, namespace = token_of(job_id), connection.namespace
-    job = Job(topic="mail", id=job_id, due_ms=due_ms, added_ms=1, ttr_ms=60_000, most_attempts=3)
+    job = JobRecord(topic="mail", id=job_id, due_ms=due_ms, added_ms=1, ttr_ms=60_000, most_attempts=3)
     payload = encode_job(JobDone(topic="mail", id=job_id, finished_ms=5) if state == "done" else job)
     schedule = {
         "Nats-Schedule": at_line(due_ms + 45),

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from actors.jobs.dead_letters import job_again, job_dead_letter, job_of, malformed_dead_letter
 from streams.errors import MalformedMessage
-from streams.job_messages import MOST_HISTORY, Job
+from streams.job_messages import MOST_HISTORY, JobRecord
 from streams.messages import DeadLetter, Try, dead_payload, decode_dead_letter, encode
 from streams.subjects import TOKEN
 
 NOW_MS = 1_795_253_400_000
 LINE = "attempt 2 at 2026-11-21T09:30:00Z on n1: no money: none"
-JOB = Job(
+JOB = JobRecord(
     topic="mail",
     id="order 7 / Grüße",
     due_ms=1,

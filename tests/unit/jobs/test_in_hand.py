@@ -11,7 +11,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 from streams.frames import Message
-from streams.job_messages import Job as JobRecord
+from streams.job_messages import JobRecord
 
 REPLY = b"$JS.ACK.JOBS.c.1.17.42.1763715427233604179.9"
 

@@ -42,8 +42,8 @@ from streams.job_messages import (
     LONGEST_TTR_MS,
     MOST_HISTORY,
     SHORTEST_TTR_MS,
-    Job,
     JobDone,
+    JobRecord,
     NewJob,
     OnSame,
     Outcome,
@@ -54,13 +54,13 @@ from streams.subjects import TOKEN
 
 NOW = 1_760_000_000_000
 SETTINGS = TopicSettings(ttr_ms=30_000, attempts=5)
-JOB = Job(topic="t", id="1", due_ms=NOW, added_ms=NOW, ttr_ms=60_000, most_attempts=3)
+JOB = JobRecord(topic="t", id="1", due_ms=NOW, added_ms=NOW, ttr_ms=60_000, most_attempts=3)
 TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=LONGEST_ID)
 STATES: tuple[State, ...] = get_args(State)
 POLICIES: tuple[OnSame, ...] = get_args(OnSame)
 
 
-def made(**asked: Any) -> Job:
+def made(**asked: Any) -> JobRecord:
     return make_job(NewJob(**{"topic": "t", **asked}), SETTINGS, now_ms=NOW, fresh_id="fresh")
 
 
@@ -204,7 +204,7 @@ def test_a_nonce_of_a_caller_is_known_within_topic_and_id() -> None:
 def test_an_add_is_known_for_as_long_as_it_may_be_repeated(ends: list[tuple[int, bool]]) -> None:
     """Jobs of one id come and go; each add is known until its time has passed, of the latest ones."""
     now_ms, past = NOW, tuple[tuple[str, int], ...]()
-    added: list[tuple[Job, int]] = []
+    added: list[tuple[JobRecord, int]] = []
     for at, (step_ms, is_named) in enumerate(sorted(ends)):
         now_ms += step_ms // 30
         job = replace(made(id="1", nonce=f"n{at}" if is_named else f"~{at:012d}"), past=past)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streams.delayed_jobs import due_of, encode_notice, read_notice
 from streams.errors import MalformedMessage
-from streams.job_messages import Job, JobDone, encode_job
+from streams.job_messages import JobDone, JobRecord, encode_job
 from streams.subjects import token_of
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=30)
@@ -15,7 +15,7 @@ DUES = st.integers(0, 10**13)
 
 
 def job(job_id: str, due_ms: int, topic: str = "mail") -> bytes:
-    return encode_job(Job(topic=topic, id=job_id, due_ms=due_ms, added_ms=1, ttr_ms=1_000, most_attempts=3))
+    return encode_job(JobRecord(topic=topic, id=job_id, due_ms=due_ms, added_ms=1, ttr_ms=1_000, most_attempts=3))
 
 
 @given(IDS, DUES)

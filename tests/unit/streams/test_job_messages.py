@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from streams.errors import MalformedMessage
 from streams.job_messages import (
-    Job,
     JobDone,
+    JobRecord,
     NewJob,
     body_of,
     decode_done,
@@ -53,7 +53,7 @@ def test_a_new_job_needs_no_more_than_its_topic() -> None:
 
 @given(value=JSON, history=st.lists(st.text(), max_size=3), due_ms=st.integers(0, 2**53))
 def test_what_is_encoded_decodes_the_same(value: object, history: list[str], due_ms: int) -> None:
-    job = Job(
+    job = JobRecord(
         topic="t",
         id="1",
         due_ms=due_ms,
@@ -73,7 +73,7 @@ def test_what_is_encoded_decodes_the_same(value: object, history: list[str], due
 
 
 def test_a_later_field_is_ignored_in_what_is_stored_and_refused_in_what_is_asked() -> None:
-    job = encode_job(Job(topic="t", id="1", due_ms=0, added_ms=1, ttr_ms=2, most_attempts=3))
+    job = encode_job(JobRecord(topic="t", id="1", due_ms=0, added_ms=1, ttr_ms=2, most_attempts=3))
     assert decode_job(job[:-1] + b',"colour":"red"}') == decode_job(job)
     with pytest.raises(MalformedMessage, match="unknown field `dealy_ms`"):
         decode_new_job(b'{"topic":"t","dealy_ms":1}')

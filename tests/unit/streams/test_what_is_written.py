@@ -81,7 +81,7 @@ def expected(message: object) -> object:
 
 OURS: dict[type, Codec] = dict.fromkeys(get_args(Message), (encode, decoded))
 OTHERS: dict[type, Codec] = {
-    jobs.Job: (jobs.encode_job, jobs.decode_job),
+    jobs.JobRecord: (jobs.encode_job, jobs.decode_job),
     jobs.JobDone: (jobs.encode_job, jobs.decode_done),
     jobs.NewJob: (jobs.encode_new_job, jobs.decode_new_job),
     batch.Chunk: (batch.encode_message, batch.decode_chunk),

@@ -14,7 +14,7 @@ from penstock.errors import UsageError
 from penstock.sdk import jobs
 from streams.delivery import Delivery
 from streams.frames import Message
-from streams.job_messages import Job as JobRecord
+from streams.job_messages import JobRecord
 
 if TYPE_CHECKING:
     from decimal import Decimal
