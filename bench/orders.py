@@ -19,8 +19,8 @@ from bench.harness import Result
 from platforms.adapter import Account, Window
 from platforms.registry import make_adapter
 from streams.clock import monotonic_s
+from streams.fetch_messages import decode_orders
 from streams.log import read_log
-from streams.messages import decode_orders
 
 NAME = "orders"
 SHOP = "s1"

@@ -72,7 +72,7 @@ _LATER = {
     "JobLost": "actors.jobs.worker.job",
     "Bury": "actors.jobs.worker.job",
     "Retry": "actors.jobs.worker.job",
-    "Order": "streams.messages",
+    "Order": "streams.fetch_messages",
     "OrderRefused": "actors.fetch.stores.store",
     "StoreDown": "actors.fetch.stores.store",
 }
@@ -118,7 +118,7 @@ if TYPE_CHECKING:
     from penstock.sdk.jobs import job
     from penstock.sdk.outbox import Outbox
     from streams.credentials import Credentials
-    from streams.messages import Order
+    from streams.fetch_messages import Order
 
 
 def __getattr__(name: str) -> object:

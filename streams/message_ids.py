@@ -9,7 +9,7 @@ exist, already keeps it single.
 import hashlib
 from typing import assert_never
 
-from streams.messages import (
+from streams.fetch_messages import (
     ConsumerStuck,
     DeadLetter,
     FetchEvent,

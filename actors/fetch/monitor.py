@@ -43,10 +43,10 @@ from streams.chance import chance
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, Refused, RevisionConflict, StreamError
+from streams.fetch_messages import DeadLetter, FetchEvent, decode_dead_letter, encode
 from streams.lease import Lease, lead
 from streams.log import last_entries
 from streams.message_ids import dead_letter_message_id
-from streams.messages import DeadLetter, FetchEvent, decode_dead_letter, encode
 from streams.publisher import Publisher
 from streams.subjects import token_of
 

@@ -28,7 +28,7 @@ from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
 from actors.runtime.notify import Notice, some_of
 from streams.clock import Clock
-from streams.messages import FetchEvent
+from streams.fetch_messages import FetchEvent
 
 log = logging.getLogger(__name__)
 

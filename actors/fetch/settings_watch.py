@@ -30,7 +30,7 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from streams.bucket import Bucket, Entry
 from streams.clock import Clock
-from streams.messages import FetchEvent, SettingsRefused
+from streams.fetch_messages import FetchEvent, SettingsRefused
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,7 @@ from streams.backoff import Backoff
 from streams.clock import SYSTEM, Clock
 from streams.connection import Connection
 from streams.errors import ConnectionLost, Disconnected, MalformedMessage, StreamError, TooLarge
-from streams.message_ids import dead_letter_message_id, event_message_id, event_names
-from streams.messages import (
+from streams.fetch_messages import (
     DeadLetter,
     FetchEvent,
     Order,
@@ -39,6 +38,7 @@ from streams.messages import (
     decode_orders,
     encode,
 )
+from streams.message_ids import dead_letter_message_id, event_message_id, event_names
 from streams.publisher import Publisher
 from streams.puller import Delivery, Puller
 from streams.subjects import Namespace, token_of

@@ -29,8 +29,8 @@ from actors.runtime.membership import Members
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict, StreamError
+from streams.fetch_messages import SliceOffer, encode
 from streams.message_ids import message_id
-from streams.messages import SliceOffer, encode
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 

@@ -23,10 +23,10 @@ from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, encode_job
 from streams.log import last_entry
 from streams.message_ids import message_id
-from streams.messages import encode
 from streams.moves import Move
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from actors.jobs.store import Clash, JobStore, Stored
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
+from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
-from streams.messages import decode_dead_letter
 from streams.subjects import token_of
 
 __all__ = ["JobReplay", "ReplayedJob"]

@@ -44,8 +44,8 @@ from streams.errors import (
     StreamError,
     TopologyMismatch,
 )
+from streams.fetch_messages import DeadLetter, dead_body, encode
 from streams.message_ids import dead_letter_message_id
-from streams.messages import DeadLetter, dead_body, encode
 from streams.publisher import Outgoing, Publisher
 from streams.puller import Delivery, Puller
 from streams.subjects import Namespace

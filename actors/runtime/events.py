@@ -14,8 +14,8 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.errors import StreamError
+from streams.fetch_messages import FetchEvent, encode
 from streams.message_ids import event_message_id, event_names
-from streams.messages import FetchEvent, encode
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 

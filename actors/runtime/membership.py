@@ -34,7 +34,7 @@ from actors.runtime.supervisor import ActorState
 from streams.bucket import Bucket, Entry
 from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, StreamError
-from streams.messages import FetchEvent, NodeJoined, NodeLeft
+from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
 from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)

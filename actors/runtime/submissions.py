@@ -21,8 +21,8 @@ from actors.runtime.supervisor import one_error
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import StreamError
+from streams.fetch_messages import encode
 from streams.message_ids import dead_letter_message_id
-from streams.messages import encode
 from streams.publisher import Outgoing, Publisher, Receipt
 from streams.puller import Puller
 from streams.specs import ConsumerSpec

@@ -21,8 +21,8 @@ from penstock.admin.records import Records
 from platforms.adapter import Row, Window
 from platforms.reading import Reading
 from streams.errors import MalformedMessage
+from streams.fetch_messages import Order, decode_orders
 from streams.log import Extent, extent_of, read_log
-from streams.messages import Order, decode_orders
 
 __all__ = ["Audit", "Fate", "Finding", "Known", "audit", "dropped_before_ms", "fate_of", "horizon_ms"]
 

@@ -24,10 +24,10 @@ from penstock.admin.records import Records
 from penstock.errors import PenstockError, UsageError
 from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
+from streams.fetch_messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, entry_at, read_log
 from streams.message_ids import message_id, order_message_id
-from streams.messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.server_clock import ServerClock
 
 __all__ = [

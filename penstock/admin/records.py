@@ -30,7 +30,7 @@ from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.entries import Entry
 from streams.errors import MalformedSubject
-from streams.messages import FetchEvent
+from streams.fetch_messages import FetchEvent
 from streams.publisher import Publisher
 from streams.subjects import check_token
 

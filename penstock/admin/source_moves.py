@@ -16,8 +16,8 @@ from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.errors import RevisionConflict
+from streams.fetch_messages import SliceCompleted, SourceResumed, decode_event
 from streams.log import last_entries, purge_subject
-from streams.messages import SliceCompleted, SourceResumed, decode_event
 from streams.subjects import check_token
 
 __all__ = ["backfill", "cancel_backfill", "make_ledger", "pause", "remove", "resume", "rewind"]

@@ -5,8 +5,8 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.coverage import Coverage, cover
 from penstock.admin.records import Records
 from streams.errors import MalformedMessage
+from streams.fetch_messages import SliceCompleted, decode_event
 from streams.log import read_log
-from streams.messages import SliceCompleted, decode_event
 
 __all__ = ["read_coverage"]
 

@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from actors.fetch.sources import SourceKey
+from streams.fetch_messages import decode_dead_letter
 from streams.log import read_log
-from streams.messages import decode_dead_letter
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, open_world
 from tests.support.chaos_nodes import ChaosNode

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from platforms.mall.faults import PRESETS
-from streams.messages import LateOrders
+from streams.fetch_messages import LateOrders
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, open_world, soon_ms
 

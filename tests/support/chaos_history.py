@@ -18,8 +18,8 @@ from penstock.demo.truth import read_changes, read_orders
 from platforms.mall.server import Mall
 from streams.bucket import Bucket
 from streams.connection import Connection
+from streams.fetch_messages import FetchEvent, SliceCompleted, SliceFailed, decode_event
 from streams.log import read_log
-from streams.messages import FetchEvent, SliceCompleted, SliceFailed, decode_event
 
 __all__ = ["History", "Judged", "Rows", "Verdict", "judge", "read_history", "sqlite_rows"]
 

@@ -34,8 +34,8 @@ from platforms.mall.server import Mall, wall_clock_ms
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection
+from streams.fetch_messages import FetchEvent, Order, decode_event, decode_orders
 from streams.log import read_log
-from streams.messages import FetchEvent, Order, decode_event, decode_orders
 from streams.publisher import Publisher
 from streams.store_memory import StoreMemory
 from streams.topology import apply

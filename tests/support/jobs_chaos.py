@@ -27,9 +27,9 @@ from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.errors import StreamError
+from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import NewJob
 from streams.log import read_log
-from streams.messages import decode_dead_letter
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted

@@ -14,7 +14,7 @@ from actors.fetch.sink import Settings, run
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.runtime.failpoints import reach
 from streams.connection import Connection, connect
-from streams.messages import Order
+from streams.fetch_messages import Order
 from streams.publisher import Publisher
 from streams.subjects import Namespace
 

@@ -12,9 +12,9 @@ import msgspec
 
 from actors.fetch.stores.store import Store
 from streams.connection import Connection
+from streams.fetch_messages import DeadLetter, FetchEvent, Order, decode_dead_letter, decode_event, encode
 from streams.frames import Message
 from streams.message_ids import order_message_id
-from streams.messages import DeadLetter, FetchEvent, Order, decode_dead_letter, decode_event, encode
 from streams.publisher import Outgoing, Publisher
 from streams.topology import ensure_consumer, sink_consumer
 from tests.support.server import add_stream

@@ -19,7 +19,7 @@ from actors.fetch.rules.outages import answered, earliest_ms, may_take
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.actor import Ack, Forget, GiveBack, Work
-from streams.messages import FetchEvent
+from streams.fetch_messages import FetchEvent
 
 __all__ = [
     "Ended",

@@ -32,7 +32,7 @@ from streams.backlog import consumers_pending
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, StreamError
-from streams.messages import decode_slice_offer
+from streams.fetch_messages import decode_slice_offer
 from streams.publisher import Publisher
 from streams.puller import Delivery, Puller
 from streams.specs import ConsumerSpec, fetch_consumer

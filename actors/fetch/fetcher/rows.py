@@ -13,7 +13,7 @@ from actors.runtime.secrets import without_secrets
 from platforms.adapter import BadRow, Row
 from platforms.reading import ReadingResult
 from platforms.times import TimeStyle
-from streams.messages import DeadLetter, dead_body
+from streams.fetch_messages import DeadLetter, dead_body
 from streams.subjects import token_of
 
 __all__ = ["pages_of", "row_dead_letter", "shortness", "take_new"]

@@ -62,8 +62,8 @@ from streams.errors import (
     TooLarge,
     Unwritable,
 )
+from streams.fetch_messages import FetchEvent, ListedOrder, OrderPage, encode
 from streams.message_ids import dead_letter_message_id, order_page_message_id
-from streams.messages import FetchEvent, ListedOrder, OrderPage, encode
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 

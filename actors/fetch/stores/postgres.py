@@ -19,7 +19,7 @@ from sqlalchemy.sql.dml import Insert
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreError
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, rows_of, tables
 from streams.clock import SYSTEM, Clock
-from streams.messages import Order
+from streams.fetch_messages import Order
 
 CONNECT_S = 10.0
 COMMAND_S = 60.0

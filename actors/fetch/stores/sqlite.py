@@ -27,7 +27,7 @@ from sqlalchemy.schema import CreateTable
 from actors.fetch.stores.store import OrderRefused, StoreDown
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, Row, rows_of, tables
 from streams.clock import SYSTEM, Clock
-from streams.messages import Order
+from streams.fetch_messages import Order
 
 BUSY_S = 5.0
 """How long to wait for another process's transaction; those take milliseconds."""

@@ -7,7 +7,7 @@ turns "handed over at least once" into one effect: a batch may be stored again a
 from collections.abc import Sequence
 from typing import Protocol
 
-from streams.messages import Order
+from streams.fetch_messages import Order
 
 
 class StoreError(Exception):

@@ -11,8 +11,8 @@ from penstock.admin.dead_letters import Resubmit, plan
 from penstock.api.service.service import SERVICES
 from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
+from streams.fetch_messages import decode_dead_letter
 from streams.log import read_log
-from streams.messages import decode_dead_letter
 from streams.publisher import Publisher
 from tests.support.batch_node import BatchNode
 from tests.support.natscli import NatsCli

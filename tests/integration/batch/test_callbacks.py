@@ -21,8 +21,8 @@ from penstock.errors import UsageError
 from streams.backoff import Backoff
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
+from streams.fetch_messages import DeadLetter, decode_dead_letter
 from streams.log import read_log
-from streams.messages import DeadLetter, decode_dead_letter
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, VARIABLE, Receiver, receiver
 

@@ -14,8 +14,8 @@ from actors.fetch.slice_allocator import SliceAllocator
 from actors.fetch.sources import SourceKey, SourceRecord
 from streams.clock import now_ms
 from streams.connection import Connection, connect
+from streams.fetch_messages import SliceOffer, decode_slice_offer
 from streams.log import extent_of, read_log
-from streams.messages import SliceOffer, decode_slice_offer
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted

@@ -19,7 +19,7 @@ from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.connection import Connection
-from streams.messages import (
+from streams.fetch_messages import (
     SliceCompleted,
     SliceFailed,
     SliceOffer,

@@ -15,8 +15,8 @@ from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
+from streams.fetch_messages import SliceCompleted
 from streams.log import extent_of
-from streams.messages import SliceCompleted
 from streams.publisher import Outgoing, Publisher
 from streams.server import EmbeddedServer
 from streams.specs import sink_consumer

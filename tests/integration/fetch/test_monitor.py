@@ -17,8 +17,7 @@ from streams.backoff import Backoff
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
-from streams.log import read_log
-from streams.messages import (
+from streams.fetch_messages import (
     ConsumerStuck,
     DeadLetter,
     HoleMade,
@@ -29,6 +28,7 @@ from streams.messages import (
     decode_dead_letter,
     encode,
 )
+from streams.log import read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import fetch_consumer

@@ -12,7 +12,7 @@ from actors.fetch import hole_notices
 from actors.fetch.ledgers import read_ledger
 from actors.fetch.sources import SourceKey
 from streams.connection import Connection
-from streams.messages import HoleMade
+from streams.fetch_messages import HoleMade
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.engine import (

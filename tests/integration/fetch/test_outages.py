@@ -16,7 +16,7 @@ from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.backoff import Backoff
 from streams.connection import Connection
-from streams.messages import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
+from streams.fetch_messages import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
 from streams.publisher import Publisher
 from tests.support.engine import (
     QUICK,

@@ -13,7 +13,7 @@ from actors.fetch.rules.ledger import faults as broken_rules
 from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.connection import Connection
-from streams.messages import LateOrders, SliceCompleted
+from streams.fetch_messages import LateOrders, SliceCompleted
 from streams.publisher import Publisher
 from tests.support.engine import (
     Heard,

@@ -13,8 +13,8 @@ from penstock.admin.dead_letters import Cannot, plan
 from penstock.times import time_text
 from streams.clock import now_ms
 from streams.connection import Connection
+from streams.fetch_messages import DeadLetter, SourceParked, dead_payload, decode_dead_letter
 from streams.log import read_log
-from streams.messages import DeadLetter, SourceParked, dead_payload, decode_dead_letter
 from streams.publisher import Publisher
 from tests.support.engine import (
     a_mall,

@@ -12,7 +12,7 @@ from actors.fetch.rules.ledger import faults as broken_rules
 from actors.fetch.sources import SourceKey
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
-from streams.messages import SettingsRefused, SliceCompleted
+from streams.fetch_messages import SettingsRefused, SliceCompleted
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.engine import (

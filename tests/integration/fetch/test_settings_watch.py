@@ -18,7 +18,7 @@ from actors.fetch.sources import SourceKey
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
-from streams.messages import FetchEvent, SettingsRefused
+from streams.fetch_messages import FetchEvent, SettingsRefused
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted

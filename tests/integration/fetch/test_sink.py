@@ -15,7 +15,7 @@ from actors.fetch.stores.function import FunctionStore
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.fetch.stores.store import OrderRefused
 from streams.connection import Connection
-from streams.messages import Order, SinkDown, SinkUp, dead_payload, decode_orders, encode
+from streams.fetch_messages import Order, SinkDown, SinkUp, dead_payload, decode_orders, encode
 from streams.publisher import Publisher
 from streams.puller import Puller
 from streams.server import EmbeddedServer, embedded_server

@@ -13,9 +13,9 @@ from actors.jobs.store import JobStore, Stored
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.errors import Refused
+from streams.fetch_messages import decode_dead_letter, encode
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, purge_subject, read_log
-from streams.messages import decode_dead_letter, encode
 from streams.publisher import Publisher
 from streams.specs import Sizes, wanted
 from streams.topology import apply

@@ -13,7 +13,7 @@ from actors.fetch.sources import SourceKey
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection
-from streams.messages import HoleMade, SliceCompleted
+from streams.fetch_messages import HoleMade, SliceCompleted
 from streams.publisher import Publisher
 from tests.support.cli import CommandLine
 from tests.support.engine import (

@@ -11,7 +11,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import NodeRecord
 from penstock.admin.sources import SourceAdded, Wanted, add
 from streams.clock import now_ms
-from streams.messages import SliceCompleted
+from streams.fetch_messages import SliceCompleted
 from tests.support.cli import Answer, CommandLine
 
 SHOP = SourceKey("mall", "s1")

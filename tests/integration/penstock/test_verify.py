@@ -10,8 +10,8 @@ from actors.fetch.sources import SourceKey
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection
+from streams.fetch_messages import ListedOrder, OrderPage, SliceCompleted, decode_orders, encode
 from streams.log import delete_entry, read_log
-from streams.messages import ListedOrder, OrderPage, SliceCompleted, decode_orders, encode
 from streams.publisher import Publisher
 from tests.support.cli import CommandLine
 from tests.support.engine import a_mall, ledger_when, running_engine

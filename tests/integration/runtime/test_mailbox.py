@@ -17,7 +17,7 @@ from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
 from streams.errors import ConnectionLost, MalformedMessage, RevisionConflict
-from streams.messages import DeadLetter, dead_payload, decode_dead_letter
+from streams.fetch_messages import DeadLetter, dead_payload, decode_dead_letter
 from streams.publisher import Outgoing, Publisher
 from streams.puller import Delivery, Puller
 from streams.server import EmbeddedServer

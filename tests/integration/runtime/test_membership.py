@@ -15,7 +15,7 @@ from actors.runtime.store_notices import turn_of
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
-from streams.messages import FetchEvent, NodeJoined, NodeLeft
+from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted

@@ -17,7 +17,7 @@ from penstock.cli.root import Commands, app, command_named
 from penstock.node.config import Config
 from platforms import declared_file
 from platforms.signing import Recipe
-from streams.messages import FetchEvent
+from streams.fetch_messages import FetchEvent
 from streams.specs import wanted
 from streams.subjects import Namespace
 from tests.support.docs import DOCS, ROOT, Page, commands, pages

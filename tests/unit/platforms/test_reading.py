@@ -23,7 +23,7 @@ from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import cut_window, parts_for
 from platforms.reading import Ask, Reading, ShortPart
 from platforms.times import TimeStyle
-from streams.messages import LONGEST_ORDER_KEY
+from streams.fetch_messages import LONGEST_ORDER_KEY
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
 
 WINDOW = Window(0, 64)

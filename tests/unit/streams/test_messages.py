@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from streams.errors import MalformedMessage
-from streams.message_ids import (
-    LONGEST_MESSAGE_ID,
-    dead_letter_message_id,
-    event_message_id,
-    event_names,
-    message_id,
-    order_message_id,
-    order_page_message_id,
-)
-from streams.messages import (
+from streams.fetch_messages import (
     LONGEST_ORDER_KEY,
     DeadLetter,
     FetchEvent,
@@ -37,6 +28,15 @@ from streams.messages import (
     decode_orders,
     decode_slice_offer,
     encode,
+)
+from streams.message_ids import (
+    LONGEST_MESSAGE_ID,
+    dead_letter_message_id,
+    event_message_id,
+    event_names,
+    message_id,
+    order_message_id,
+    order_page_message_id,
 )
 from streams.subjects import Namespace
 from tests.support.orders import page_of

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from streams import batch_messages as batch
+from streams import fetch_messages
 from streams import job_messages as jobs
-from streams import messages
 from streams.errors import Unwritable
-from streams.messages import LONGEST_ORDER_KEY, ListedOrder, Message, Order, OrderPage, decode_orders, encode
+from streams.fetch_messages import LONGEST_ORDER_KEY, ListedOrder, Message, Order, OrderPage, decode_orders, encode
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], object]]
 
@@ -63,13 +63,13 @@ def decoded(payload: bytes) -> object:
     """Return a message as its readers decode it: pages and orders by the sinks' way."""
     kind = msgspec.json.decode(payload)["type"]
     named = {
-        "slice_offer": messages.decode_slice_offer,
-        "dead_letter": messages.decode_dead_letter,
-        "order": messages.decode_order,
+        "slice_offer": fetch_messages.decode_slice_offer,
+        "dead_letter": fetch_messages.decode_dead_letter,
+        "order": fetch_messages.decode_order,
     }
     if kind == "order_page":
         return decode_orders(payload)
-    return named.get(kind, messages.decode_event)(payload)
+    return named.get(kind, fetch_messages.decode_event)(payload)
 
 
 def expected(message: object) -> object:
