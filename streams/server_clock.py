@@ -7,6 +7,9 @@ is at least what the answer says. The highest of these lower bounds counts, so t
 server's**, and what is due by it is due by the server's. It is behind by the answer's way back, 0.1 to 0.3 ms on one
 machine.
 
+What was measured before stays where no answer contradicts it, and an answer that took long is not the last one: while a
+node starts, and beside a busy machine, all of a few may be late by a quarter of a second.
+
 Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. It is measured again
 every `EVERY_S` and after each reconnect, which may have led to another leader. If a new measurement is less by up to
 `HOLD_MS`, the clock stands still instead of going back. If it is less by more, the server's clock was set, and this
@@ -16,7 +19,9 @@ Before the first measurement, and if none succeeds, it is the local wall clock, 
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
@@ -31,7 +36,12 @@ __all__ = ["ServerClock", "server_time_s"]
 
 EVERY_S = 10.0
 """Two good quartz clocks differ by at most a millisecond after this time."""
-SAMPLES = 5
+SAMPLES, MOST_SAMPLES = 5, 20
+GOOD_S = 0.010
+"""It is asked until one answer took no longer than this. While a node starts or its machine is busy most take longer,
+and the clock would be behind by as much: a receipt would count for too long."""
+DRIFT = 1e-4
+"""How much two clocks may part, of the time that goes by."""
 FIRST_S = 2.0
 """Seconds that a start waits for the first measurement."""
 AGAIN_S = 1.0
@@ -39,6 +49,24 @@ HOLD_MS = 50
 TELL_MS = 1_000
 """A local clock this far off is worth a report."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Bounds(NamedTuple):
+    """Of the server's wall clock minus our monotonic one, by one answer."""
+
+    low_s: float
+    high_s: float
+
+
+def ahead_s(samples: Sequence[Bounds], before_s: float | None) -> float:
+    """Return by how much the server's clock is ahead of ours at least. What was known before stays, if it is more and
+    no answer contradicts it: slow answers say less."""
+    low_s, high_s = max(one.low_s for one in samples), min(one.high_s for one in samples)
+    return low_s if before_s is None or before_s > high_s else max(low_s, before_s)
+
+
+def _best_s(samples: Sequence[Bounds]) -> float:
+    return min(one.high_s - one.low_s for one in samples)
 
 
 class ServerClock:
@@ -49,6 +77,7 @@ class ServerClock:
         self._connection = connection
         self._stream = stream
         self._ahead_s: float | None = None  # the server's wall clock minus our monotonic clock
+        self._measured_s = 0.0
         self._latest_ms = 0
         self._told: str | None = None
         self._measure_now = anyio.Event()
@@ -96,8 +125,15 @@ class ServerClock:
 
     async def measure(self) -> None:
         """Measure now. Raises Disconnected, OutcomeUnknown, NoStream and the other errors of `Connection.api`."""
-        lower_s = [await self._sample() for _ in range(SAMPLES)]
-        before_s, self._ahead_s = self._ahead_s, max(lower_s)
+        samples: list[Bounds] = []
+        before_s, before_at_s = self._ahead_s, self._measured_s
+        while len(samples) < SAMPLES or (_best_s(samples) > GOOD_S and len(samples) < MOST_SAMPLES):
+            samples.append(await self._sample())
+            if len(samples) >= SAMPLES:
+                self._measured_s = monotonic_s()
+                drift_s = DRIFT * (self._measured_s - before_at_s)
+                self._ahead_s = ahead_s(samples, None if before_s is None else before_s - drift_s)
+        assert self._ahead_s is not None
         offset_ms = self.offset_ms
         if before_s is None and abs(offset_ms) > TELL_MS:
             log.warning("clock.differs", extra={"fields": {"server_minus_local_ms": round(offset_ms)}})
@@ -106,11 +142,12 @@ class ServerClock:
             log.warning("clock.server_moved", extra={"fields": {"moved_ms": moved_ms}})
         self._told = None
 
-    async def _sample(self) -> float:
-        """Return a lower bound of the server's wall clock minus our monotonic one."""
+    async def _sample(self) -> Bounds:
+        asked_s = monotonic_s()
         answer = await self._connection.api(f"STREAM.INFO.{self._stream}")
         answered_s = monotonic_s()
-        return server_time_s(answer.get("ts")) - answered_s
+        told_s = server_time_s(answer.get("ts"))
+        return Bounds(told_s - answered_s, told_s - asked_s)
 
     async def _try_to_measure(self) -> None:
         try:

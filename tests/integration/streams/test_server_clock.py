@@ -12,6 +12,7 @@ from streams.log import read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
+from tests.support.proxy import proxy
 from tests.support.server import add_stream, fresh_namespace
 
 pytestmark = pytest.mark.timeout(300)
@@ -98,3 +99,24 @@ async def test_it_is_measured_again_after_a_reconnect(own_server: EmbeddedServer
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
         assert clock.now_ms() <= now_ms()
+
+
+async def test_a_clock_that_is_measured_by_slow_answers_is_measured_better_when_they_are_fast(
+    own_server: EmbeddedServer,
+) -> None:
+    """A node that starts answers itself late, too. A receipt that has run out would count there."""
+    async with proxy(own_server.port) as wire:
+        async with connect(wire.url, name="clock", namespace=fresh_namespace()) as connection:
+            clock = ServerClock(connection, await add_stream(connection, "ONE"))
+            wire.delay(0.15)
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(clock.measure)
+                    while not clock.is_measured:
+                        await anyio.lowlevel.checkpoint()
+                    assert clock.offset_ms < -100
+                    wire.heal()
+            assert -60 < clock.offset_ms <= 1
+            wire.delay(0.15)
+            await clock.measure()
+            assert -60 < clock.offset_ms <= 1  # what was known is not given up
