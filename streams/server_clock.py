@@ -51,21 +51,21 @@ TELL_MS = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """Of the server's wall clock minus our monotonic one, by one answer."""
 
     low_s: float
     high_s: float
 
 
-def ahead_s(samples: Sequence[Bounds], before_s: float | None) -> float:
+def ahead_s(samples: Sequence[OffsetBounds], before_s: float | None) -> float:
     """Return by how much the server's clock is ahead of ours at least. What was known before stays, if it is more and
     no answer contradicts it: slow answers say less."""
     low_s, high_s = max(one.low_s for one in samples), min(one.high_s for one in samples)
     return low_s if before_s is None or before_s > high_s else max(low_s, before_s)
 
 
-def _best_s(samples: Sequence[Bounds]) -> float:
+def _best_s(samples: Sequence[OffsetBounds]) -> float:
     return min(one.high_s - one.low_s for one in samples)
 
 
@@ -125,7 +125,7 @@ class ServerClock:
 
     async def measure(self) -> None:
         """Measure now. Raises Disconnected, OutcomeUnknown, NoStream and the other errors of `Connection.api`."""
-        samples: list[Bounds] = []
+        samples: list[OffsetBounds] = []
         before_s, before_at_s = self._ahead_s, self._measured_s
         while len(samples) < SAMPLES or (_best_s(samples) > GOOD_S and len(samples) < MOST_SAMPLES):
             samples.append(await self._sample())
@@ -142,12 +142,12 @@ class ServerClock:
             log.warning("clock.server_moved", extra={"fields": {"moved_ms": moved_ms}})
         self._told = None
 
-    async def _sample(self) -> Bounds:
+    async def _sample(self) -> OffsetBounds:
         asked_s = monotonic_s()
         answer = await self._connection.api(f"STREAM.INFO.{self._stream}")
         answered_s = monotonic_s()
         told_s = server_time_s(answer.get("ts"))
-        return Bounds(told_s - answered_s, told_s - asked_s)
+        return OffsetBounds(told_s - answered_s, told_s - asked_s)
 
     async def _try_to_measure(self) -> None:
         try:

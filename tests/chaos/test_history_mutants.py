@@ -27,6 +27,7 @@ CAUGHT_BY = {
 }
 HURT: dict[str, tuple[Hurt, ...]] = {"adds_without_nonce": ("wires",), "settled_without_second_look": ("servers",)}
 """The faults without which a mutant does no harm."""
+TRIES = 3
 SECONDS = {"adds_without_nonce": 60.0, "settled_without_second_look": 90.0}
 
 
@@ -38,6 +39,13 @@ def _asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_a_mutant_is_caught(tmp_path: Path, form: Form, mutant: str) -> None:
-    async with open_history(tmp_path, form, mutant=mutant) as world:
-        verdict = await world.run(SECONDS.get(mutant, 20.0), HURT.get(mutant, ()))
-    assert CAUGHT_BY[mutant] & set(verdict.broken), verdict.line()
+    """Chance decides what meets in a run: one of three has to catch it."""
+    for attempt in range(TRIES):
+        folder = tmp_path / f"{attempt}"
+        folder.mkdir()
+        again = Form(is_long=form.is_long, seed=form.seed + attempt)
+        async with open_history(folder, again, mutant=mutant) as world:
+            verdict = await world.run(SECONDS.get(mutant, 20.0), HURT.get(mutant, ()))
+        if CAUGHT_BY[mutant] & set(verdict.broken):
+            return
+    pytest.fail(verdict.line())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.errors import MalformedMessage
-from streams.server_clock import Bounds, ahead_s, server_time_s
+from streams.server_clock import OffsetBounds, ahead_s, server_time_s
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ ways = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_siz
 def test_slow_answers_turn_the_clock_neither_back_nor_ahead(ways: list[tuple[float, float]], behind_s: float) -> None:
     """`ways`: how long each question and answer was on its way. `behind_s`: by how much what was known is too low."""
     true_s = 1_000.0
-    samples = [Bounds(true_s - back_s, true_s + there_s) for there_s, back_s in ways]
+    samples = [OffsetBounds(true_s - back_s, true_s + there_s) for there_s, back_s in ways]
     found_s = ahead_s(samples, true_s - behind_s)
     assert found_s <= true_s
     assert found_s >= true_s - behind_s
@@ -45,5 +45,5 @@ def test_slow_answers_turn_the_clock_neither_back_nor_ahead(ways: list[tuple[flo
 @given(ways, st.floats(1.001, 100))
 def test_a_servers_clock_that_was_set_back_is_followed(ways: list[tuple[float, float]], set_s: float) -> None:
     true_s = 1_000.0
-    samples = [Bounds(true_s - back_s, true_s + there_s) for there_s, back_s in ways]
+    samples = [OffsetBounds(true_s - back_s, true_s + there_s) for there_s, back_s in ways]
     assert ahead_s(samples, true_s + set_s) <= true_s
