@@ -17,15 +17,16 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
-from actors.jobs.rules.job_rules import came_back, kept_s, noted, noted_once, past_of
-from actors.jobs.stream import SOON_MS, JobStream
+from actors.jobs.reads import found_of
+from actors.jobs.rules.job_rules import came_back, is_in_past, kept_s, noted, noted_once, past_of
+from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, encode_job
-from streams.log import last_entry
+from streams.log import last_entries, last_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -64,10 +65,33 @@ class JobDeliveries:
         return await self._settle(moves, is_certain=True)
 
     async def stands(self, delivery: Delivery) -> bool:
-        """Return whether what was delivered is still the job's last message. Raises as `Connection.api`."""
+        """Return whether what was delivered is still the job's last message, and the job is not over. Raises as
+        `Connection.api`."""
         thing = self._jobs.subject("*", *_names(delivery))
         last = await last_entry(self._jobs.connection, self._jobs.name, thing)
-        return last is not None and (last.seq, last.stored_ms) == (delivery.seq, delivery.stored_ms)
+        if last is None or (last.seq, last.stored_ms) != (delivery.seq, delivery.stored_ms):
+            return False
+        return not await self.is_over(delivery)
+
+    def may_be_over(self, delivery: Delivery) -> bool:
+        """Return whether `is_over` has to be asked."""
+        return self._jobs.nonce_of_fired(delivery) != ""
+
+    async def is_over(self, delivery: Delivery) -> bool:
+        """Return whether a crashed server fired the schedule of a job that is over (ADR 35). Raises as
+        `Connection.api`."""
+        nonce = self._jobs.nonce_of_fired(delivery)
+        if not nonce or not await self._has_ended(delivery, nonce):
+            return False
+        await anyio.sleep(2 * NEAR_MS / 1000)  # an end that the firing has only just followed is taken back by then
+        return await self._has_ended(delivery, nonce)
+
+    async def _has_ended(self, delivery: Delivery, nonce: str) -> bool:
+        """Return whether another message of the job's id says that the add of this nonce is over."""
+        thing = self._jobs.subject("*", *_names(delivery))
+        entries = await last_entries(self._jobs.connection, self._jobs.name, [thing])
+        known = (found_of(entry).known for entry in entries.values() if entry.seq != delivery.seq)
+        return any(one is not None and is_in_past(one, nonce) for one in known)
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
@@ -132,7 +156,7 @@ class JobDeliveries:
     def _end(self, delivery: Delivery, job: JobRecord, outcome: Outcome, remember_s: int) -> Move:
         topic, key = _names(delivery)
         now_ms = self._jobs.clock.now_ms()
-        past = past_of(job, now_ms=now_ms)
+        past = past_of(job, now_ms=now_ms, remember_s=remember_s)
         done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past)
         subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)

@@ -32,6 +32,8 @@ from streams.subjects import token_of
 __all__ = ["BadCursor", "Found", "JobPage", "JobReads", "TopicCounts"]
 
 READ_S = 10.0
+OVERDUE_MS = 30_000
+"""Even a server that has a million jobs to fire at once is not so late."""
 AT_ONCE = 64
 """Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 MOST_BYTES = 4 * 1024 * 1024
@@ -135,6 +137,10 @@ class JobReads:
     def is_firing(self, found: Found) -> bool:
         """Return whether the server is about to fire this job's schedule, or may just have."""
         return abs(found.fires_ms - self._jobs.clock.now_ms()) <= NEAR_MS
+
+    def is_overdue(self, found: Found) -> bool:
+        """Return whether the server should have fired this job's schedule long ago."""
+        return 0 < found.fires_ms < self._jobs.clock.now_ms() - OVERDUE_MS
 
     async def until_followed(self, found: Found) -> bool:
         """If a ready job is a late copy of a timer's, which the server's own firing may follow, wait until it must

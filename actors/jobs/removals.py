@@ -17,7 +17,7 @@ from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, JobDone, JobRecord, State, encode_job
-from streams.log import purge_subject, read_log
+from streams.log import delete_entry, purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
 
@@ -131,6 +131,10 @@ class JobRemovals:
         )
 
     async def _purge(self, found: Found, seq: int) -> None:
-        """Remove the job's messages before a sequence."""
+        """Remove the job's messages before a sequence. A ready one is overwritten, so that no crash of the server
+        brings it back (ADR 35)."""
+        if found.state == "ready":
+            await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=True)
+            return
         thing = self._jobs.subject("*", found.topic, found.key)
         await purge_subject(self._jobs.connection, self._jobs.name, thing, before_seq=seq)

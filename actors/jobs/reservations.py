@@ -25,6 +25,7 @@ from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt
 from actors.jobs.rules.job_rules import (
+    FORGOTTEN_MS,
     RESERVED_SLACK_MS,
     STALE_AFTER_MS,
     TRACE_MS,
@@ -120,6 +121,7 @@ class JobReservations:
             is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
         ):  # the server may replace it by a copy of its own; then this is refused
             await anyio.sleep(NEAR_MS / 1000)
+        deliveries = await self._without_over(deliveries)
         now_ms = self._jobs.clock.now_ms()
         handed = Handed([], [], [], [])
         fit: list[tuple[Delivery, JobRecord, Move]] = []
@@ -142,6 +144,23 @@ class JobReservations:
         await self._reserve(fit, handed)
         await self._set_aside(unfit, handed)
         return handed
+
+    async def _without_over(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Acknowledge what a crashed server fired though it is over, and return the others. A job of which that cannot
+        be known comes again."""
+
+        async def look(delivery: Delivery) -> None:
+            try:
+                if await self._deliveries.is_over(delivery):
+                    await delivery.ack()
+            except StreamError:
+                delivery.forget()
+
+        suspects = [delivery for delivery in deliveries if self._jobs.nonce_of_fired(delivery)]
+        async with anyio.create_task_group() as looks:
+            for delivery in suspects:
+                looks.start_soon(look, delivery)
+        return [delivery for delivery in deliveries if not delivery.is_settled] if suspects else deliveries
 
     def _reservation(self, delivery: Delivery, job: JobRecord) -> Move:
         ready = delivery.subject
@@ -199,7 +218,8 @@ class JobReservations:
                 answers[at] = outcome
 
         def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
-            return self._end(receipt, found, at_ms, "finished", past_of(job, now_ms=at_ms), remember_s=remember_s)
+            past = past_of(job, now_ms=at_ms, remember_s=remember_s)
+            return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
@@ -355,16 +375,18 @@ class JobReservations:
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
 
     def _end_buried(self, found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
-        past = past_of(job, now_ms=at_ms)
+        past = past_of(job, now_ms=at_ms, remember_s=BURIED_S)
         return self._end(receipt, found, at_ms, "buried", past, remember_s=BURIED_S, job_id=job.id)
 
     def _finish_untouched(self, receipt: JobReceipt, at_ms: int, remember_s: int) -> Move:
         """Return the move of a job that stands where it was reserved; of another it is refused."""
         reserved = self._jobs.subject("reserved", receipt.topic, receipt.key)
         found = Found("reserved", receipt.topic, receipt.key, receipt.seq, 0, reserved)
-        past = ((receipt.nonce, at_ms + TRACE_MS),)
+        fires_ms = receipt.until_ms + RESERVED_SLACK_MS
+        known_ms = at_ms + TRACE_MS if remember_s else max(at_ms + TRACE_MS, fires_ms + FORGOTTEN_MS)
+        past = ((receipt.nonce, known_ms),)
         end = self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
-        return end._replace(fires_ms=receipt.until_ms + RESERVED_SLACK_MS)
+        return end._replace(fires_ms=fires_ms)
 
     def _end(
         self,

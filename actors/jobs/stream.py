@@ -167,6 +167,17 @@ class JobStream:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
 
+    def nonce_of_fired(self, delivery: Delivery) -> str:
+        """Return the nonce of a job that the server has fired and that may be over, because the server may have been
+        killed since the job was added; empty for any other. Three servers know what was removed."""
+        if self.connection.is_clustered or not is_fired_by_server(delivery):
+            return ""
+        try:
+            job = decode_job(delivery.payload)
+        except MalformedMessage:
+            return ""
+        return job.nonce if job.added_ms < self.clock.now_ms() - 1000 * self.connection.memory_age_s else ""
+
     async def has_stayed(self, move: Move, seq: int, stored_ms: int) -> int | StreamError:
         """Return the sequence of a move that an earlier try left, if it stands for good; that try may be looking
         whether to take it back."""
@@ -210,6 +221,12 @@ def _has_fired(move: Move, last: LogEntry | None) -> bool:
     return has_fired(moved, found, fires_ms=move.fires_ms)
 
 
+def is_fired_by_server(delivery: Delivery) -> bool:
+    """Return whether the server made this job ready by its schedule: timers and moves leave headers of their own."""
+    has = delivery.has_header
+    return has(SCHEDULER) and not has(EXPECTED) and not has(SHOT)
+
+
 def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:
     """Return whether another copy of this ready job may follow, or have come before, by the server's own firing.
 
@@ -217,8 +234,7 @@ def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> boo
     its arrival is taken. And there a timer's copy may follow the server's, since its condition does not see what is on
     its way: so what the server fired is doubtful, too."""
     if not delivery.has_header(SHOT):
-        is_fired = delivery.has_header(SCHEDULER) and not delivery.has_header(EXPECTED)
-        return is_fired and connection.is_clustered
+        return connection.is_clustered and is_fired_by_server(delivery)
     stored_ms = delivery.stored_ms
     if connection.is_clustered:
         stored_ms = max(stored_ms, clock.now_ms())

@@ -36,6 +36,7 @@ from streams.subjects import TOKEN
 
 __all__ = [
     "BACKSTOP_MS",
+    "FORGOTTEN_MS",
     "FREE_TURN",
     "KEPT_MS",
     "RESERVED_SLACK_MS",
@@ -75,6 +76,9 @@ back apart: the server does not look again before it stores what it has loaded."
 
 TRACE_MS = 120_000
 """How long after its end an add is known at least: longer than any repeat takes that nobody asked for."""
+FORGOTTEN_MS = 180_000
+"""How long after a schedule's own time the end of its job is known. A single server that is killed may fire again what
+it removed in the last two minutes (ADR 35). The rest is for handing that out."""
 KEPT_MS = 86_400_000
 """How long after its end an add is known that its caller may repeat on purpose: the promise of a day."""
 MOST_PAST = 16
@@ -248,11 +252,15 @@ def on_same_id(
 # ---- which add it was
 
 
-def past_of(job: JobRecord | JobDone, *, now_ms: int) -> tuple[Past, ...]:
-    """Return the adds of this id that are over when something takes the job's place, or ends it, the latest first."""
+def past_of(job: JobRecord | JobDone, *, now_ms: int, remember_s: int = 0) -> tuple[Past, ...]:
+    """Return the adds of this id that are over when something takes the job's place, or ends it, the latest first.
+    `remember_s`: for so long its id stays taken. Else the end outlives the job's schedule, which may come back."""
     own: tuple[Past, ...] = ()
     if isinstance(job, JobRecord) and job.nonce:
-        own = ((job.nonce, now_ms + max(TRACE_MS, job.trace_s * 1000)),)
+        until_ms = now_ms + max(TRACE_MS, job.trace_s * 1000)
+        if was_schedule(job) and not remember_s:
+            until_ms = max(until_ms, fires_of(job) + FORGOTTEN_MS)
+        own = ((job.nonce, until_ms),)
     known = (one for one in job.past if one[1] > now_ms and one[0] != (own[0][0] if own else ""))
     return (*own, *known)[:MOST_PAST]
 
@@ -277,10 +285,16 @@ def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)
 
 
-def leaves_trace(job: JobRecord) -> bool:
+def leaves_trace(job: JobRecord, *, may_forget: bool) -> bool:
     """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
-    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
-    return job.trace_s > 0 or job.past != () or job.receipt != ""
+    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it. `may_forget`: the
+    server may fire the schedule again that this job was (ADR 35)."""
+    return job.trace_s > 0 or job.past != () or job.receipt != "" or (may_forget and was_schedule(job))
+
+
+def was_schedule(job: JobRecord) -> bool:
+    """Return whether the job has ever been a schedule at the server: delayed, tried again, or reserved."""
+    return job.due_ms > job.added_ms or job.receipt != ""
 
 
 def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:

@@ -39,6 +39,7 @@ class Ends:
     def __init__(self, handler: Handler, shared: Shared, pullers: Collection[Puller]) -> None:
         self.settings = TopicSettings()
         self._handler = handler
+        self._connection = shared.connection
         self._hold = shared.hold
         self._restarts = shared.restarts
         self._settling = shared.settling
@@ -71,7 +72,8 @@ class Ends:
     async def _finish(self, jobs: Sequence[Job]) -> None:
         self.count("finished", len(jobs))
         is_remembered = self.settings.remember_ms is not None
-        noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
+        may_forget = not self._connection.is_clustered
+        noted = [job for job in jobs if is_remembered or leaves_trace(job.record, may_forget=may_forget)]
         if noted:
             ended = [(job.delivery, job.record) for job in noted]
             await self._settling.finish(ended, self.settings.remember_ms)

@@ -62,6 +62,7 @@ class Settling:
     def __init__(self, store: JobStore, *, node: str) -> None:
         self._store = store
         self.stands = store.stands
+        self.may_be_over = store.may_be_over
         self._node = node
 
     async def is_there(self, delivery: Delivery) -> bool:

@@ -357,7 +357,7 @@ class TopicWorker:
             self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
-        elif delivery.delivered > 1 or (self._gone and _key_of(delivery) in self._gone):
+        elif delivery.delivered > 1 or self._may_be_over(delivery):
             self._doubts.add(queue, delivery, 0.0)
         else:
             queue.append(delivery)
@@ -365,6 +365,10 @@ class TopicWorker:
 
     def _may_come_twice(self, delivery: Delivery) -> bool:
         return is_doubtful(delivery, self._shared.connection, self._shared.clock)
+
+    def _may_be_over(self, delivery: Delivery) -> bool:
+        is_gone = bool(self._gone) and _key_of(delivery) in self._gone
+        return is_gone or self._shared.settling.may_be_over(delivery)
 
     async def _whose(self, delivery: Delivery) -> Whose:
         """Return whose a delivery is that was held back."""

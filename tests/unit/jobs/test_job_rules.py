@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import (
     BACKSTOP_MS,
+    FORGOTTEN_MS,
     FREE_TURN,
     KEPT_MS,
     MOST_PAST,
@@ -27,6 +28,7 @@ from actors.jobs.rules.job_rules import (
     is_same_add,
     kept_s,
     lane_order,
+    leaves_trace,
     make_job,
     may_be_fired_again,
     noted,
@@ -226,6 +228,25 @@ def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_m
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW, remember_s=1) == 1
     assert kept_s(past_of(named, now_ms=NOW), now_ms=NOW, remember_s=1) == KEPT_MS // 1000
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW) == TRACE_MS // 1000
+
+
+def test_the_end_of_a_schedule_is_known_until_the_server_can_have_fired_it_again() -> None:
+    """Also where the id is used again meanwhile."""
+    delayed = made(id="1", delay_ms=3_600_000, nonce="~abcdefghijkl")
+    held = replace(made(id="1", nonce="~abcdefghijkl"), receipt="mark", until_ms=NOW + 600_000)
+    for job in (delayed, held):
+        later = replace(made(id="1", nonce="~mnopqrstuvwx"), past=past_of(job, now_ms=NOW))
+        past = past_of(later, now_ms=fires_of(job) + FORGOTTEN_MS - 1)
+        assert past[1:] == ((job.nonce, fires_of(job) + FORGOTTEN_MS),)
+        assert kept_s(past_of(job, now_ms=NOW, remember_s=1), now_ms=NOW, remember_s=1) == 1
+
+
+@pytest.mark.parametrize("may_forget", [False, True])
+def test_the_end_of_a_job_is_written_down_where_the_server_may_forget_it(may_forget: bool) -> None:
+    plain, delayed = made(nonce="~abcdefghijkl"), made(delay_ms=1, nonce="~abcdefghijkl")
+    assert not leaves_trace(plain, may_forget=may_forget)
+    assert leaves_trace(delayed, may_forget=may_forget) == may_forget
+    assert leaves_trace(made(nonce="key"), may_forget=may_forget)
 
 
 def test_a_job_that_came_back_and_is_delayed_fires_when_it_is_due() -> None:
