@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import anyio
 
+from actors.jobs.adds import Stored
 from actors.jobs.rules.due_times import PARTITIONS
 from actors.jobs.rules.job_rules import BACKSTOP_MS
-from actors.jobs.store import JobStore, Stored
+from actors.jobs.store import JobStore
 from penstock.demo.processes import NodeProcess
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
@@ -27,8 +28,6 @@ from streams.server_clock import ServerClock, server_time_s
 from streams.specs import wanted
 from streams.timetable import at_line
 from streams.topology import apply
-
-__all__ = ["Bed", "Came", "Lateness", "lateness_bed", "lateness_of", "memory_mb"]
 
 TOPIC = "bench"
 BODY = body_of("x" * 198)

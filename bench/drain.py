@@ -15,7 +15,8 @@ import anyio
 import msgspec
 import nats
 
-from actors.jobs.store import JobStore, Stored
+from actors.jobs.adds import Stored
+from actors.jobs.store import JobStore
 from bench._drain_app import Note
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, Rounds, two_of

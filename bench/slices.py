@@ -13,7 +13,8 @@ import anyio
 from actors.fetch.sources import SourceKey
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
-from platforms.adapter import Account, Window
+from platforms.adapter import Account
+from platforms.bounds import Window
 from platforms.registry import make_adapter
 from streams.clock import monotonic_s, now_ms
 

@@ -17,33 +17,6 @@ from msgspec import Meta, Struct
 
 from platforms.bounds import Bounds, Window
 
-__all__ = [
-    "EMPTY_PAGE",
-    "LARGEST",
-    "LONGEST_KEY",
-    "Account",
-    "Adapter",
-    "BadRow",
-    "Bug",
-    "Declaration",
-    "Empty",
-    "Later",
-    "Login",
-    "Outcome",
-    "Page",
-    "PageRules",
-    "Park",
-    "RateBucket",
-    "Refreshing",
-    "Request",
-    "Response",
-    "Row",
-    "SlowDown",
-    "Split",
-    "Window",
-    "WindowRules",
-]
-
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
 

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from streams.connection import Connection
 
-__all__ = ["ConsumerState", "consumer_states", "consumers_pending"]
-
 
 class ConsumerState(NamedTuple):
     """One consumer as the server counts. `pending`: not delivered yet. `in_hand`: delivered and not acknowledged.

@@ -13,26 +13,6 @@ from msgspec import Meta, Raw, Struct
 
 from streams.errors import MalformedMessage
 
-__all__ = [
-    "LOST",
-    "NOTHING",
-    "BatchEvent",
-    "Chunk",
-    "ChunkResult",
-    "Counts",
-    "NewBatch",
-    "Outcome",
-    "Pointer",
-    "Status",
-    "decode_chunk",
-    "decode_pointer",
-    "decode_result",
-    "encode_message",
-    "last_outcomes",
-    "lost_parts",
-    "ranges_of",
-]
-
 Status = Literal["ok", "failed", "again", "unknown", "skipped", "cancelled"]
 """`again`: it failed and goes round once more. All others are an item's end, unless somebody retries it."""
 NOTHING = Raw(b"null")

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from streams.connection import Connection
-from streams.entries import Change, Codec, Entry, Synced, T
+from streams.entries import Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader
@@ -24,8 +24,6 @@ from streams.races import race
 from streams.snapshot import last_of_each
 from streams.subjects import check_key, check_key_pattern, kv_stream
 from streams.watch import Watch
-
-__all__ = ["Bucket", "Change", "Entry", "Synced"]
 
 R = TypeVar("R")
 READ_S = 2.0

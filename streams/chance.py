@@ -2,8 +2,6 @@
 
 import secrets
 
-__all__ = ["chance"]
-
 
 def chance() -> float:
     """Return a number in [0, 1)."""

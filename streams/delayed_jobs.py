@@ -36,8 +36,6 @@ from streams.subjects import Namespace, token_of
 
 log = logging.getLogger(__name__)
 
-__all__ = ["DelayedJobs", "WaitingJob", "due_of", "encode_notice", "read_notice"]
-
 PAGES = 50
 SHORTEST_PAGE, LONGEST_PAGE = 1_000, 20_000
 PAGE_BYTES = 16 * 1024 * 1024

@@ -22,8 +22,6 @@ from streams.errors import Refused, StreamError
 from streams.log import entry_of, last_entry, next_entry, purge_subject, read_log
 from streams.publisher import Outgoing, Publisher
 
-__all__ = ["DamagedFile", "FileInfo", "FileTooLarge", "Files", "files_stream"]
-
 CHUNK = 128 * 1024
 """The object store's usual size, far below the server's limit of a message."""
 AT_ONCE = 8

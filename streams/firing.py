@@ -18,8 +18,6 @@ from streams.frames import check_size, publish_frame, status_of
 from streams.outcomes import Receipt, outcome_of
 from streams.subjects import Namespace
 
-__all__ = ["SHOT", "WINDOW", "End", "Firing", "Shot"]
-
 WINDOW = 256
 """Shots on their way at most: their own queue at the server is part of a round trip."""
 SLOW = 2

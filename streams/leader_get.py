@@ -16,8 +16,6 @@ from streams.connection import Connection
 from streams.errors import OutcomeUnknown, Refused
 from streams.frames import parse_headers
 
-__all__ = ["StoredMessage", "get_of_leader"]
-
 TRY_S = 1.0
 """One try; who asks a server that has just died hears nothing, and the next one answers."""
 PAUSE_S = 0.1

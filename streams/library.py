@@ -32,22 +32,13 @@ def _without_aiohttp() -> Iterator[None]:
 
 with _without_aiohttp():
     from nats.aio import transport
-    from nats.aio.client import Client, Srv, __version__
-    from nats.aio.subscription import Subscription
-    from nats.errors import Error
-    from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
-
-__all__ = [
-    "AWAITING_MSG_PAYLOAD",
-    "MADE_FOR",
-    "Client",
-    "Error",
-    "Parser",
-    "Srv",
-    "Subscription",
-    "load_websocket",
-    "other_version",
-]
+    from nats.aio.client import Client as Client
+    from nats.aio.client import Srv as Srv
+    from nats.aio.client import __version__
+    from nats.aio.subscription import Subscription as Subscription
+    from nats.errors import Error as Error
+    from nats.protocol.parser import AWAITING_MSG_PAYLOAD as AWAITING_MSG_PAYLOAD
+    from nats.protocol.parser import Parser as Parser
 
 MADE_FOR = "2.16"
 """The minor version whose private parts `wire.py` was written for. pyproject.toml allows no other."""

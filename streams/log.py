@@ -15,22 +15,6 @@ from streams.errors import Refused
 from streams.frames import Message
 from streams.leader_get import get_of_leader
 
-__all__ = [
-    "Extent",
-    "LogEntry",
-    "count_of",
-    "delete_entry",
-    "entry_at",
-    "extent_of",
-    "last_entries",
-    "last_entry",
-    "milliseconds_of",
-    "next_entry",
-    "purge_subject",
-    "read_log",
-    "read_messages",
-]
-
 PAGE = 256
 MOST_LAST = 1024
 PAGE_BYTES = 2 * 1024 * 1024

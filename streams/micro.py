@@ -41,8 +41,6 @@ from streams.subjects import check_token
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BUSY", "QUESTION_HEADER", "WHO", "Endpoint", "Has", "RequestRefused", "Service"]
-
 QUEUE = "q"
 MOST_BYTES = 64 * 1024 * 1024
 """Of requests in hand, all endpoints together: 64 of the largest that the server lets through."""

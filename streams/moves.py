@@ -35,8 +35,6 @@ from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
 from streams.timetable import at_line
 
-__all__ = ["Move", "Mover"]
-
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Waits while another move is under way."""
 _UNDER_WAY = 10164

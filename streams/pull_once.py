@@ -40,8 +40,6 @@ from streams.errors import ConnectionLost, Disconnected, PermissionDenied, Refus
 from streams.frames import Message, check_subject, publish_frame, status_of
 from streams.pull_inbox import left_over_of
 
-__all__ = ["PullOnce"]
-
 PIECE_S = 5.0
 GRACE_S = 1.0
 """How long after its expiry a request's end may be told; then it counts as lost."""

@@ -9,8 +9,6 @@ from streams.backoff import Backoff
 from streams.chance import chance
 from streams.errors import RevisionConflict
 
-__all__ = ["race", "step_aside"]
-
 R = TypeVar("R")
 ASIDE = Backoff(growth="linear", base_ms=2, cap_ms=50, spread=1.0)
 """A writer that keeps losing waits a few times as long as a write takes, and not in step with its rivals."""

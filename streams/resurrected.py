@@ -17,8 +17,6 @@ from streams.backlog import ConsumerState, consumer_states
 from streams.connection import Connection
 from streams.log import count_of, delete_entry, next_entry
 
-__all__ = ["hand_out_again", "remove_resurrected"]
-
 LOOKS, STILL_S = 3, 0.3
 """A consumer is suspect if so many looks in a row find it. One look may meet messages that come and go."""
 

@@ -30,8 +30,6 @@ from streams.marked import MarkedWriter
 from streams.publisher import Publisher
 from streams.timetable import BadSchedule, at_line, check_tz, cron_line, every_line
 
-__all__ = ["BadSchedule", "Pending", "Schedules"]
-
 BACKSTOP_MS = 500
 """Milliseconds between our timer and the server's own firing, so that the two never meet."""
 _NOT_FOUND = (10057, 10043)  # no such message; deleted already

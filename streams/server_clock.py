@@ -32,8 +32,6 @@ from streams.errors import ConnectionLost, MalformedMessage, PermissionDenied, S
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ServerClock", "server_time_s"]
-
 EVERY_S = 10.0
 """Two good quartz clocks differ by at most a millisecond after this time."""
 SAMPLES, MOST_SAMPLES = 5, 20

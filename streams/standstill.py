@@ -11,8 +11,6 @@ from typing import Self
 
 from streams.clock import monotonic_s
 
-__all__ = ["Standstill"]
-
 TICK_S = 0.25
 SHORTEST_S = 1.0
 """Less than this is no standstill."""

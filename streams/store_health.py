@@ -17,8 +17,6 @@ import anyio.to_thread
 
 from streams.errors import StoreFailed, StoreFull
 
-__all__ = ["StoreHealth", "StoreState", "account_health", "monitor_health", "reserve_of", "room_at", "why_failed"]
-
 ANSWER_S = 5.0
 MOST_BYTES = 1 << 20
 MOST_RESERVE = 1 << 30

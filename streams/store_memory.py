@@ -22,8 +22,6 @@ import msgspec
 from streams.connection import Connection
 from streams.errors import NoStream
 
-__all__ = ["Seen", "StoreMemory", "WentBack", "boot_id", "compared"]
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

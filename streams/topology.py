@@ -24,40 +24,7 @@ from streams.differences import (
     place_of,
 )
 from streams.errors import NoStream, OutcomeUnknown, Refused, TopologyMismatch
-from streams.specs import (
-    BucketSpec,
-    ConsumerSpec,
-    Profile,
-    Sizes,
-    StreamSpec,
-    Topology,
-    batch_consumers,
-    fetch_consumer,
-    job_consumer,
-    sink_consumer,
-    submit_consumer,
-    wanted,
-)
-
-__all__ = [
-    "BucketSpec",
-    "ConsumerSpec",
-    "Difference",
-    "Profile",
-    "Sizes",
-    "StreamSpec",
-    "Topology",
-    "apply",
-    "batch_consumers",
-    "diff",
-    "ensure_consumer",
-    "fetch_consumer",
-    "job_consumer",
-    "require",
-    "sink_consumer",
-    "submit_consumer",
-    "wanted",
-]
+from streams.specs import ConsumerSpec, StreamSpec, Topology
 
 log = logging.getLogger(__name__)
 

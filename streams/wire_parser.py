@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from streams.library import AWAITING_MSG_PAYLOAD, Parser
 
-__all__ = ["Deliver", "WireParser"]
-
 Deliver = Callable[[bytes, bytes, bytes, bytes | None], None]
 """Called for each message with subject, reply, payload and header block; it is short, and does not raise."""
 

@@ -16,8 +16,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from actors.batch.rules.callbacks import LONGEST_URL, Allowed, may_connect, refusal_of
 from actors.runtime.transport import BadUrl, Transport, check_url, open_transport, shown_url
 
-__all__ = ["BadCallback", "check_addresses", "check_callback", "open_callback_transport"]
-
 CONNECTIONS = 16
 
 

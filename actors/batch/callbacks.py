@@ -37,8 +37,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ATTEMPTS", "TOPIC", "TRIES", "TTR_MS", "CallbackFailed", "CallbackJob", "CallbackSender", "Moments"]
-
 TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
 """Twelve tries within three hours: longer than a receiver takes to be deployed or repaired by day."""

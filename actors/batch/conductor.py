@@ -45,8 +45,6 @@ from streams.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ROLE", "Conductor"]
-
 ROLE = "conductor"
 WINDOW = 64
 """Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks

@@ -40,8 +40,6 @@ from streams.clock import Clock
 from streams.files import FileInfo, Files
 from streams.subjects import check_token
 
-__all__ = ["BatchDesk"]
-
 INPUT_BYTES = 64 * 1024
 """Of an input that is given as JSON: it stands in the instance's record, which is written at every step."""
 LONGEST_NAME = 255

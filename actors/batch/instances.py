@@ -13,10 +13,9 @@ from anyio.abc import TaskStatus
 from actors.batch.rules.record import FINAL, Instance
 from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import MalformedMessage, RevisionConflict
-
-__all__ = ["InstanceExists", "Instances", "UnknownInstance", "decode_instance"]
 
 TRIES = 20
 GONE_S = 3_600

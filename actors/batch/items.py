@@ -25,8 +25,6 @@ from streams.publisher import Outgoing, Publisher
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BatchItems"]
-
 PAGE = 64
 """Messages read at a time."""
 

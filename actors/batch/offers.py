@@ -20,8 +20,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["REOFFER_MS", "Offers"]
-
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 REOFFER_MS = 15_000
 

@@ -17,8 +17,6 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import submit_batch_consumer
 
-__all__ = ["ENGINE", "Submit", "batch_submissions"]
-
 ENGINE = "batch"
 CAPACITY = 200
 

@@ -16,12 +16,11 @@ from msgspec import Meta
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from streams.backoff import Backoff
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import MalformedMessage
 
 log = logging.getLogger(__name__)
-
-__all__ = ["TaskLimits", "TaskRecord", "Tasks", "UnknownTask", "decode_task"]
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]

@@ -28,8 +28,6 @@ from streams.files import Files
 
 log = logging.getLogger(__name__)
 
-__all__ = ["FRESH_MS", "KEEP_MS", "Uploads"]
-
 KEEP_MS = 24 * 3_600_000
 """A person who is asked for another try comes back the same day."""
 FRESH_MS = KEEP_MS // 2

@@ -4,8 +4,6 @@ from actors.batch.rules.record import FINAL, Instance, made_so_far
 from actors.batch.rules.versions import is_older, newest
 from actors.runtime.membership import Members
 
-__all__ = ["is_too_new", "newest_version", "version_of", "waits_for"]
-
 
 def newest_version(members: Members, task: str) -> str | None:
     """Return the newest version of the task's code that a live node serves; None if no node serves it."""

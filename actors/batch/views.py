@@ -11,21 +11,6 @@ from actors.batch.rules.refusals import BatchRefused
 from streams.batch_messages import Counts, Status
 from streams.files import FileInfo, Files
 
-__all__ = [
-    "UPLOAD_BYTES",
-    "Beat",
-    "ItemPage",
-    "ItemShown",
-    "SheetInput",
-    "View",
-    "Wanted",
-    "find_file",
-    "is_upload_of",
-    "result_file",
-    "sheet_of",
-    "upload_name",
-]
-
 UPLOAD_BYTES = 200 * 1024 * 1024
 Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
 

@@ -23,8 +23,6 @@ from actors.runtime.shares import FEW, LOOK_MS
 from platforms.adapter import RateBucket
 from streams.clock import monotonic_s
 
-__all__ = ["Budgets", "TooSlow"]
-
 ROUND_MS = 1_000
 SECOND_MS = 1_100
 

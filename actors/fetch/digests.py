@@ -18,13 +18,12 @@ import msgspec
 from actors.fetch.rules.slices import MalformedSliceId, Slice, parse_slice_id
 from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
-from platforms.adapter import Row, Window
+from platforms.adapter import Row
+from platforms.bounds import Window
 from streams.bucket import Bucket
 from streams.errors import MalformedMessage, Refused
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Digest", "Digests", "hours", "row_hash"]
 
 HOUR_MS = 3_600_000
 SIZE = 8

@@ -21,21 +21,6 @@ from streams.fetch_messages import (
     WatermarkLag,
 )
 
-__all__ = [
-    "consumer_stuck",
-    "hole_made",
-    "late_orders",
-    "ledger_unusable",
-    "slice_completed",
-    "slice_failed",
-    "slice_split",
-    "source_down",
-    "source_parked",
-    "source_throttled",
-    "source_up",
-    "watermark_lag",
-]
-
 
 def slice_completed(
     source: SourceKey, held: OpenSlice, result: ReadingResult, *, started_ms: int, now_ms: int, new_rows: int

@@ -26,8 +26,6 @@ from streams.clock import Clock
 
 log = logging.getLogger(__name__)
 
-__all__ = ["GivenUp", "HoleGroup", "HoleNotices", "due_holes", "hole_key", "holes_notice", "unreported"]
-
 TOGETHER_MS = 60_000
 """A hole waits for a person anyway; within this there may be more of them, for the same reason."""
 

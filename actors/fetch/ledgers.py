@@ -26,11 +26,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import RevisionConflict
 from streams.races import step_aside
-
-__all__ = ["BrokenLedger", "Contended", "Ledgers", "MissingLedger", "open_ledgers", "read_ledger"]
 
 LATEST_MS = 10**15
 """Beyond this the name of a slice cannot be written any more."""

@@ -52,8 +52,6 @@ from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Monitor", "hole_dead_letter", "lag_ms", "overdue"]
-
 LEASE = "monitor"
 LEASE_TTL_S = 5
 STUCK_S = 30.0

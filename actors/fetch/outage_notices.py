@@ -32,8 +32,6 @@ from streams.fetch_messages import FetchEvent
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Down", "OutageGroup", "OutageNotices", "due_groups", "group_notice"]
-
 Kind = Literal["down", "up"]
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from streams.backlog import ConsumerState
 
-__all__ = ["Progress", "Stuck"]
-
 
 class Stuck(NamedTuple):
     """A consumer that got stuck `for_s` ago, or (`is_over`) goes on."""

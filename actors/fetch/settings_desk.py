@@ -26,18 +26,6 @@ from streams.clock import SYSTEM
 from streams.errors import RevisionConflict
 from streams.races import race
 
-__all__ = [
-    "Changed",
-    "Desk",
-    "Seeded",
-    "StoredSettings",
-    "change_level",
-    "read_seed",
-    "read_stored",
-    "seed_levels",
-    "value_of",
-]
-
 TRIES = 10
 _TABLES = "a seed has the tables [default], [platform.NAME] and [source.NAME.SHOP]"
 Effects = Mapping[str, Mapping[str, tuple[object, object]]]

@@ -8,8 +8,6 @@ from streams.connection import Connection
 from streams.log import read_messages
 from streams.subjects import kv_stream
 
-__all__ = ["History", "kept_values"]
-
 History = Callable[[], Awaitable[list[Kept]]]
 
 

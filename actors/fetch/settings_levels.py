@@ -16,8 +16,6 @@ from actors.runtime.rules.setting_values import BadSetting
 from streams.errors import MalformedSubject
 from streams.subjects import check_token
 
-__all__ = ["DEFAULT", "LevelName", "Levels", "UnknownLevel", "level_named", "level_of_key"]
-
 PREFIX = "fetch"
 _NOTHING: LevelValues = MappingProxyType({})
 

@@ -12,8 +12,6 @@ from actors.fetch.rules.settings import LevelValues, parse_level
 from actors.fetch.settings_levels import LevelName, Levels, UnknownLevel, level_of_key
 from actors.runtime.rules.setting_values import BadSetting
 
-__all__ = ["InForce", "Kept", "newest_together", "replayed"]
-
 
 class Kept(NamedTuple):
     """A value that a key had at a revision; None: it was deleted there."""

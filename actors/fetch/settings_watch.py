@@ -28,13 +28,12 @@ from actors.fetch.settings_replay import InForce, Kept, newest_together, replaye
 from actors.fetch.sources import SourceKey
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
 from streams.clock import Clock
+from streams.entries import Entry
 from streams.fetch_messages import FetchEvent, SettingsRefused
 
 log = logging.getLogger(__name__)
-
-__all__ = ["LiveSettings", "RefusedLevel"]
 
 GAP_S = 0.25
 """At least this long from one recomputation to the next: four a second, and a change is in force well within one."""

@@ -41,12 +41,10 @@ from streams.fetch_messages import (
 from streams.message_ids import dead_letter_message_id, event_message_id, event_names
 from streams.publisher import Publisher
 from streams.puller import Delivery, Puller
+from streams.specs import sink_consumer
 from streams.subjects import Namespace, token_of
-from streams.topology import sink_consumer
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Settings", "Sink", "StoreOutage", "run"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -36,8 +36,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["SliceAllocator", "lane_name"]
-
 ROLE = "allocator"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64

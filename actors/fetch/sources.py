@@ -17,10 +17,9 @@ from actors.runtime.secrets import BadReference, is_reference, resolve_values
 from platforms.adapter import Account, Adapter
 from platforms.errors import BadDeclaration
 from platforms.registry import make_adapter
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import MalformedMessage
-
-__all__ = ["SourceKey", "SourceRecord", "Sources", "UnknownSource", "UnusableSource", "source_of"]
 
 
 class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):

@@ -25,9 +25,6 @@ from streams.log import delete_entry, last_entry
 from streams.moves import Move
 from streams.subjects import token_of
 
-__all__ = ["Clash", "JobAdds", "Stored"]
-
-
 LONGEST_AGE_S = 35.0
 """Adds that were tried first so long ago are known by the server's memory of message ids; older ones by the job
 alone."""

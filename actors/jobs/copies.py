@@ -14,8 +14,6 @@ import msgspec
 from streams.connection import Connection
 from streams.frames import Message
 
-__all__ = ["Copies", "GoneAnswer", "GoneAsk"]
-
 LONGEST_S = 3.0
 """A node that stood still for so long knows that it holds nothing any more (actors/jobs/worker/hold.py)."""
 

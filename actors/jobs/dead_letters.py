@@ -30,16 +30,6 @@ from streams.message_ids import message_id
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace, token_of
 
-__all__ = [
-    "ENGINE",
-    "Burial",
-    "job_again",
-    "job_dead_letter",
-    "job_of",
-    "malformed_dead_letter",
-    "write_dead_letters",
-]
-
 ENGINE = "jobs"
 LONGEST_REASON = 2_000
 MOST_LOOKED_UP = 1_000

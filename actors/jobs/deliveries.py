@@ -32,8 +32,6 @@ from streams.moves import Move
 
 log = logging.getLogger(__name__)
 
-__all__ = ["FailedAttempt", "JobDeliveries"]
-
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
 Answer = bool | StreamError

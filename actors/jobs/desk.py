@@ -15,10 +15,11 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from actors.jobs.adds import FIRST
+from actors.jobs.adds import FIRST, Stored
 from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
 from actors.jobs.quota import Quota
+from actors.jobs.reads import BadCursor, Found
 from actors.jobs.replay import JobReplay
 from actors.jobs.replies import (
     NO_SUCH_JOB,
@@ -45,7 +46,7 @@ from actors.jobs.rules.job_checks import check_depth, check_id, check_range, che
 from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
-from actors.jobs.store import BadCursor, Found, JobStore, Stored
+from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.rules.setting_values import BadSetting
 from streams.backoff import next_delay_ms
@@ -63,8 +64,6 @@ from streams.job_messages import (
 )
 from streams.nonces import fresh_nonce
 from streams.subjects import token_of
-
-__all__ = ["MOST_BYTES", "JobDesk"]
 
 MOST_BYTES = 4 * 1024 * 1024
 """Of jobs handed out or shown in one call, unless the door has a limit of its own."""

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from actors.jobs.reservations import JobReservation
 from actors.jobs.rules.job_rules import lane_order
-from actors.jobs.store import JobReservation, JobStore
+from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -36,8 +37,6 @@ from streams.specs import job_consumer
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Handout"]
 
 HANDING_S = 15.0
 """How long after its last call a desk keeps its part of a topic's rate."""

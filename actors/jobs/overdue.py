@@ -21,8 +21,6 @@ from streams.errors import StreamError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["OverdueJobs"]
-
 LOOK_S = 1.0
 AGAIN_S, LOOKS = 5.0, 4
 """How often is looked after there is room. What came due in the last moments is late by then as well."""

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from streams.clock import monotonic_s
 
-__all__ = ["Quota"]
-
 FRESH_S = 0.25
 FEW_TOPICS = 1024
 

@@ -29,8 +29,6 @@ from streams.job_messages import (
 from streams.log import LogEntry, entry_of, last_entries, last_entry
 from streams.subjects import token_of
 
-__all__ = ["BadCursor", "Found", "JobPage", "JobReads", "TopicCounts"]
-
 READ_S = 10.0
 OVERDUE_MS = 30_000
 """Even a server that has a million jobs to fire at once is not so late."""

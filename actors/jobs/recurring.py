@@ -23,9 +23,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.recurrence import (
-    BadRecurrence,
     Recurring,
     Step,
     added,
@@ -50,8 +50,6 @@ from streams.log import delete_entry
 from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)
-
-__all__ = ["BUCKET", "LEASE", "JobFinder", "RecurringJobs", "decode_recurring", "names_of"]
 
 BUCKET = "RECURRING"
 LEASE = "jobs.recurring"

@@ -21,8 +21,6 @@ from streams.log import delete_entry, purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
 
-__all__ = ["JobRemovals"]
-
 AT_ONCE = 500
 
 

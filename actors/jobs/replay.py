@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from actors.jobs.adds import Clash, Stored
 from actors.jobs.dead_letters import ENGINE, job_again, job_of
-from actors.jobs.store import Clash, JobStore, Stored
+from actors.jobs.store import JobStore
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
@@ -19,8 +20,6 @@ from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
 from streams.subjects import token_of
-
-__all__ = ["JobReplay", "ReplayedJob"]
 
 PAGE = 256
 

@@ -2,24 +2,13 @@
 
 from collections.abc import Sequence
 
+from actors.jobs.adds import Clash, Stored
+from actors.jobs.reads import Found
+from actors.jobs.reservations import JobReservation, JobSettled, JobStale
 from actors.jobs.rules.job_answers import Added, Code, JobReply, Listed, NotAdded, Reserved
 from actors.jobs.rules.job_receipt import JobReceipt
-from actors.jobs.store import Clash, Found, JobReservation, JobSettled, JobStale, Stored
 from streams.errors import OutcomeUnknown, StreamError
 from streams.job_messages import LONGEST_ID, JobRecord
-
-__all__ = [
-    "ADVICE",
-    "NO_SUCH_JOB",
-    "OVER",
-    "Outcome",
-    "added_of",
-    "answer_of",
-    "listed_of",
-    "not_reserved",
-    "reserved_of",
-    "shown_of",
-]
 
 Outcome = JobSettled | JobStale | StreamError
 NO_SUCH_JOB = "no such job"

@@ -1,41 +1,24 @@
-"""All that can be done to jobs on the broker, without any policy: what to do is decided by whoever calls.
+"""The operations on jobs in the broker, without any policy: the caller decides which one to apply.
 
-A job is one message of JOBS, and every change is one conditional publish on its identity (streams/moves.py), so an id
-is there once, whatever happens on the way. What can be done stands in job_adds.py, job_removals.py, job_reads.py,
-job_reservations.py (by receipt) and job_deliveries.py (in the hands of a node), and is hung up here under one name.
+A job is one message of JOBS. Each change is one conditional publish on the job's identity (streams/moves.py), so an id
+exists once, whatever is repeated or lost. The operations stand in adds.py, removals.py, reads.py, reservations.py (jobs
+that a client holds by receipt) and deliveries.py (jobs that a node received). This class gives them one name.
 """
 
-from actors.jobs.adds import Clash, JobAdds, Stored
-from actors.jobs.deliveries import FailedAttempt, JobDeliveries
-from actors.jobs.reads import BadCursor, Found, JobPage, JobReads, TopicCounts
+from actors.jobs.adds import JobAdds
+from actors.jobs.deliveries import JobDeliveries
+from actors.jobs.reads import JobReads
 from actors.jobs.removals import JobRemovals
-from actors.jobs.reservations import Handed, JobReservation, JobReservations, JobSettled, JobStale
-from actors.jobs.stream import PARTITIONS, JobStream, partition_of
+from actors.jobs.reservations import JobReservations
+from actors.jobs.stream import JobStream
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.subjects import Namespace
 
-__all__ = [
-    "PARTITIONS",
-    "BadCursor",
-    "Clash",
-    "FailedAttempt",
-    "Found",
-    "Handed",
-    "JobPage",
-    "JobReservation",
-    "JobSettled",
-    "JobStale",
-    "JobStore",
-    "Stored",
-    "TopicCounts",
-    "partition_of",
-]
-
 
 class JobStore:
-    """Jobs on the broker. Safe for many callers at once; `clock` is the server's."""
+    """Jobs in the broker. Many callers may use it at once. `clock` is the server's clock."""
 
     def __init__(self, connection: Connection, publisher: Publisher, namespace: Namespace, clock: Clock) -> None:
         self._jobs = jobs = JobStream(connection, publisher, namespace, clock)

@@ -29,8 +29,6 @@ from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
 
-__all__ = ["PARTITIONS", "PAUSES_S", "SOON_MS", "JobStream", "is_doubtful", "partition_of"]
-
 PARTITIONS = 8
 """Of due times, so that several timers can share them."""
 FEW_PREFIXES = 10_000

@@ -22,9 +22,7 @@ from actors.runtime.submissions import Refusal, Submission, Submissions
 from streams.connection import Connection
 from streams.job_messages import LONGEST_DELAY_MS, NewJob
 from streams.publisher import Publisher
-from streams.topology import submit_consumer
-
-__all__ = ["ENGINE", "job_submissions", "read_submission"]
+from streams.specs import submit_consumer
 
 ENGINE = "submit"
 CAPACITY = 2_000

@@ -52,20 +52,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = [
-    "FATAL",
-    "Ack",
-    "Actor",
-    "BuryMessage",
-    "Decision",
-    "Forget",
-    "GiveBack",
-    "Home",
-    "Mailbox",
-    "Work",
-    "ticks",
-]
-
 FATAL = (ConnectionLost, PermissionDenied, TopologyMismatch)
 """What no restart of an actor mends: the process ends with it."""
 MOST_CRASHES = 5

@@ -13,8 +13,6 @@ from actors.runtime.notify import Notice, Notifier
 from streams.backoff import Backoff
 from streams.clock import monotonic_s
 
-__all__ = ["Alerts"]
-
 AT_ONCE = 8
 AGAIN = Backoff(growth="exponential", base_ms=1_000, cap_ms=60_000, spread=0.0)
 

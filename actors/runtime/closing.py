@@ -2,8 +2,6 @@
 
 import asyncio
 
-__all__ = ["is_run_by"]
-
 
 def is_run_by(task: "asyncio.Task[object] | None") -> bool:
     """True if the task runs at this moment: what is raised in it then was raised by its code. A coroutine that is

@@ -21,8 +21,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Events", "outgoing_event"]
-
 MOST = 1000
 AT_ONCE = 100
 LAST_S = 1.0

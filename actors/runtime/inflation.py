@@ -4,8 +4,6 @@ kilobyte may hold a megabyte, and a megabyte a gigabyte. Pure."""
 import zlib
 from collections.abc import Iterator
 
-__all__ = ["ENCODINGS", "BadEncoding", "Inflater"]
-
 ENCODINGS = "gzip, deflate"
 """What we say that we take."""
 STEP = 1 << 16

@@ -18,11 +18,10 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.known_records import KnownRecords
-from streams.bucket import Bucket, Change, Entry, Synced
+from streams.bucket import Bucket
+from streams.entries import Change, Entry, Synced
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Live"]
 
 R = TypeVar("R")
 Listener = Callable[[str], None]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["Measures"]
-
 BY_SOURCE = ("platform", "source")
 BY_OUTCOME = ("topic", "outcome")
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)

@@ -31,15 +31,14 @@ from actors.runtime.actor import FATAL, ticks
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorState
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
 from streams.clock import Clock, monotonic_s
+from streams.entries import Entry
 from streams.errors import MalformedMessage, StreamError
 from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
 from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)
-
-__all__ = ["TTL_S", "Members", "MembershipView", "NameTaken", "NodeRecord", "Status", "decode_node", "living"]
 
 TTL_S = 5
 BEATS = 0.3

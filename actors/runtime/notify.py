@@ -14,8 +14,6 @@ from platforms.adapter import Request
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Notice", "Notifier", "some_of"]
-
 TIMEOUT_S = 5.0
 MOST_BYTES = 65_536
 MOST_NAMED = 5

@@ -21,8 +21,6 @@ from streams.store_memory import StoreMemory
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ResurrectedMessages"]
-
 EVERY_S = 60.0
 """Between two looks without a reconnect. In a cluster a server other than ours may have been killed."""
 SETTLE_S = 10.0

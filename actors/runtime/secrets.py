@@ -12,18 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = [
-    "BadReference",
-    "Secret",
-    "is_reference",
-    "is_secret_name",
-    "known_secrets",
-    "looks_secret",
-    "resolve_reference",
-    "resolve_values",
-    "without_secrets",
-]
-
 HIDDEN = "***"
 SHORTEST_REDACTED = 6
 """Characters. Hiding every occurrence of a shorter value would black out innocent text."""

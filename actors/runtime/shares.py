@@ -13,8 +13,6 @@ from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, stop_un
 from actors.runtime.rules.second_cap import SecondCap
 from streams.clock import monotonic_s
 
-__all__ = ["Shares", "part_of", "share_of", "shared_rates", "sharers"]
-
 LATE_S = 0.25
 """What may be made up for after being late: a call that takes so long keeps the next one from its turn."""
 GATHER_S = 0.05

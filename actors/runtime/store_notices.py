@@ -22,8 +22,6 @@ from actors.runtime.store_watch import WENT_BACK
 from streams.bucket import Bucket
 from streams.errors import StreamError
 
-__all__ = ["StoreNotices", "turn_of"]
-
 ROLE = "monitor"
 TURN_S = 5.0
 MOST_TURNS = 8

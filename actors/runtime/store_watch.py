@@ -23,8 +23,6 @@ from streams.store_memory import StoreMemory, WentBack
 
 log = logging.getLogger(__name__)
 
-__all__ = ["StoreWatch", "closed_streams", "why_full"]
-
 REMEMBER_S = 5.0
 """What a server that does not sync acknowledged within this, before it alone lost its power, may not be missed."""
 HEALTH_S = 1.0

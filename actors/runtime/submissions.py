@@ -31,8 +31,6 @@ from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 
-__all__ = ["KEEP_ALIVE_S", "Refusal", "Submission", "Submissions"]
-
 WAIT_S = 0.005
 """How long the first of a page waits for more: a page costs little more than one."""
 KEEP_ALIVE_S = 3.0

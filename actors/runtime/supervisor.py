@@ -26,18 +26,6 @@ from streams.errors import Disconnected, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
-__all__ = [
-    "ActorSpec",
-    "ActorState",
-    "ParkActor",
-    "Policy",
-    "RestartActor",
-    "StopNode",
-    "Supervisor",
-    "after_failure",
-    "one_error",
-]
-
 START_S = 10.0
 """How long the start of the next actor waits for one that says nothing."""
 PASSING = (Disconnected, OutcomeUnknown)

@@ -21,8 +21,6 @@ from actors.runtime.membership import Members
 from actors.runtime.rules.placement import owner
 from streams.clock import Clock
 
-__all__ = ["AGAIN_MS", "Agenda", "Failures", "Tending", "tended_by"]
-
 AGAIN_MS = 1_000
 """How long after a look that failed the next one follows."""
 SPARE = 64

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import aiohttp.abc
     from yarl import URL
 
-__all__ = ["BadUrl", "PlatformDown", "TooMuch", "Transport", "check_url", "open_transport", "shown_url"]
-
 CHUNK = 1 << 16
 LARGE = 8 << 20
 """Bytes of an answer beyond which it is read alone: of all answers of one host at a time, one may grow further."""

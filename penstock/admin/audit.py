@@ -18,7 +18,8 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.coverage import Coverage, Stretch
 from penstock.admin.platform_calls import SourceClient
 from penstock.admin.records import Records
-from platforms.adapter import Row, Window
+from platforms.adapter import Row
+from platforms.bounds import Window
 from platforms.reading import Reading
 from streams.errors import MalformedMessage
 from streams.fetch_messages import Order, decode_orders

@@ -14,7 +14,8 @@ from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.recurrence import Recurring, begun, check_recurring, next_dues, paused, removed, resumed
 from actors.runtime.rules.setting_values import nearest
 from penstock.errors import PenstockError, UsageError
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.subjects import check_token
 

@@ -15,7 +15,8 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.secrets import BadReference, is_reference, looks_secret, resolve_values
 from actors.runtime.transport import check_url
 from penstock.errors import UsageError
-from platforms.adapter import Account, Adapter, Window
+from platforms.adapter import Account, Adapter
+from platforms.bounds import Window
 from platforms.declared import declare
 from platforms.errors import BadDeclaration, PlatformError, nearest
 from platforms.registry import adapter_names

@@ -18,8 +18,8 @@ from streams.subjects import Namespace
 
 if TYPE_CHECKING:
     from actors.fetch.settings_desk import Desk
+    from streams.specs import Topology
     from streams.store_health import StoreHealth
-    from streams.topology import Topology
 
 __all__ = [
     "Session",
@@ -117,7 +117,7 @@ def credentials_of(config: Config) -> Credentials:
 
 def topology_of(config: Config) -> "Topology":
     """Return the streams and buckets that this configuration needs."""
-    from streams.topology import wanted
+    from streams.specs import wanted
 
     try:
         return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)

@@ -18,7 +18,8 @@ from streams.clock import monotonic_s
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, eventually, kill_again_and_again
 from tests.support.chaos_nodes import ChaosNode
-from tests.support.jobs_chaos import HANDLED, HELD, JobsWorld, Note, open_jobs_world
+from tests.support.jobs_chaos import HELD, JobsWorld, Note, open_jobs_world
+from tests.support.jobs_handlers import TOPIC as HANDLED
 
 T = TypeVar("T")
 POINTS = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.jobs.store import JobSettled, Stored
+from actors.jobs.adds import Stored
+from actors.jobs.reservations import JobSettled
 from actors.runtime.resurrected import ResurrectedMessages
 from streams.connection import connect
 from streams.errors import StreamError

@@ -18,8 +18,6 @@ from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.server import stream_state
 
-__all__ = ["FOLDER", "Recorder"]
-
 FOLDER = Path(__file__).parents[1] / "golden" / "answers"
 _RANDOM = (
     (re.compile(r"[\w-]+\.[\w-]+\.\d+\.[12]\d{12}\.[0-9a-f]{12}(?:\.[~\w-]+)?"), "<receipt>"),

@@ -29,8 +29,6 @@ from streams.topology import apply, ensure_consumer
 from tests.support.chaos_history import History, Judged, Rows, Verdict, judge, read_history, sqlite_rows
 from tests.support.chaos_nodes import ChaosNode
 
-__all__ = ["Form", "World", "eventually", "kill_again_and_again", "open_world"]
-
 ADAPTERS = {"one": "mall", "token": "mall_token", "link": "mall_link"}
 SETTINGS = {
     "slice": "1s",

@@ -21,8 +21,6 @@ from streams.connection import Connection
 from streams.fetch_messages import FetchEvent, SliceCompleted, SliceFailed, decode_event
 from streams.log import read_log
 
-__all__ = ["History", "Judged", "Rows", "Verdict", "judge", "read_history", "sqlite_rows"]
-
 
 class Judged(msgspec.Struct, frozen=True):
     """One shop and its time: what was made in `[start_ms, end_ms)` has to be stored."""

@@ -17,8 +17,6 @@ from anyio.abc import Process
 from streams.clock import monotonic_s
 from tests.support.command import plain_environment
 
-__all__ = ["ChaosNode"]
-
 ROOT = Path(__file__).parents[2]
 TELL_S = 5.0
 

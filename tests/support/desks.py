@@ -21,7 +21,8 @@ from streams.connection import Connection
 from streams.job_messages import NewJob, body_of
 from streams.log import read_log
 from streams.publisher import Publisher
-from streams.topology import Topology, apply
+from streams.specs import Topology
+from streams.topology import apply
 from tests.support.server import topology_for
 
 TOPIC = "mail"

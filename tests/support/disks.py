@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["PowerDisk", "fill", "power_disk", "small_disk"]
-
 _SHUTDOWN, _WITHOUT_THE_LOG = 0x8004587D, 2
 """FS_IOC_SHUTDOWN of ext4, and its way that writes nothing more, not even the journal: what was not synced is lost."""
 _CHUNK = bytes(64 * 1024)

@@ -14,8 +14,6 @@ from streams.clock import now_ms
 from tests.support.history_doors import TTR_MS, ClientDoor, Door, Held, RestDoor, Wish
 from tests.support.job_history import Op, Told, What
 
-__all__ = ["CROWD", "HANDLED", "HELD", "Caller", "Crowd", "History"]
-
 HANDLED, HELD, CROWD = "handled", "held", "crowd"
 IDS = [f"k{number}" for number in range(6)]
 """Few, so that callers meet. Each topic has its own, for `/queue` finishes by the id alone."""

@@ -22,8 +22,6 @@ from streams.job_messages import NewJob
 from streams.publisher import Publisher
 from tests.support.job_history import Told
 
-__all__ = ["TTR_MS", "ClientDoor", "Door", "Held", "PublishDoor", "QueueDoor", "RestDoor", "ServiceDoor", "Wish"]
-
 TTR_MS = 1_000
 ATTEMPTS = 1_000
 """So many that nothing becomes a dead letter by itself."""

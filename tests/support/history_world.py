@@ -33,8 +33,6 @@ from tests.support.job_history import Broken, Kill, judge
 from tests.support.processes import ServerProcess, cluster, free_ports
 from tests.support.proxy import Proxy, proxy
 
-__all__ = ["HistoryVerdict", "HistoryWorld", "open_history"]
-
 APP = "tests.support.history_handlers"
 ROLES = "timer,desk,gateway,worker"
 SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}

@@ -19,8 +19,6 @@ import msgspec
 
 from actors.jobs.rules.job_rules import STALE_AFTER_MS
 
-__all__ = ["Broken", "Kill", "Op", "judge"]
-
 What = Literal["add", "run", "finish", "bury", "release", "touch", "delete", "finish by id", "peek", "handled"]
 """`run`: it was handed out, or a handler began. `handled`: a handler came to its end."""
 Told = Literal["ok", "kept", "stale", "not found", "not done", "unknown"]

@@ -9,13 +9,13 @@ import msgspec
 
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
-from actors.jobs.worker.job import Job
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
 from actors.runtime.shares import Shares
 from streams.bucket import Bucket
 from streams.connection import Connection
-from streams.topology import Topology, apply
+from streams.specs import Topology
+from streams.topology import apply
 from tests.support.jobs import TOPIC, Jobs
 from tests.support.server import topology_for
 
@@ -131,6 +131,3 @@ async def until_gone(jobs: Jobs, job_id: str = "1", within_s: float = WITHIN_S) 
     with anyio.fail_after(within_s):
         while await jobs.state(job_id) is not None:
             await jobs.connection.flush()
-
-
-__all__ = ["Job", "Log", "Working", "handler", "opened_topics", "topics_bucket", "until_gone", "working"]

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from actors.jobs.adds import Stored
+from actors.jobs.reservations import Handed, JobReservation
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.jobs.store import Handed, JobReservation, JobStore, Stored
+from actors.jobs.store import JobStore
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -17,9 +19,9 @@ from streams.log import read_log
 from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
-from streams.specs import ConsumerSpec, job_consumer, wanted
+from streams.specs import ConsumerSpec, Topology, job_consumer, wanted
 from streams.subjects import Namespace
-from streams.topology import Topology, apply, ensure_consumer
+from streams.topology import apply, ensure_consumer
 from tests.support.server import copies
 
 TOPIC = "mail"

@@ -39,8 +39,6 @@ from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.jobs_handlers import TOPIC as HANDLED
 
-__all__ = ["HANDLED", "HELD", "JobsVerdict", "JobsWorld", "Note", "open_jobs_world"]
-
 HELD = "held"
 DOOMED_EVERY, SUBMITTED_EVERY = 25, 10
 """Of the held jobs, one in so many is buried by whoever gets it; one in so many is handed in by a plain publish."""

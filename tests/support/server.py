@@ -17,9 +17,8 @@ from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.errors import Refused, StreamError
 from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.specs import Topology, wanted
 from streams.subjects import Namespace
-from streams.topology import Topology
 
 BUSY_S = 20.0
 """Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""

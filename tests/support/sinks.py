@@ -16,7 +16,8 @@ from streams.fetch_messages import DeadLetter, FetchEvent, Order, decode_dead_le
 from streams.frames import Message
 from streams.message_ids import order_message_id
 from streams.publisher import Outgoing, Publisher
-from streams.topology import ensure_consumer, sink_consumer
+from streams.specs import sink_consumer
+from streams.topology import ensure_consumer
 from tests.support.server import add_stream
 
 T = TypeVar("T")

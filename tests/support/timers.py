@@ -18,8 +18,9 @@ from streams.log import read_log
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.server_clock import ServerClock
+from streams.specs import Topology
 from streams.subjects import token_of
-from streams.topology import Topology, apply
+from streams.topology import apply
 from tests.support.server import topology_for
 
 

@@ -36,9 +36,6 @@ from streams.errors import TooLarge
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Chunks", "NothingBegan"]
-
-
 TRUSTED = 5
 """Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down. What
 stopping nodes give back counts, too, and item by item a list is slow: so not sooner."""

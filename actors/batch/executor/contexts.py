@@ -27,8 +27,6 @@ from streams.batch_messages import (
 )
 from streams.files import Files
 
-__all__ = ["ItemContext", "ItemResult", "NotJson", "ReduceContext", "SplitContext", "as_json", "text_of"]
-
 BUFFERED = 8
 """Chunks that are put together before they are stored: one wait for eight messages."""
 AT_ONCE = 8

@@ -34,11 +34,10 @@ from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
 from streams.puller import Puller
-from streams.topology import batch_consumers, ensure_consumer
+from streams.specs import batch_consumers
+from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Executor"]
 
 KEEP_ALIVE_S = 1.0
 AGAIN_S = 1.0

@@ -28,16 +28,6 @@ from streams.batch_messages import NOTHING
 from streams.connection import Connection
 from streams.errors import StreamError
 
-__all__ = [
-    "ExternalCall",
-    "Rejected",
-    "SendRequest",
-    "open_external",
-    "read_answer",
-    "run_external",
-    "written_request",
-]
-
 MOST_BYTES = 16 * 1024 * 1024
 MOST_REASON = 300
 RETRIED_STATUSES = (408, 425, 429)

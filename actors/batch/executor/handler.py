@@ -7,8 +7,6 @@ from typing import Any
 from actors.batch.executor.contexts import ItemContext, ReduceContext, SplitContext
 from actors.batch.tasks import TaskRecord
 
-__all__ = ["NextRound", "Reject", "Skip", "TaskHandler"]
-
 
 class NextRound(Exception):
     """The item runs again in the next round, for this reason. Calls to external programs raise it."""

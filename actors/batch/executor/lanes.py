@@ -7,8 +7,6 @@ import anyio
 
 from actors.runtime.shares import Shares
 
-__all__ = ["Gate", "OpenGate", "TaskGate", "chunk_size"]
-
 CHUNK_S = 0.2
 FEWEST_S = 1.0
 FEWEST = 10

@@ -31,8 +31,6 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.rounds import UNKNOWN
 from streams.batch_messages import Outcome, Pointer
 
-__all__ = ["run_marked", "run_suspected"]
-
 MOST_DEATHS = 3
 
 

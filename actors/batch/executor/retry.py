@@ -14,8 +14,6 @@ from streams.errors import RevisionConflict, StreamError, TooLarge
 
 log = logging.getLogger(__name__)
 
-__all__ = ["retried"]
-
 T = TypeVar("T")
 AGAIN = Backoff(growth="exponential", base_ms=500, cap_ms=30_000, spread=0.0)
 

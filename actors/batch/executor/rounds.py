@@ -16,9 +16,6 @@ from actors.batch.rules.rounds import UNKNOWN
 from streams.batch_messages import NOTHING, Outcome, Status
 from streams.clock import monotonic_s
 
-__all__ = ["Round", "run_items"]
-
-
 FEW = 8
 LATE = "took longer than allowed"
 SHORT_S = 0.1

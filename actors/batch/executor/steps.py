@@ -32,8 +32,6 @@ from streams.topology import is_passing
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Steps"]
-
 BEAT_S = 3.0
 STAGE_S = 0.5
 """How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from actors.batch.rules.record import FINAL, Instance
 
-__all__ = ["admit", "starts", "window"]
-
 SAVED_MS = 100
 """For so long what the rate allows is saved up, for looks that come late."""
 

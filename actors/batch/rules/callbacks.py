@@ -15,17 +15,6 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-__all__ = [
-    "LONGEST_URL",
-    "Allowed",
-    "is_public",
-    "may_connect",
-    "parse_allowed",
-    "refusal_of",
-    "signature",
-    "tenant_secret",
-]
-
 PORT = 443
 LONGEST_URL = 2_000
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"

@@ -1,7 +1,5 @@
 """The encodings of text in an upload."""
 
-__all__ = ["ENCODINGS", "known_encoding", "unknown_encoding"]
-
 ENCODINGS = {
     "utf-8": "utf-8-sig",
     "utf-16": "utf-16",

@@ -15,8 +15,6 @@ from msgspec.structs import replace
 from actors.batch.rules.record import Instance, Moment, MomentName, known_items
 from streams.batch_messages import BatchEvent
 
-__all__ = ["CallState", "called", "event_of", "find", "mark_reported", "owed", "reach"]
-
 CallState = Literal["waiting", "taken", "given_up"]
 MOST_SETTLED = 20
 MAX_INFO = 300

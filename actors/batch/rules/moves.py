@@ -25,25 +25,6 @@ from actors.batch.rules.record import (
 from streams.backoff import Backoff, next_delay_ms
 from streams.batch_messages import LOST, Counts
 
-__all__ = [
-    "RoundEnded",
-    "begin_step",
-    "cancel",
-    "cancel_rest",
-    "count",
-    "end_running",
-    "fail_step",
-    "pause",
-    "reduced",
-    "release",
-    "renew_step",
-    "resume",
-    "retry",
-    "seal_split",
-    "stage",
-    "start",
-]
-
 MOST_REASONS = 10
 MOST_STARTS = 30
 MAX_REASON = 300

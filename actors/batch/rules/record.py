@@ -12,33 +12,6 @@ import msgspec
 
 from streams.batch_messages import Counts
 
-__all__ = [
-    "BEAT_TTL_S",
-    "FILES_OF",
-    "FINAL",
-    "TRANSITIONS",
-    "Instance",
-    "Moment",
-    "MomentName",
-    "OpenChunk",
-    "Past",
-    "Seal",
-    "State",
-    "beat_key",
-    "earlier_rounds",
-    "faults",
-    "fence_of",
-    "files_at",
-    "first_round",
-    "is_over",
-    "is_step_over",
-    "is_superseded",
-    "known_items",
-    "made_so_far",
-    "round_of_pass",
-    "shown_state",
-]
-
 State = Literal["pending", "splitting", "running", "reducing", "done", "failed", "cancelled"]
 
 TRANSITIONS: dict[State, frozenset[State]] = {

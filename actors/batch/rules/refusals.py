@@ -1,7 +1,5 @@
 """What a caller of batches is refused for."""
 
-__all__ = ["BatchRefused"]
-
 
 class BatchRefused(ValueError):
     """Nothing was done. The message says what was tried, which value, and what to do. `code`: `bad`, `state` or

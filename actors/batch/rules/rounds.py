@@ -19,18 +19,6 @@ from streams.batch_messages import (
     ranges_of,
 )
 
-__all__ = [
-    "UNKNOWN",
-    "attempts_of",
-    "cancelled",
-    "gone",
-    "items_to_run",
-    "may_leave",
-    "missing_round",
-    "result_of",
-    "shortened",
-]
-
 UNKNOWN = "it was begun, and nobody knows how it ended"
 LEFT_OUT = Raw(b'{"not_told":"left out: too much was told of this chunk for one message"}')
 MOST_REASONS = 3

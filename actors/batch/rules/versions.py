@@ -8,8 +8,6 @@ through node by node; an older one does not know what a newer one put into its i
 import re
 from collections.abc import Iterable
 
-__all__ = ["is_older", "newest"]
-
 _PART = re.compile(r"\d+|[^\d.]+")
 
 

@@ -12,8 +12,6 @@ from platforms.errors import BrokenContract, PlatformError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["called"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from actors.runtime.logs import fields
 
 log = logging.getLogger(__name__)
 
-__all__ = ["PlatformClocks"]
-
 ODD_MS = 3_600_000
 """No clock is that wrong: it is the adapter that reads another time, or another zone, from the answer."""
 

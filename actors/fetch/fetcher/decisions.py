@@ -21,29 +21,6 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.actor import Ack, Forget, GiveBack, Work
 from streams.fetch_messages import FetchEvent
 
-__all__ = [
-    "Ended",
-    "Failed",
-    "Hopeless",
-    "Message",
-    "Misread",
-    "Missed",
-    "NotNow",
-    "Offered",
-    "Outcome",
-    "PlatformRefused",
-    "ReadSlice",
-    "Short",
-    "Standing",
-    "Throttled",
-    "TimedOut",
-    "TooWide",
-    "WindowStored",
-    "decide",
-    "label_of",
-]
-
-
 STEP_MS = 1_000
 UNKNOWN_AGAIN_S = 1.0
 """A source's record and its first offers come to a node by different ways; within this both are there."""

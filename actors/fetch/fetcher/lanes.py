@@ -41,8 +41,6 @@ from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Fetcher", "Lane", "lanes_of"]
-
 KEEP_ALIVE_S = 1.0
 """A third of the consumer's ack wait: two may be lost before a living fetcher's slice goes to another."""
 GATE_PERIOD_S = 1.0

@@ -19,8 +19,6 @@ from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
 from streams.clock import Clock
 
-__all__ = ["LoginRefused", "Logins"]
-
 MOST_BYTES = 1 << 16
 
 

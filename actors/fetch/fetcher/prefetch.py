@@ -10,8 +10,6 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from actors.runtime.supervisor import one_error
 
-__all__ = ["prefetching"]
-
 Job = Callable[[], Awaitable[None]]
 
 

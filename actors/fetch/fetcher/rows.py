@@ -16,8 +16,6 @@ from platforms.times import TimeStyle
 from streams.fetch_messages import DeadLetter, dead_body
 from streams.subjects import token_of
 
-__all__ = ["pages_of", "row_dead_letter", "shortness", "take_new"]
-
 PAGE_BYTES = 256 * 1024
 """Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
 

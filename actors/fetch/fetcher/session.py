@@ -45,8 +45,6 @@ from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
-__all__ = ["AttemptTime", "PlatformSession", "Stopped"]
-
 IN_PLACE_MS = 5_000
 """A wait up to this is spent in place. A longer one gives the slice back, so that no worker sleeps for long."""
 IN_PLACE_TRIES = 3

@@ -48,7 +48,8 @@ from actors.runtime.measures import Measures
 from actors.runtime.rules.texts import printable
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, Transport
-from platforms.adapter import Adapter, BadRow, Row, Window
+from platforms.adapter import Adapter, BadRow, Row
+from platforms.bounds import Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.reading import Reading, ReadingResult
 from streams.chance import chance
@@ -68,8 +69,6 @@ from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
-
-__all__ = ["WindowReader"]
 
 STORE_AGAIN_MS = 5_000
 """A server that takes nothing (full, electing, away) is tried again after this."""

@@ -2,8 +2,6 @@
 
 import asyncio
 
-__all__ = ["Alarm"]
-
 
 class Alarm:
     """For one task that waits, and any that ring. A ring while nobody waits ends the next wait at once."""

@@ -29,8 +29,6 @@ from streams.lease import Lease, acquire, hold
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ROLE", "Partitions"]
-
 ROLE = "timer"
 TTL_S = 3
 STEP_S = 0.5

@@ -43,8 +43,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-__all__ = ["DelayTimer", "FiringMeasures"]
-
 LEAD_MS = 1_500
 """How long before its time a job is read: a busy server answers in well under a second."""
 MOST_LOADED = 4_096

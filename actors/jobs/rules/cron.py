@@ -14,8 +14,6 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-__all__ = ["FORM", "BadRecurrence", "check_cron", "cron_dues", "next_cron"]
-
 LONGEST_LINE = 256
 
 _NICKNAMES = {

@@ -20,8 +20,6 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 from zlib import crc32
 
-__all__ = ["MARGIN_MS", "PARTITIONS", "Due", "DueTimes", "RoundTrips", "may_fire", "partition_of"]
-
 PARTITIONS = 8
 """How many timers can share the work. A constant of the installation: those who add and those who fire must agree."""
 MARGIN_MS = 8.0

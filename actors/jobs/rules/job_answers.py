@@ -12,20 +12,6 @@ from msgspec import Raw, Struct
 
 from streams.job_messages import Priority, State
 
-__all__ = [
-    "HTTP_CODES",
-    "Added",
-    "Code",
-    "HandedOut",
-    "JobReply",
-    "ListPage",
-    "Listed",
-    "NotAdded",
-    "Reserved",
-    "TopicCounted",
-    "TopicView",
-]
-
 Code = Literal["ok", "exists", "over", "stale", "not_found", "quota", "bad", "unavailable", "unknown"]
 HTTP_CODES: dict[Code, int] = {
     "ok": 200,

@@ -9,8 +9,6 @@ from actors.jobs.rules.topic_settings import DEFAULT
 from streams.job_messages import LONGEST_ID
 from streams.subjects import TOKEN
 
-__all__ = ["DEEPEST", "check_depth", "check_id", "check_range", "check_topic", "depth_of"]
-
 DEEPEST = 128
 """Levels of a body: less than any reader of JSON gives up at (PHP at 512, Python's own at about 1,000)."""
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)

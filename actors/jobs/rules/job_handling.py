@@ -16,22 +16,6 @@ import msgspec
 
 from streams.backoff import Backoff, next_delay_ms
 
-__all__ = [
-    "MOST_AHEAD",
-    "GiveUp",
-    "RetryAfter",
-    "Suspicion",
-    "UnfitReason",
-    "after_failure",
-    "ahead_of",
-    "attempt_of",
-    "capacity_of",
-    "excess_of",
-    "lane_capacities",
-    "suspicion_of",
-    "unfit",
-]
-
 AHEAD_S = 0.05
 """How much of its own pace a topic fetches ahead: fifty times the way to a server nearby."""
 MOST_AHEAD = 2_048

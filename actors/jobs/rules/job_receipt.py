@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from streams.subjects import TOKEN
 
-__all__ = ["BadReceipt", "JobReceipt", "read_receipt"]
-
 _RECEIPT = re.compile(
     rf"({TOKEN.pattern})\.({TOKEN.pattern})\.([0-9]{{1,19}})\.([0-9]{{1,16}})\.([0-9a-f]{{12}})(?:\.([~A-Za-z0-9_-]{{1,40}}))?",
     re.ASCII,

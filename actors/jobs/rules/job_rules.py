@@ -34,36 +34,6 @@ from streams.job_messages import (
 )
 from streams.subjects import TOKEN
 
-__all__ = [
-    "BACKSTOP_MS",
-    "FORGOTTEN_MS",
-    "FREE_TURN",
-    "KEPT_MS",
-    "RESERVED_SLACK_MS",
-    "STALE_AFTER_MS",
-    "TRACE_MS",
-    "BadJob",
-    "add_of",
-    "came_back",
-    "fires_of",
-    "given_back",
-    "had_another_body",
-    "has_fired",
-    "has_made",
-    "is_in_past",
-    "is_same_add",
-    "kept_s",
-    "lane_order",
-    "leaves_trace",
-    "make_job",
-    "may_be_fired_again",
-    "named_nonce",
-    "noted",
-    "noted_once",
-    "on_same_id",
-    "past_of",
-]
-
 BACKSTOP_MS = 35
 """How much later than due the server's own schedule of a delayed job fires: late enough that a timer on time and the
 server do not meet (ADR 14), early enough that a cluster without any timer is late by less than 300 ms: the server looks

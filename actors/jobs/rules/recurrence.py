@@ -18,27 +18,6 @@ from actors.jobs.rules.topic_settings import TopicSettings
 from streams.job_messages import NewJob, Priority
 from streams.timetable import LATEST_MS, BadSchedule, check_tz
 
-__all__ = [
-    "BadRecurrence",
-    "Misfire",
-    "Overlap",
-    "Recurring",
-    "Step",
-    "added",
-    "begun",
-    "check_recurring",
-    "decide",
-    "latest_due",
-    "next_due",
-    "next_dues",
-    "occurrence",
-    "occurrence_id",
-    "paused",
-    "removed",
-    "resumed",
-    "taken_back",
-]
-
 Misfire = Literal["skip", "once", "all"]
 Overlap = Literal["skip", "allow"]
 

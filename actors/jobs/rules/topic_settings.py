@@ -22,8 +22,6 @@ from actors.runtime.rules.setting_values import (
 from streams.backoff import Backoff, Growth
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
 
-__all__ = ["DEFAULT", "LANES", "TopicSettings", "as_document", "as_written", "parse_topic", "resolve_topic"]
-
 DEFAULT = "default"
 """The level that holds for all topics; so no topic has this name."""
 LANES: tuple[Priority, ...] = tuple(READY_TOKENS)

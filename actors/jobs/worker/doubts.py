@@ -25,8 +25,6 @@ from streams.errors import ConnectionLost, Disconnected, StreamError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Doubts", "Whose"]
-
 Whose = Literal["ours", "another's", "nobody's"]
 """To be run here; begun by somebody before; over, or told once more by another message."""
 

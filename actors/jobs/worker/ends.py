@@ -26,8 +26,6 @@ from streams.puller import Puller
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Ends", "facts_of", "reason_of"]
-
 MOST_NAMED = 10
 """Jobs that a log line names."""
 MOST_REASON = 1_000

@@ -10,8 +10,6 @@ from actors.jobs.worker.job import Job, decoder_of, read_body
 from streams.job_messages import LONGEST_TTR_MS, MOST_JOBS, SHORTEST_TTR_MS, Priority
 from streams.subjects import TOKEN
 
-__all__ = ["ALL_LANES", "Handler", "Taker", "async_taker", "plain_taker"]
-
 ALL_LANES: tuple[Priority, ...] = ("high", "normal", "low")
 MOST_PLACES = 1_000
 

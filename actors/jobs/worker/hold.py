@@ -24,8 +24,6 @@ from streams.puller import Puller
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Hold"]
-
 EVERY_S = 1.0
 """Two turns may get lost within an ack wait of three seconds."""
 ANSWER_S = 1.0

@@ -16,8 +16,6 @@ from streams.clock import monotonic_s, now_ms
 from streams.delivery import Delivery
 from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, JobRecord, Priority
 
-__all__ = ["BadBody", "Bury", "Call", "Job", "JobLost", "Retry", "duration_ms", "ttr_of"]
-
 T = TypeVar("T")
 
 

@@ -24,8 +24,6 @@ from actors.runtime.failpoints import reach
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 
-__all__ = ["Cut", "Hall", "Place"]
-
 Cut = Literal["overran", "lost"]
 
 

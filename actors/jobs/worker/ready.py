@@ -12,8 +12,6 @@ from actors.jobs.rules.job_rules import lane_order
 from streams.delivery import Delivery
 from streams.job_messages import Priority
 
-__all__ = ["ReadyJobs"]
-
 
 class ReadyJobs:
     """Used from one loop. `may_start(most)` says how many may be started now, and wakes us itself once more may."""

@@ -26,8 +26,6 @@ from streams.frames import Message, publish_frame
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Restarts"]
-
 LASTS_S = 60.0
 """So long after a restart it may hand out what it forgot."""
 

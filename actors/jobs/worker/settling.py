@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from actors.jobs.store import FailedAttempt, JobStore
+from actors.jobs.deliveries import FailedAttempt
+from actors.jobs.store import JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
@@ -21,8 +22,6 @@ from streams.errors import MalformedMessage, StreamError
 from streams.job_messages import JobRecord
 
 log = logging.getLogger(__name__)
-
-__all__ = ["Settling", "Tried", "Unfit"]
 
 _OUTCOMES: tuple[Literal["buried", "expired"], ...] = ("buried", "expired")
 

@@ -15,8 +15,6 @@ from actors.runtime.shares import Shares
 from streams.clock import Clock
 from streams.connection import Connection
 
-__all__ = ["Shared"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Shared:

@@ -8,8 +8,6 @@ import asyncio
 
 from streams.clock import monotonic_s
 
-__all__ = ["Slices"]
-
 SLICE_S = 0.002
 
 

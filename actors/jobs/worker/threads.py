@@ -12,8 +12,6 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-__all__ = ["WorkThread"]
-
 
 class _Work(NamedTuple):
     call: Callable[[], object]

@@ -43,11 +43,9 @@ from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
 from streams.job_messages import JobRecord, Priority, decode_job
 from streams.puller import Puller
-from streams.topology import job_consumer
+from streams.specs import job_consumer
 
 log = logging.getLogger(__name__)
-
-__all__ = ["TopicWorker"]
 
 STUCK_S = 5.0
 """How long after its cancellation a call may clean up before it counts as stuck."""

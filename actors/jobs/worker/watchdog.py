@@ -15,8 +15,6 @@ from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Watchdog"]
-
 LOOK_S = 0.25
 BLOCKED_S = 1.0
 """A third of the ack wait: nothing is lost yet."""

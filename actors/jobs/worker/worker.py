@@ -39,11 +39,9 @@ from streams.delivery import Delivery
 from streams.errors import Disconnected
 from streams.frames import Message
 from streams.puller import Puller
-from streams.topology import job_consumer
+from streams.specs import job_consumer
 
 log = logging.getLogger(__name__)
-
-__all__ = ["JobWorker"]
 
 TEND_S = 0.1
 

@@ -7,8 +7,6 @@ that something was let through within a second.
 
 from collections import deque
 
-__all__ = ["MARGIN", "SecondCap"]
-
 MARGIN = 1.01
 """The second is this much longer: between the word that lets an item begin and its beginning lie some milliseconds,
 not always the same."""

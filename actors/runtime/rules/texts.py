@@ -1,7 +1,5 @@
 """Somebody else's text, as it may go into a message of ours. Pure."""
 
-__all__ = ["printable"]
-
 MOST_REASON = 1_000
 """Of an error's text, in characters."""
 

@@ -18,9 +18,9 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from actors.batch.tasks import TaskLimits, TaskRecord
 from streams.batch_messages import Chunk, Counts
-from streams.bucket import Change
 from streams.clock import now_ms
 from streams.connection import Connection
+from streams.entries import Change
 from streams.files import Files, files_stream
 from streams.log import last_entry, purge_subject
 from streams.publisher import Publisher

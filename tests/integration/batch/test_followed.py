@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from actors.batch.instances import Instances
 from actors.batch.rules.record import Instance
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask, decode_task
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
 from streams.connection import Connection
+from streams.entries import Entry
 from streams.publisher import Publisher
 from tests.support.buckets import bucket_of
 

@@ -5,7 +5,7 @@ import hashlib
 from actors.fetch.digests import HOUR_MS, MOST_ROWS, Digest, Digests
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
-from platforms.adapter import Window
+from platforms.bounds import Window
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher

@@ -19,7 +19,7 @@ from streams.fetch_messages import Order, SinkDown, SinkUp, dead_payload, decode
 from streams.publisher import Publisher
 from streams.puller import Puller
 from streams.server import EmbeddedServer, embedded_server
-from streams.topology import sink_consumer
+from streams.specs import sink_consumer
 from tests.support.orders import order, page_of
 from tests.support.server import connected, stream_state
 from tests.support.sinks import (

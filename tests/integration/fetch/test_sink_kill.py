@@ -18,7 +18,7 @@ from streams.delivery import read_reply
 from streams.frames import Message
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
-from streams.topology import sink_consumer
+from streams.specs import sink_consumer
 from tests.support.orders import order
 from tests.support.sinks import Seen, add_sink_streams, changes, publish_orders, stored, unsettled
 

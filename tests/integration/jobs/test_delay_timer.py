@@ -5,8 +5,9 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from actors.jobs.adds import Stored
 from actors.jobs.rules.due_times import PARTITIONS
-from actors.jobs.store import JobStore, Stored
+from actors.jobs.store import JobStore
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.job_messages import JobRecord

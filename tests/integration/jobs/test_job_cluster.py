@@ -7,7 +7,7 @@ from typing import Any
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 
-from actors.jobs.store import JobSettled, JobStale
+from actors.jobs.reservations import JobSettled, JobStale
 from streams.connection import connect
 from streams.job_messages import decode_job
 from streams.publisher import Publisher

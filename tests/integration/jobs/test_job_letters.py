@@ -7,9 +7,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.jobs.adds import Stored
 from actors.jobs.dead_letters import Burial, job_dead_letter, job_of, write_dead_letters
 from actors.jobs.replay import JobReplay
-from actors.jobs.store import JobStore, Stored
+from actors.jobs.store import JobStore
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
 from streams.errors import Refused

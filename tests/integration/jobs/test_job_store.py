@@ -11,8 +11,12 @@ from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
+from actors.jobs.adds import Clash, Stored
+from actors.jobs.deliveries import FailedAttempt
+from actors.jobs.reads import BadCursor, Found
+from actors.jobs.reservations import JobSettled, JobStale
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
-from actors.jobs.store import BadCursor, Clash, FailedAttempt, Found, JobSettled, JobStale, Stored, partition_of
+from actors.jobs.stream import partition_of
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.frames import Message

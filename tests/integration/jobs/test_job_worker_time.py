@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from actors.jobs.store import Clash
+from actors.jobs.adds import Clash
 from actors.jobs.worker.job import Job, JobLost
 from streams.connection import Connection
 from streams.subjects import token_of

@@ -9,8 +9,8 @@ import pytest
 from anyio import fail_after
 from msgspec.structs import replace
 
+from actors.jobs.reservations import JobSettled
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
-from actors.jobs.store import JobSettled
 from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms
 from streams.errors import OutcomeUnknown

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import anyio
 
+from actors.jobs.adds import Stored
 from actors.jobs.overdue import OverdueJobs
-from actors.jobs.store import Stored
 from streams.connection import connect
 from streams.log import purge_subject
 from streams.server import embedded_server

@@ -13,12 +13,13 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.jobs.adds import Stored
 from actors.jobs.recurring import JobFinder, KnownJob, RecurringJobs, decode_recurring
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.recurrence import Misfire, Recurring, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.jobs.store import JobStore, Stored
+from actors.jobs.store import JobStore
 from penstock.admin import recurring
 from penstock.errors import UsageError
 from streams.bucket import Bucket

@@ -9,7 +9,7 @@ import pytest
 from anyio import fail_after
 from msgspec.structs import replace
 
-from actors.jobs.store import Stored
+from actors.jobs.adds import Stored
 from streams.connection import connect
 from streams.errors import Disconnected, OutcomeUnknown
 from streams.job_messages import FirstTry

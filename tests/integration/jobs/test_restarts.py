@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from actors.jobs.store import Stored
+from actors.jobs.adds import Stored
 from actors.jobs.worker.job import Job
 from streams.connection import connect
 from streams.job_messages import JobDone, encode_job

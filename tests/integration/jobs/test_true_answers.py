@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 import penstock
 from actors.jobs.rules.job_answers import JobReply, Reserved
 from actors.jobs.rules.job_rules import RESERVED_SLACK_MS
+from actors.jobs.worker.job import Job
 from penstock.errors import Timeout
 from penstock.sdk import calls
 from penstock.sdk.client_jobs import new_job
@@ -22,7 +23,7 @@ from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_second_office, open_service
 from tests.support.gateway import running_gateway
-from tests.support.job_workers import Job, Log, handler, working
+from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import Jobs
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import connected, freeze, thaw

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket
 from streams.connection import Connection, connect
+from streams.entries import Synced
 from streams.errors import PermissionDenied, StreamError
 from streams.frames import Message
 from streams.lease import acquire

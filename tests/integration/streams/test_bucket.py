@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket, Entry
+from streams.bucket import Bucket
 from streams.connection import Connection, connect
+from streams.entries import Entry
 from streams.errors import (
     Disconnected,
     MalformedMessage,

@@ -8,9 +8,10 @@ import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 
-from streams.bucket import Bucket, Synced
+from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
+from streams.entries import Synced
 from streams.errors import OutcomeUnknown, Refused, RevisionConflict, TopologyMismatch
 from streams.publisher import Outgoing, Publisher, Receipt
 from streams.specs import wanted

@@ -6,8 +6,9 @@ import pytest
 from anyio import fail_after
 from msgspec import Struct, json
 
-from streams.bucket import Bucket, Change, Synced
+from streams.bucket import Bucket
 from streams.connection import Connection
+from streams.entries import Change, Synced
 from streams.errors import RevisionConflict
 from streams.lease import LeaseRecord, acquire
 from streams.publisher import Publisher

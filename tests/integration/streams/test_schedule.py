@@ -10,7 +10,8 @@ from streams.connection import Connection
 from streams.errors import MalformedHeader, MalformedSubject, NoStream, RevisionConflict
 from streams.publisher import Publisher
 from streams.puller import Puller
-from streams.schedule import BACKSTOP_MS, BadSchedule, Schedules
+from streams.schedule import BACKSTOP_MS, Schedules
+from streams.timetable import BadSchedule
 from tests.support.server import add_consumer, add_stream, stream_state
 
 FAR_MS = 3_600_000

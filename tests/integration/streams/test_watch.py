@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket, Change, Synced
+from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
+from streams.entries import Change, Synced
 from streams.errors import NoStream, Refused
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer

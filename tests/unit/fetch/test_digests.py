@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from actors.fetch.digests import HOUR_MS, SIZE, Digest, hours, read_hashes, row_hash, window_of
 from actors.fetch.rules.slices import Slice
-from platforms.adapter import Row, Window
+from platforms.adapter import Row
+from platforms.bounds import Window
 
 TIMES = st.integers(0, 2_000_000_000_000)
 KEYS = st.text(max_size=20)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec import Raw, json
 from msgspec.structs import replace
 
+from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.recurrence import (
     GRACE_MS,
     LEAD_MS,
     MOST_AT_ONCE,
-    BadRecurrence,
     Misfire,
     Overlap,
     Recurring,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from actors.jobs.recurring import decode_recurring, names_of
-from actors.jobs.rules.recurrence import BadRecurrence, Recurring, check_recurring, decide
+from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.recurrence import Recurring, check_recurring, decide
 from streams.errors import MalformedMessage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "recurring_v1.json"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, SlowDown, Split, Window
+from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, SlowDown, Split
+from platforms.bounds import Window
 from platforms.declared import DeclaredAdapter
 from platforms.errors import BadDeclaration, BrokenContract, Garbled
 from platforms.reading import Reading

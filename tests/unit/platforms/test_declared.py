@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from platforms.adapter import Account, Request, Window
+from platforms.adapter import Account, Request
+from platforms.bounds import Window
 from platforms.declared import declare, declare_toml
 from platforms.errors import BadDeclaration, BrokenContract
 from tests.unit.platforms.declared_example import adapter, table

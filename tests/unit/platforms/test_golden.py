@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from platforms.adapter import Account, Response, Window
+from platforms.adapter import Account, Response
+from platforms.bounds import Window
 from platforms.registry import adapter_named
 
 FOLDER = Path(__file__).parents[2] / "golden" / "platforms"
