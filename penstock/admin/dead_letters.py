@@ -1,11 +1,4 @@
-"""Dead letters, as people act on them: list, send again, drop.
-
-What sending again means depends on the dead letter. A hole: its window is read again. An order: it goes into the stream
-of orders under a new message id, so that the server does not take it for a repeat. A job: it is due now, with all its
-attempts. A submission: it is submitted once more. The dead letter is removed once that is confirmed. A crash in between
-sends an order twice, which every sink takes as one (its version is the same), a job once (its id and history show it),
-and a submission twice.
-"""
+"""Dead letters, as people act on them: list, find, drop, and what sending one again means."""
 
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -17,24 +10,17 @@ from msgspec import Struct
 from actors.fetch.rules.slices import SLICE_ID, MalformedSliceId, parse_slice_id
 from actors.fetch.sources import SourceKey
 from actors.jobs.dead_letters import ENGINE, job_of
-from actors.jobs.replay import JobReplay
-from actors.jobs.store import JobStore
-from penstock.admin.holes import redrive
 from penstock.admin.records import Records
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
 from streams.fetch_messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, entry_at, read_log
-from streams.message_ids import message_id, order_message_id
-from streams.server_clock import ServerClock
 
 __all__ = [
     "DeadLetterEntry",
     "Filter",
-    "Replayed",
-    "Replayer",
     "dead_letter_at",
     "dead_letters",
     "drop",
@@ -127,15 +113,6 @@ class Cannot(NamedTuple):
 
 
 Plan = Redrive | Send | SendStored | Requeue | Resubmit | Cannot
-
-
-class Replayed(Struct, frozen=True):
-    """The result of one dead letter. If `is_done`, it is removed from the stream."""
-
-    seq: int
-    id: str
-    is_done: bool
-    what: str
 
 
 class _Window(Struct, frozen=True):
@@ -248,103 +225,6 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
         return DeadLetterEntry(*entry, None, str(error))
 
 
-# ---- acting
-
-
-class Replayer:
-    """Sends dead letters again, jobs many at a time. `by`: the person, for the record."""
-
-    def __init__(self, records: Records, *, by: str) -> None:
-        self._records = records
-        self._by = by
-        self._jobs: JobReplay | None = None
-
-    async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
-        """Send dead letters again and remove those that were sent. Return the result of each. A dead letter that cannot
-        be sent stays, and its result says why."""
-        plans = {each.seq: _plan_of(each) for each in letters}
-        jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
-        told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
-        for each in letters:
-            if each.seq not in told:
-                told[each.seq] = await self._one(each, plans[each.seq])
-        return [told[each.seq] for each in letters]
-
-    async def _one(self, letter: DeadLetterEntry, steps: Plan) -> Replayed:
-        records, seq = self._records, letter.seq
-        try:
-            match steps:
-                case Redrive(source=source, slice_id=slice_id):
-                    what = await _redrive(records, source, slice_id, self._by)
-                case Send(orders=orders, payload=payload):
-                    what = await _send(records, seq, orders, payload)
-                case SendStored(seq=stored_seq):
-                    what = await _send_stored(records, seq, stored_seq)
-                case Resubmit(subject=subject, payload=payload):
-                    what = await _resubmit(records, seq, subject, payload)
-                case Requeue():
-                    raise AssertionError("jobs go together")
-                case Cannot(why=why):
-                    return Replayed(seq, letter.names[2], False, why)
-        except PenstockError as error:
-            return Replayed(seq, letter.names[2], False, str(error))
-        await drop(records, seq)
-        return Replayed(seq, letter.names[2], True, what)
-
-    async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
-        entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
-        again = await (await self._opened()).send_again(entries)
-        return [Replayed(*each) for each in again]
-
-    async def _opened(self) -> JobReplay:
-        """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""
-        if self._jobs is None:
-            connection, namespace = self._records.connection, self._records.namespace
-            clock = ServerClock(connection, namespace.stream("JOBS"))
-            await clock.measure()
-            store = JobStore(connection, self._records.publisher, namespace, clock)
-            self._jobs = JobReplay(connection, store, clock)
-        return self._jobs
-
-
-def _plan_of(letter: DeadLetterEntry) -> Plan:
-    return plan(letter.letter) if letter.letter is not None else Cannot(f"it does not decode ({letter.fault})")
-
-
 async def drop(records: Records, seq: int) -> bool:
     """Remove a dead letter for good. False if it was gone before."""
     return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
-
-
-async def _redrive(records: Records, source: SourceKey, slice_id: str, by: str) -> str:
-    _, ledger = await records.need(source)
-    if ledger is not None and all(hole.slice_id != slice_id for hole in ledger.holes):
-        return f"{source} has no hole {slice_id} any more: it was read again, or forgotten"
-    again = await redrive(records, source, slice_id, by=by)
-    return f"{source}: {again.slice_id} is read again"
-
-
-async def _send(records: Records, letter_seq: int, orders: Sequence[Order], payload: bytes) -> str:
-    first = orders[0]
-    again = message_id("replay", str(letter_seq), order_message_id(first))
-    subject = records.namespace.orders(first.platform, first.source)
-    receipt = await records.publisher.publish(subject, payload, message_id=again)
-    what = f"order {first.order_key}, version {first.version}" if len(orders) == 1 else f"{len(orders)} orders"
-    return f"{what} of {first.platform}/{first.source} sent as message {receipt.seq}"
-
-
-async def _resubmit(records: Records, letter_seq: int, subject: str, payload: bytes) -> str:
-    again = message_id("replay", str(letter_seq), subject)
-    full = records.namespace.subject(*subject.split("."))
-    await records.publisher.publish(full, payload, message_id=again)
-    return f"handed in again on {full}"
-
-
-async def _send_stored(records: Records, letter_seq: int, seq: int) -> str:
-    entry = await entry_at(records.connection, records.namespace.stream("ORDERS"), seq)
-    if entry is None:
-        raise PenstockError(f"message {seq} of the stream of orders is no longer kept; backfill its window instead")
-    try:
-        return await _send(records, letter_seq, decode_orders(entry.payload), entry.payload)
-    except MalformedMessage as error:
-        raise PenstockError(f"message {seq} of the stream of orders is no order: {error}") from error

@@ -14,7 +14,8 @@ from penstock.times import span_text, time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from penstock.admin.dead_letters import DeadLetterEntry, Filter, Replayed
+    from penstock.admin.dead_letters import DeadLetterEntry, Filter
+    from penstock.admin.dead_replay import Replayed
     from penstock.admin.records import Records
     from streams.job_messages import JobRecord
 
@@ -202,7 +203,7 @@ async def _replay(
     done = 0
     kept: list[Replayed] = []
     async with call.session() as session:
-        from penstock.admin.dead_letters import Replayer
+        from penstock.admin.dead_replay import Replayer
         from penstock.admin.records import Records
 
         records = Records(session)

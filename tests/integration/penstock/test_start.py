@@ -81,8 +81,9 @@ tokens forget n --yes
 LONG_RUNNING = {"up", "work", "demo", "outbox relay"}
 """They go on for long after they have loaded what they run."""
 ALONE = {"config"}
-MOST_CPU_S = 0.7
-"""Twice the aim of 0.35 s: a busy machine takes more CPU for the same work."""
+MOST_CPU_S = 0.35
+TRIES = 5
+"""A busy machine takes more CPU for the same work."""
 HEAVY = {
     "aiohttp.client",
     "markdown_it",
@@ -102,10 +103,20 @@ class Start(NamedTuple):
     modules: set[str]
 
 
-def start_of(arguments: str) -> Start:
+@pytest.fixture(scope="module")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder for bytecode, which a command has from its second run on."""
+    return str(tmp_path_factory.mktemp("bytecode"))
+
+
+def start_of(arguments: str, bytecode: str) -> Start:
     """Run a command up to its first connection."""
     with socket.create_server(("127.0.0.1", 0)) as server, TemporaryFile("w+") as stderr:
-        environment = plain_environment(PENSTOCK_NATS=f"nats://127.0.0.1:{server.getsockname()[1]}")
+        environment = plain_environment(
+            PENSTOCK_NATS=f"nats://127.0.0.1:{server.getsockname()[1]}",
+            PYTHONDONTWRITEBYTECODE="",
+            PYTHONPYCACHEPREFIX=bytecode,
+        )
         command = [sys.executable, "-X", "importtime", "-m", "penstock", *shlex.split(arguments)]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=environment) as child:
             descriptor = os.pidfd_open(child.pid)
@@ -149,9 +160,8 @@ def test_every_command_is_measured_here() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="reads /proc")
 @pytest.mark.parametrize("arguments", [*CONNECTING, "--help", "jobs --help", "batch submit --help"])
-def test_a_command_uses_little_before_it_connects(arguments: str) -> None:
-    start = start_of(arguments)
+def test_a_command_uses_little_before_it_connects(arguments: str, bytecode: str) -> None:
+    start = start_of(arguments, bytecode)
     assert not start.modules & HEAVY
-    if start.cpu_s > MOST_CPU_S:  # the machine may have been slowed down just then
-        start = start_of(arguments)
-    assert start.cpu_s < MOST_CPU_S
+    tries = (start_of(arguments, bytecode).cpu_s for _ in range(TRIES))
+    assert any(cpu_s <= MOST_CPU_S for cpu_s in tries)
