@@ -25,9 +25,9 @@ An actor without a mailbox is a loop over `ticks` or over a bucket's watch, and 
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, assert_never
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -135,6 +135,33 @@ class Actor(Generic[K, S, M, W]):
     """How to settle after one of the actor's own exceptions; None for those that it does not know."""
 
 
+async def handle_each(
+    puller: Puller,
+    handle: Callable[[Delivery], Coroutine[Any, Any, None]],
+    stop: anyio.Event,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call `handle` with each delivery, as many at once as the puller's capacity lets in, until `stop` is set and all
+    calls have ended. What arrives after `stop` is given back at once. `handle` settles its delivery."""
+
+    async def read(hands: TaskGroup) -> None:
+        while True:
+            delivery = await puller.receive()
+            if stop.is_set():
+                await _quietly_give_back(delivery)
+            else:
+                hands.start_soon(handle, delivery)
+
+    async with anyio.create_task_group() as reading:
+        async with anyio.create_task_group() as hands:
+            reading.start_soon(read, hands)
+            task_status.started()
+            await stop.wait()
+            puller.set_capacity(0)
+        reading.cancel_scope.cancel()
+
+
 class Mailbox(Generic[K, S, M, W]):
     """Runs one actor on one consumer. As many messages are in hand as the puller's capacity lets in."""
 
@@ -160,21 +187,7 @@ class Mailbox(Generic[K, S, M, W]):
 
         What still arrives after `stop` is given back at once. Cancelled in the middle (the drain deadline passed),
         what is in hand is given back too. Raises FATAL errors."""
-        async with anyio.create_task_group() as reading:
-            async with anyio.create_task_group() as hands:
-                reading.start_soon(self._read, hands, stop)
-                task_status.started()
-                await stop.wait()
-                self._puller.set_capacity(0)
-            reading.cancel_scope.cancel()
-
-    async def _read(self, hands: TaskGroup, stop: anyio.Event) -> None:
-        while True:
-            delivery = await self._puller.receive()
-            if stop.is_set():
-                await _quietly_give_back(delivery)
-            else:
-                hands.start_soon(self.handle, delivery)
+        await handle_each(self._puller, self.handle, stop, task_status=task_status)
 
     async def handle(self, delivery: Delivery) -> None:
         """Take one message through decide, store, publish, work, to its end. Raises FATAL errors only."""

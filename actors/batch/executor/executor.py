@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from actors.batch.executor.chunks import Chunks, NothingBegan
 from actors.batch.executor.external import open_external
@@ -27,7 +27,7 @@ from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.rules.record import FINAL, made_so_far
 from actors.batch.rules.versions import is_older
-from actors.runtime.actor import FATAL
+from actors.runtime.actor import FATAL, handle_each
 from actors.runtime.logs import fields
 from streams.batch_messages import Pointer, decode_pointer
 from streams.connection import Connection
@@ -40,7 +40,8 @@ from streams.topology import ensure_consumer
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 1.0
-AGAIN_S = 1.0
+AGAIN_S, MOST_AGAIN_S = 1.0, 30.0
+"""A pointer that was given back comes again after a second for each delivery that it has had."""
 ASIDE_S = 5.0
 SHARE_S = 0.25
 """How soon a worker takes up the part of one that has left."""
@@ -116,15 +117,10 @@ class Executor:
         task_status: TaskStatus[None],
     ) -> None:
         opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
-        async with opened as puller, anyio.create_task_group() as reading:
-            async with anyio.create_task_group() as hands:
-                reading.start_soon(self._read, handler, puller, hands)
-                if has_share:
-                    reading.start_soon(self._keep_share, handler, puller)
-                task_status.started()
-                await self._stop.wait()
-                puller.set_capacity(0)
-            reading.cancel_scope.cancel()
+        async with opened as puller, anyio.create_task_group() as sharing:
+            if has_share:
+                sharing.start_soon(self._keep_share, handler, puller)
+            await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
 
     async def _keep_share(self, handler: TaskHandler, puller: Puller) -> None:
         """Take no chunks while others are as many as may work on the task's items."""
@@ -132,14 +128,6 @@ class Executor:
             if puller not in self._aside:
                 puller.set_capacity(handler.chunks if self._may_take(handler.record.task) else 0)
             await anyio.sleep(SHARE_S)
-
-    async def _read(self, handler: TaskHandler, puller: Puller, hands: TaskGroup) -> None:
-        while True:
-            delivery = await puller.receive()
-            if self._stop.is_set():
-                await delivery.nak()
-            else:
-                hands.start_soon(self._handle, handler, puller, delivery)
 
     async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         """Work on one pointer, to its end. Raises FATAL errors only."""
@@ -162,7 +150,7 @@ class Executor:
         except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
             trace = None if isinstance(error, StreamError) else error
             log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
-            await delivery.nak(AGAIN_S)
+            await delivery.nak(min(AGAIN_S * delivery.delivered, MOST_AGAIN_S))
         finally:
             if not delivery.is_settled:
                 delivery.forget()
