@@ -1,27 +1,29 @@
 """The loop that actors with a mailbox share: receive, decide, apply, settle.
 
-How an actor is written. Its file holds, from the top: what comes in, what goes out, what it keeps, how it decides.
+The file of an actor holds, from the top: the messages in, the messages out, the state, the decisions.
 
-- `decide(state, message, now_ms)` is a plain function. It returns the record's next state (the same object: nothing is
-  stored) and a `Decision`: what to publish, and then either how to settle the message or which work to do in the world.
-- `work(request)` is the only part that touches the world. It returns what happened as one more message, which goes to
-  `decide` like the first one. Expected failures are such messages too; it raises only what nobody expected.
-- `Mailbox` takes these two, `decode` (payload to message) and `home` (message to the key of the record that it
-  concerns), and does the rest. So everything hard is tested without server, clock or mock.
+- `decide(state, message, now_ms)` is a plain function. It returns the record's next state and a `Decision`. The same
+  state object means that nothing is stored. The decision names what to publish, and then either how to settle the
+  message or which work to do.
+- `work(request)` is the only part that does I/O. It returns the outcome as one more message, which goes to `decide`
+  like the first one. Expected failures are such messages too. It raises only unexpected errors.
+- `Mailbox` takes these two, `decode` (payload to message) and `home` (message to the key of its record), and does the
+  rest. So tests of everything hard need no server, clock or mock.
 
-The order is fixed: **store, publish, settle**. The store claims the decision by revision; publishes are confirmed next;
-the message is settled last. A crash in between brings the message again, `decide` finds the claim, publishes the same
-under the same ids, and settles. Hence `decide` has to be harmless when repeated.
+The order is fixed: **store, publish, settle**. The store claims the decision by revision. The broker then confirms the
+publishes. The message is settled last. After a crash in between the message comes again. `decide` finds the claim,
+publishes the same messages under the same ids, and settles. So `decide` must be harmless when repeated.
 
 What goes wrong:
 
-- a lost race is news: the record's home reads again and decides again, a bounded number of times;
-- the broker does not answer (`Disconnected`, `OutcomeUnknown`) or refuses: the message is given back and comes again;
-- a payload that does not decode, or a message whose handling has crashed `MOST_CRASHES` times, becomes a dead letter
-  and is terminated: it never blocks the lane;
-- the connection is closed for good, or something is not permitted: raised, and the supervisor ends the process.
+- The record changed meanwhile: the record's home reads and decides again, a bounded number of times.
+- The broker does not answer (`Disconnected`, `OutcomeUnknown`) or refuses: the message is given back and comes again.
+- A payload does not decode, or handling a message has crashed `MOST_CRASHES` times: the message becomes a dead letter
+  and is terminated. It never blocks the lane.
+- The connection is closed for good, or an operation is not permitted: the error is raised, and the supervisor ends the
+  process.
 
-An actor without a mailbox is a loop over `ticks` or over a bucket's watch, and needs nothing from here but those.
+An actor without a mailbox is a loop over `ticks` or over a bucket's watch. It needs only `ticks` from here.
 """
 
 import logging
@@ -53,9 +55,9 @@ from streams.subjects import Namespace
 log = logging.getLogger(__name__)
 
 FATAL = (ConnectionLost, PermissionDenied, TopologyMismatch)
-"""What no restart of an actor mends: the process ends with it."""
+"""Errors that no restart of an actor mends. They end the process."""
 MOST_CRASHES = 5
-"""Deliveries of one message that may end in an unexpected exception before it is buried."""
+"""How many deliveries of one message may end in an unexpected exception before it is buried."""
 AGAIN_S = 1.0
 CLEAN_UP_S = 1.0
 
@@ -69,28 +71,28 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done with the message. `is_sure` waits for the server's receipt: where a lost ack costs real work."""
+    """The message is done. `is_sure`: wait for the server's receipt, for work that is costly to repeat."""
 
     is_sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Let it come again, to anybody, after `delay_s`."""
+    """Redeliver the message, to any consumer, after `delay_s`."""
 
     delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class BuryMessage:
-    """Put it among the dead letters with `reason`, and never deliver it again."""
+    """Store the message as a dead letter with `reason`, and never deliver it again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Say nothing about it: somebody else holds the message by now, and a late ack of ours would count for theirs."""
+    """Do not settle the message. Another consumer holds it by now, and our late ack would settle theirs."""
 
 
 Settle = Ack | GiveBack | BuryMessage | Forget
@@ -98,14 +100,15 @@ Settle = Ack | GiveBack | BuryMessage | Forget
 
 @dataclass(frozen=True)  # no slots: with them `Work[X](…)` fails on Python 3.11
 class Work(Generic[W]):
-    """Something to do in the world; its outcome comes back as one more message."""
+    """Work that does I/O. Its outcome comes back as one more message."""
 
     request: W
 
 
 @dataclass(frozen=True)
 class Decision(Generic[W]):
-    """What follows once the state is stored: first every publish, confirmed; then work, or the end of the message."""
+    """What follows once the state is stored: first every publish, confirmed, then the work or the settling of the
+    message."""
 
     then: Settle | Work[W]
     publish: tuple[Outgoing, ...] = ()
@@ -115,14 +118,15 @@ class Home(Protocol[KeyT, S]):
     """Where the records live that an actor decides about."""
 
     async def move(self, key: KeyT, move: Callable[[S], tuple[S, R]], *, tries: int) -> R:
-        """Apply `move` to the record, store what it returns if that is another object, and return its result.
-        Applied again on what is stored after a lost race, up to `tries` times."""
+        """Apply `move` to the record, store the state that it returns if that is another object, and return its result.
+        After a revision conflict, read the record and apply `move` again, up to `tries` times."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Actor(Generic[K, S, M, W]):
-    """What makes one actor differ from another; see the module's text. `tries` is how often it may lose a race."""
+    """What differs between actors. The module's text explains the functions. `tries`: the limit of revision conflicts
+    for one message."""
 
     engine: str
     name: str
@@ -132,7 +136,7 @@ class Actor(Generic[K, S, M, W]):
     work: Callable[[W], Awaitable[M]]
     tries: int = 10
     verdict: Callable[[Exception], Settle | None] = lambda _error: None
-    """How to settle after one of the actor's own exceptions; None for those that it does not know."""
+    """How to settle after one of the actor's own exceptions. `None`: the exception is not one of them."""
 
 
 async def handle_each(
@@ -142,8 +146,8 @@ async def handle_each(
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Call `handle` with each delivery, as many at once as the puller's capacity lets in, until `stop` is set and all
-    calls have ended. What arrives after `stop` is given back at once. `handle` settles its delivery."""
+    """Call `handle` with each delivery until `stop` is set and all calls have ended. The puller's capacity limits how
+    many run at once. Deliveries that arrive after `stop` are given back at once. `handle` settles its delivery."""
 
     async def read(hands: TaskGroup) -> None:
         while True:
@@ -163,7 +167,7 @@ async def handle_each(
 
 
 class Mailbox(Generic[K, S, M, W]):
-    """Runs one actor on one consumer. As many messages are in hand as the puller's capacity lets in."""
+    """Runs one actor on one consumer. The puller's capacity limits how many messages it handles at once."""
 
     def __init__(
         self,
@@ -183,14 +187,13 @@ class Mailbox(Generic[K, S, M, W]):
         self._clock = clock
 
     async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Handle messages until `stop` is set and what is in hand is finished.
-
-        What still arrives after `stop` is given back at once. Cancelled in the middle (the drain deadline passed),
-        what is in hand is given back too. Raises FATAL errors."""
+        """Handle messages until `stop` is set and the messages in hand are finished.
+        Messages that still arrive after `stop` are given back at once. If the drain deadline cancels this, the messages
+        in hand are given back too. Raises FATAL errors."""
         await handle_each(self._puller, self.handle, stop, task_status=task_status)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Take one message through decide, store, publish, work, to its end. Raises FATAL errors only."""
+        """Take one message through decide, store, publish and work to its end. Raises FATAL errors only."""
         try:
             settle = await self._outcome(delivery)
             await self._settle(delivery, settle)
@@ -213,7 +216,7 @@ class Mailbox(Generic[K, S, M, W]):
             return await self._act(message)
         except FATAL:
             raise
-        except Exception as error:  # the loop's own place to catch all: one message must not stop the lane
+        except Exception as error:  # the loop catches all: one message must not stop the lane
             return self._verdict(error, delivery)
 
     async def _act(self, message: M) -> Settle:
@@ -234,7 +237,7 @@ class Mailbox(Generic[K, S, M, W]):
         return await self._records.move(self._actor.home(message), move, tries=self._actor.tries)
 
     async def _publish(self, messages: tuple[Outgoing, ...]) -> None:
-        """A conflict is no failure here: what must not exist yet was published before, perhaps by us."""
+        """Publish all, confirmed. A conflict is no failure: the same message was published before, perhaps by us."""
         for answer in await self._publisher.publish_many(messages):
             if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
                 raise answer
@@ -268,8 +271,9 @@ class Mailbox(Generic[K, S, M, W]):
                 assert_never(settle)
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
-        """Publish the dead letter, then terminate: the other way round, a crash in between would lose the body.
-        A full DEAD stream refuses the letter: then the message stays, and comes again."""
+        """Publish the dead letter, then terminate the message. In the other order a crash in between would lose the
+        body.
+        If a full DEAD stream refuses the dead letter, the message stays and comes again."""
         letter = dead_letter(self._actor.engine, self._actor.name, delivery, reason)
         message_id = dead_letter_message_id(letter, occurrence=delivery.seq)
         subject = self._namespace.dead(letter.engine, letter.name, letter.id)
@@ -286,7 +290,7 @@ class Mailbox(Generic[K, S, M, W]):
 
 
 def dead_letter(engine: str, name: str, delivery: Delivery, reason: str) -> DeadLetter:
-    """Return the dead letter of a message that could not be handled, under the sequence that it had."""
+    """Return the dead letter of a message that could not be handled. Its id is the message's stream sequence."""
     body, is_base64 = dead_body(delivery.payload)
     return DeadLetter(
         engine=engine,
@@ -301,8 +305,8 @@ def dead_letter(engine: str, name: str, delivery: Delivery, reason: str) -> Dead
 
 
 async def _quietly_give_back(delivery: Delivery) -> None:
-    """Give it back now; where that cannot be said, the ack wait says it a little later. Let go of it in any case: the
-    puller would extend it for ever, and nobody else would get it."""
+    """Give the message back now. If the broker cannot be reached, its ack wait ends a little later. Forget the message
+    in any case: otherwise the puller would extend it for ever, and no other consumer would get it."""
     try:
         await delivery.nak()
     except StreamError as error:
@@ -312,7 +316,7 @@ async def _quietly_give_back(delivery: Delivery) -> None:
 
 async def ticks(period_s: Callable[[], float], stop: anyio.Event) -> AsyncIterator[None]:
     """Yield now, and then `period_s()` seconds after each turn is over, until `stop` is set.
-    The period is asked for anew each time, so that it may be a live setting."""
+    Each turn calls `period_s` anew, so it may read a live setting."""
     while not stop.is_set():
         yield
         with anyio.move_on_after(period_s()):

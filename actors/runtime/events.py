@@ -1,8 +1,8 @@
-"""Events from places that cannot wait: told at once, published in the background, in order.
+"""Publishes events for callers that cannot wait: in the background, in order.
 
-An event informs people and decides nothing, so when the broker takes none the oldest `MOST` are kept, and what comes
-beyond is dropped and counted in the log. Ids are made of facts (streams/message_ids.py): the same event told by several
-nodes, or twice by one, is stored once.
+An event informs people and decides nothing. While the broker takes none, the oldest `MOST` are kept. Later ones are
+dropped and counted in the log. Ids are made of facts (streams/message_ids.py), so the same event from several nodes, or
+twice from one, is stored once.
 """
 
 import logging
@@ -27,7 +27,7 @@ LAST_S = 1.0
 
 
 def outgoing_event(namespace: Namespace, event: FetchEvent) -> Outgoing:
-    """Return the message that tells an event."""
+    """Return the message that carries an event."""
     return Outgoing(namespace.event("fetch", *event_names(event)), encode(event), event_message_id(event))
 
 
@@ -42,7 +42,7 @@ class Events:
         self._news = anyio.Event()
 
     def tell(self, event: FetchEvent) -> None:
-        """Have the event published soon. Never waits and never raises."""
+        """Queue the event for publishing. Never waits and never raises."""
         if len(self._waiting) >= MOST:
             self._dropped += 1
             return
@@ -50,7 +50,7 @@ class Events:
         self._news.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Publish until cancelled; what was told just before the end still goes out, within a second."""
+        """Publish until cancelled. Events queued just before the end are still published, within `LAST_S`."""
         task_status.started()
         try:
             while True:

@@ -1,23 +1,23 @@
-"""Takes a compressed body apart in bounded steps, so that whoever reads it can stop when it has become too much: a
-kilobyte may hold a megabyte, and a megabyte a gigabyte. Pure."""
+"""Decompresses a body in bounded steps, so that its reader can stop when it becomes too large. A kilobyte may hold a
+megabyte, and a megabyte a gigabyte. Pure."""
 
 import zlib
 from collections.abc import Iterator
 
 ENCODINGS = "gzip, deflate"
-"""What we say that we take."""
+"""The encodings that requests accept."""
 STEP = 1 << 16
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _METHOD = 8
-"""A head of zlib's names this method; what begins otherwise has no head, as some servers send it."""
+"""A zlib header names this method. A body that begins otherwise has no header, as some servers send it."""
 
 
 class BadEncoding(Exception):
-    """The body is not compressed as it says, or it is cut off."""
+    """The body is not compressed as its encoding says, or it is cut off."""
 
 
 class Inflater:
-    """One body, by its Content-Encoding; of another one than gzip and deflate it passes on what comes."""
+    """One body, by its Content-Encoding. With encodings other than gzip and deflate it passes the data on unchanged."""
 
     def __init__(self, encoding: str) -> None:
         kind = encoding.strip().lower()
@@ -27,7 +27,7 @@ class Inflater:
         self._is_over = False
 
     def steps(self, data: bytes) -> Iterator[bytes]:
-        """Yield what a part of the body says, at most STEP bytes at a time. Raises BadEncoding."""
+        """Yield the decompressed data of a part of the body, at most STEP bytes at a time. Raises BadEncoding."""
         if self._is_plain:
             yield data
             return
@@ -35,7 +35,7 @@ class Inflater:
             while data:
                 if self._inflate is None:
                     if self._is_over and data[:1] != b"\x1f":
-                        return  # what some servers send behind a body
+                        return  # what some servers send after a body
                     self._inflate, self._is_over = zlib.decompressobj(wbits=self._wbits(data)), False
                 yield self._inflate.decompress(data, STEP)
                 data = self._inflate.unconsumed_tail or self._inflate.unused_data
@@ -47,7 +47,7 @@ class Inflater:
             raise BadEncoding(str(error)) from None
 
     def end(self) -> None:
-        """Say that no more comes. Raises BadEncoding if more would have to."""
+        """The body has ended. Raises BadEncoding if it is incomplete."""
         if self._inflate is not None:
             raise BadEncoding("the compressed body is cut off")
 

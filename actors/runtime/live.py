@@ -1,11 +1,11 @@
-"""A live view of a bucket: its records followed, decoded and listened to.
+"""A live view of a bucket. It follows and decodes the records, and calls listeners.
 
-In: the watch of a bucket. Out: calls of the listeners, each change once. State: the decoded records in memory; the
+In: the watch of a bucket. Out: calls of the listeners, once for each change. State: the decoded records in memory. The
 bucket is the truth.
 
-The view may be run again, and the watch starts anew after each lost link. Each time, records that vanished while nobody
-followed are dropped, and the listeners hear of them; records that did not change are not decoded again
-(`actors/runtime/rules/known_records.py`). A record that cannot be read costs itself alone: it is logged once and kept
+The view may be run again, and the watch starts anew after each lost link. Each time, the view drops records that
+vanished while nobody followed, and calls the listeners for them. It does not decode unchanged records again
+(`actors/runtime/rules/known_records.py`). An unreadable record does not affect the others: it is logged once and kept
 out.
 """
 
@@ -28,9 +28,9 @@ Listener = Callable[[str], None]
 
 
 class Live(Generic[R]):
-    """The records under `pattern`; cheap to look at at any time. `read` makes of an entry what is kept; if it raises,
-    the record is unreadable, and the event `unreadable` is logged. Of an unreadable record the view has no
-    value; with `keeps_last` it has the last one that could be read."""
+    """The records under `pattern`. Reads are cheap at any time. `read` turns an entry into the value that the view
+    keeps. If it raises, the record is unreadable, and the event `unreadable` is logged. The view has no value of an
+    unreadable record. With `keeps_last` it keeps the last readable value."""
 
     def __init__(
         self,
@@ -50,52 +50,52 @@ class Live(Generic[R]):
         self._listeners: list[Listener] = []
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a record, readable or not."""
+        """Return whether there is a record, readable or not."""
         return key in self._records
 
     def __len__(self) -> int:
-        """How many records there are, readable or not."""
+        """Return how many records there are, readable or not."""
         return len(self._records)
 
     def get(self, key: str) -> R | None:
-        """Return a record; `None` if there is none, or none that can be read."""
+        """Return a record. `None`: there is none, or it cannot be read."""
         known = self._records.get(key)
         return None if known is None else known.value
 
     def items(self) -> Iterator[tuple[str, R]]:
-        """Yield the records that can be read, by key."""
+        """Yield the readable records with their keys."""
         return self._records.items()
 
     def fault(self, key: str) -> str:
-        """Return why the stored record cannot be read; empty if it can, or if there is none."""
+        """Return why the stored record cannot be read. Empty if it can, or if there is none."""
         known = self._records.get(key)
         return "" if known is None else known.fault
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with the key of each record that came, changed or went; it must be short. Return its
-        remover."""
+        """Call `listener` with the key of each record that came, changed or went. It must be short. Return a function
+        that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def learn(self, key: str, value: R, revision: int) -> None:
         """Take a record that this process wrote or read itself, before the watch reports it."""
         if self._records.learn(key, value, revision):
-            self._tell(key)
+            self._notify(key)
 
     def drop(self, key: str) -> None:
         """Forget a record that is gone, before the watch reports it."""
         if self._records.drop(key):
-            self._tell(key)
+            self._notify(key)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follow the bucket until cancelled; started once all present records are known. Raises NoStream, Refused."""
+        """Follow the bucket until cancelled. Started once all present records are known. Raises NoStream, Refused."""
         is_started = False
         async with self._bucket.watch(self._pattern, on_reading=self._records.begin) as changes:
             async for change in changes:
                 if isinstance(change, Synced):
                     for key in self._records.end():
-                        self._tell(key)
-                    if not is_started:  # there is one after each reading
+                        self._notify(key)
+                    if not is_started:  # a Synced follows each reading
                         is_started = True
                         task_status.started()
                 else:
@@ -108,18 +108,18 @@ class Live(Generic[R]):
         elif self._records.is_news(key, entry.revision, entry.stored_ms):
             value, fault = self._made(entry)
             self._records.hear(key, value, entry.revision, entry.stored_ms, fault=fault)
-            self._tell(key)
+            self._notify(key)
 
     def _made(self, entry: Entry[bytes]) -> tuple[R | None, str]:
         """Return the record, and why it cannot be read."""
         try:
             return self._read(entry), ""
-        except Exception as error:  # people write records by hand; no record may end the view of the others
+        except Exception as error:  # people write records by hand: no record may end the view of the others
             last = self.get(entry.key) if self._keeps_last else None
             facts = fields(key=entry.key, error=str(error), keeps_last=last is not None)
             log.warning(self._unreadable, extra=facts)
             return last, str(error)
 
-    def _tell(self, key: str) -> None:
+    def _notify(self, key: str) -> None:
         for listener in tuple(self._listeners):
             listener(key)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what this node did, and, on the node that leads the monitor, how far each source is.
+"""Metrics for Prometheus: what this node did, and, on the node that leads the monitor, how far each source is.
 
 Names follow Prometheus' conventions: base units, `_total` for counters. `penstock up --metrics HOST:PORT` serves them.
 """
@@ -13,7 +13,7 @@ LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
 class Measures:
-    """A node's figures, in a registry of its own."""
+    """A node's metrics, in a registry of its own."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # not needed by commands
@@ -76,7 +76,8 @@ class Measures:
     def source(
         self, platform: str, source: str, *, lag_ms: int, down_ms: int, slices: int, holes: int, is_parked: bool
     ) -> None:
-        """Take one source's figures, as the leading monitor sees them: `slices` that are open, `holes` not accepted."""
+        """Set one source's metrics, as the leading monitor sees them. `slices`: open ones. `holes`: those not
+        accepted."""
         names = (platform, source)
         self._known.add(names)
         self._lag.labels(*names).set(lag_ms / 1000)
@@ -86,7 +87,7 @@ class Measures:
         self._parked.labels(*names).set(is_parked)
 
     def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
-        """Drop the figures of all other sources (platform and source): they were removed, or another node leads."""
+        """Drop the metrics of all other sources (platform and source). They were removed, or another node leads."""
         for names in self._known.difference(sources):
             self._known.discard(names)
             for gauge in (self._lag, self._down, self._open, self._holes, self._parked):

@@ -1,19 +1,21 @@
-"""Membership: which nodes live, told by the nodes themselves and believed for `TTL_S`.
+"""Membership: which nodes live. Each node reports itself, and others believe the report for `TTL_S`.
 
-In: the records of NODES, one a node under its name. Out: our own record, three times and more within the TTL;
-NodeJoined and NodeLeft as events; callbacks. State: the live view, in memory.
+In: the records of NODES, one a node under its name. Out: our own record, at least three times within the TTL,
+NodeJoined and NodeLeft as events, and callbacks. State: the live view, in memory.
 
-A node is live while its record keeps changing: each beat is a new revision, and a revision that was not seen to change
-for `TTL_S` of our own monotonic clock is a dead node's. Neither wall clocks nor the server's expiry matter; the
-record's own TTL only keeps the bucket clean, and not even that: after its server was killed, records that had expired
-can stand there again. So what is there at the start, or after a reconnect, is a beat only if the server had stored it
-within the TTL, by its own clock as the beats tell it; and who reads once, as commands do, compares with the server's
-clock (`living`). A node that leaves in order says so in its last record, and is gone at once. While we are cut off from
-the server, or our own loop is blocked, nobody can be heard, so nobody is dropped: a partition must not make a node
-believe that it is alone, and take every share for itself, and a server's restart must not look like everybody's death.
+A node is live while its record keeps changing. Each heartbeat is a new revision. If a revision does not change for
+`TTL_S` of our own monotonic clock, the node is dead. Neither wall clocks nor the server's expiry matter. The record's
+own TTL only keeps the bucket clean, and not reliably: after its server was killed, expired records can be there again.
+So a record that is there at the start, or after a reconnect, is a heartbeat only if the server stored it within the
+TTL, by the server's clock as the heartbeats show it. A command that reads once compares with the server's clock
+(`living`). A node that stops in order says so in its last record, and is gone at once.
 
-Repeats and late records do no harm: only a higher revision counts. A record that does not decode is somebody's mistake;
-it is logged and left alone. When two nodes carry one name, the one that started later raises `NameTaken`.
+While we are cut off from the server, or our own loop is blocked, we can hear nobody, so we drop nobody. A partitioned
+node must not believe that it is alone and take every share for itself, and a server's restart must not look like the
+death of all nodes.
+
+Repeats and late records do no harm: only a higher revision counts. A record that does not decode is somebody's mistake.
+It is logged and left alone. When two nodes have one name, the one that started later raises `NameTaken`.
 """
 
 import logging
@@ -42,12 +44,12 @@ log = logging.getLogger(__name__)
 
 TTL_S = 5
 BEATS = 0.3
-"""Share of the TTL from beat to beat: three fit into it, so that two may be lost."""
+"""Share of the TTL between two heartbeats. Three fit into the TTL, so two may be lost."""
 SILENT_BEATS = 2
-"""So many of our own that we did not hear say that we hear nobody's."""
+"""If we miss this many heartbeats of our own, we hear nobody's."""
 LOOK_S = 0.5
 LATE_S = 1.0
-"""A look this much too late: the event loop was blocked, or the process stopped, and beats wait unread."""
+"""If a look is this late, the event loop was blocked or the process stopped, and heartbeats wait unread."""
 _BLOCKED = "find the code that does not await; leases and slices held here may have gone to others"
 LEAVE_S = 1.0
 
@@ -55,7 +57,8 @@ Token = Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself. `load` is the share of its slots in use; `run` tells one start from the next."""
+    """What a node reports about itself. `load`: the share of its slots in use. `run` distinguishes one start from the
+    next."""
 
     node: Token
     run: str
@@ -74,7 +77,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     actors: tuple[ActorState, ...] = ()
 
     def has_role(self, role: str) -> bool:
-        """Return whether the node runs what has this role; one that names none runs all."""
+        """Return whether the node runs actors of this role. A node that names no roles runs all."""
         return not self.roles or role in self.roles
 
 
@@ -84,18 +87,18 @@ class Status(msgspec.Struct, frozen=True):
     load: float = 0.0
     platforms: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
-    """Topics whose jobs are handed out on this node, which share each topic's rate."""
+    """Topics whose jobs this node hands out. Such nodes share each topic's rate."""
     handing: tuple[str, ...] = ()
-    """Topics whose jobs this node's desk hands out: it has a part of their rate too, and fetches none ahead."""
+    """Topics whose jobs this node's desk hands out. It has a part of their rate too, and prefetches none."""
     tasks: tuple[str, ...] = ()
-    """Tasks whose items run on this node, which share each task's rate."""
+    """Tasks whose items run on this node. Such nodes share each task's rate."""
     versions: tuple[tuple[str, str], ...] = ()
-    """Of these tasks the version of their code, where it says one."""
+    """The code version of each of these tasks that names one."""
     actors: tuple[ActorState, ...] = ()
 
 
 class NameTaken(Exception):
-    """Another living node has our name, and had it first."""
+    """Another live node has our name, and had it first."""
 
     def __init__(self, record: NodeRecord) -> None:
         super().__init__(f"another node is called {record.node!r} and lives; give this one a --name of its own")
@@ -116,7 +119,7 @@ class _Seen(msgspec.Struct):
 
 
 class MembershipView:
-    """The live nodes as beats come in. Times are one monotonic clock's seconds. Pure but for its memory."""
+    """The live nodes, from their heartbeats. Times are seconds of one monotonic clock. Pure but for its memory."""
 
     def __init__(self, ttl_s: float = TTL_S) -> None:
         self._ttl_s = ttl_s
@@ -126,35 +129,36 @@ class MembershipView:
         return {name: seen.record for name, seen in self._seen.items()}
 
     def hear(self, record: NodeRecord, revision: int, at_s: float) -> bool:
-        """Take a beat; True if the node was not live before. A revision that was heard before says nothing new."""
+        """Take a heartbeat. Return True if the node was not live before. A revision that was heard before is
+        ignored."""
         seen = self._seen.get(record.node)
         if seen is None or revision > seen.revision:
             self._seen[record.node] = _Seen(record, revision, at_s)
         return seen is None
 
     def leave(self, name: str) -> NodeRecord | None:
-        """Drop a node that said good-bye; return its last record if it was live."""
+        """Drop a node that reported its stop. Return its last record if it was live."""
         seen = self._seen.pop(name, None)
         return None if seen is None else seen.record
 
     def expire(self, at_s: float) -> list[NodeRecord]:
-        """Drop the nodes that were silent for the whole TTL; return their last records."""
+        """Drop the nodes that were silent for the whole TTL. Return their last records."""
         silent = [name for name, seen in self._seen.items() if at_s - max(seen.at_s, seen.forgiven_s) >= self._ttl_s]
         return [self._seen.pop(name).record for name in silent]
 
     def silent_s(self, name: str, at_s: float) -> float:
-        """Return for how long a node was not heard; infinitely long if it is not live."""
+        """Return how many seconds ago the node was last heard. Infinite if it is not live."""
         seen = self._seen.get(name)
         return math.inf if seen is None else at_s - seen.at_s
 
     def forgive(self, at_s: float) -> None:
-        """Start everybody's TTL anew: we could not listen."""
+        """Start every node's TTL anew, because we could not listen."""
         for seen in self._seen.values():
             seen.forgiven_s = at_s
 
 
 class Members:
-    """This node's registration and its view of all. `names()` and `live()` are cheap to ask at any time."""
+    """This node's registration and its view of all nodes. `names()` and `live()` are cheap at any time."""
 
     def __init__(
         self,
@@ -181,7 +185,7 @@ class Members:
         self._view = MembershipView(ttl_s)
         self._names: tuple[str, ...] = ()
         self._first_beat = 0
-        self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least: from what we heard
+        self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least
         self._highest = 0
         self._is_synced = False
         self._listeners: list[Callable[[], None]] = []
@@ -189,28 +193,28 @@ class Members:
         self._heard_s = -math.inf
 
     def live(self) -> Mapping[str, NodeRecord]:
-        """Return the records of the live nodes by name; ours is among them once its first beat was heard."""
+        """Return the records of the live nodes by name. Ours is among them once its first heartbeat was heard."""
         return self._view.live()
 
     def is_heard(self) -> bool:
-        """Whether the others still take us for live, as far as we can know: what is shared out among those that live is
-        theirs once our last stored beat is as old as the TTL."""
+        """Return whether the others still take us for live, as far as we can know. Once our last stored heartbeat is as
+        old as the TTL, our shares belong to the other live nodes."""
         return monotonic_s() < self._heard_s + self._ttl_s
 
     def names(self) -> tuple[str, ...]:
-        """Return the live nodes' names, sorted; the same object until they change."""
+        """Return the live nodes' names, sorted. It is the same object until they change."""
         return self._names
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when a node came, went, or started anew with other duties; it must be short."""
+        """Call `listener` when a node came, went, or started anew with other duties. It must be short."""
         self._listeners.append(listener)
 
     def beat_soon(self) -> None:
-        """Beat now instead of at the next turn: after a reconnect, or when the own state changed."""
+        """Send a heartbeat now instead of at the next turn: after a reconnect, or when our own state changed."""
         self._beat_now.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Register, follow the others until cancelled, and say good-bye. Started once the present nodes are known.
+        """Register, follow the others until cancelled, and report the stop. Started once the present nodes are known.
         Raises NameTaken."""
         try:
             self._first_beat = await self._write()
@@ -224,20 +228,22 @@ class Members:
                 await self._leave()
 
     async def _learn_who_is_there(self, tasks: TaskGroup) -> None:
-        """Begin to follow. What is there at first is taken when all of it is known, our own first beat among it."""
+        """Begin to follow. The records that are there at first are taken when all of them are known, our own first
+        heartbeat among them."""
         self._is_synced = False
         await tasks.start(self._beats.run)
         self._take_all([beat for _, beat in self._beats.items()])
         self._is_synced = True
 
     def _hear(self, key: str) -> None:
-        """Take a beat. An expired or deleted record is no news: the beats that stay out are."""
+        """Take a heartbeat. An expired or deleted record does not count: missing heartbeats do."""
         beat = self._beats.get(key)
         if beat is not None and self._is_synced:
             self._take_all([beat])
 
     def _take_all(self, beats: Sequence[_Beat]) -> None:
-        """Take beats, but for records of the dead: those that are neither new nor as fresh as a beat has to be."""
+        """Take heartbeats, but not the records of dead nodes: those that are neither new nor as fresh as a heartbeat
+        must be."""
         known = self._highest if self._is_synced else math.inf
         self._highest = max([self._highest, *(beat.revision for beat in beats)])
         at_ms = monotonic_s() * 1000
@@ -259,8 +265,8 @@ class Members:
             self._notify()
 
     def _check_name(self, record: NodeRecord, revision: int) -> None:
-        """Of two living nodes with one name the later one gives way. What was stored before our first beat is not
-        living: our own earlier start, killed."""
+        """Of two live nodes with one name the later one gives way. A record stored before our first heartbeat is not
+        live: it is from our own earlier start, which was killed."""
         if record.node != self.name or record.run == self._own.run or revision < self._first_beat:
             return
         if (record.started_ms, record.run) < (self._own.started_ms, self._own.run):
@@ -269,7 +275,7 @@ class Members:
     def _came(self, record: NodeRecord) -> None:
         self._notify()
         log.info("node.joined", extra=fields(node=record.node, zone=record.zone))
-        if self._is_synced and self._tells(record.node):
+        if self._is_synced and self._is_reporter(record.node):
             self._tell(NodeJoined(node=record.node, at_ms=self._clock.now_ms(), zone=record.zone))
 
     def _gone(self, records: list[NodeRecord]) -> None:
@@ -277,11 +283,12 @@ class Members:
             self._notify()
         for record in records:
             log.info("node.left", extra=fields(node=record.node, zone=record.zone))
-            if self._tells(record.node):
+            if self._is_reporter(record.node):
                 self._tell(NodeLeft(node=record.node, at_ms=self._clock.now_ms(), zone=record.zone))
 
-    def _tells(self, about: str) -> bool:
-        """True if the event is ours to tell: the first other node by name does it, or each would tell it of each."""
+    def _is_reporter(self, about: str) -> bool:
+        """Return whether this node publishes the event. The first other node by name does, so that not every node
+        publishes it."""
         others = [name for name in self._names if name != about]
         return (others[0] if others else about) == self.name
 
@@ -291,8 +298,8 @@ class Members:
             listener()
 
     async def _keep_looking(self) -> None:
-        """Drop who is silent, unless it was we who could not listen: cut off, kept from running, or without even our
-        own beats, which a silent link or a store that takes none keeps from us."""
+        """Drop silent nodes, unless we could not listen: we were cut off or blocked, or we miss our own heartbeats too,
+        because the link is silent or the store takes none."""
         looked_s = monotonic_s()
         async for _ in ticks(lambda: LOOK_S, anyio.Event()):
             last_s, looked_s = looked_s, monotonic_s()
@@ -313,7 +320,7 @@ class Members:
             await self._beat()
 
     async def _beat(self) -> None:
-        """Write our record; where that fails, the next beat is soon enough."""
+        """Write our record. If that fails, the next heartbeat is soon enough."""
         try:
             with anyio.fail_after(self._beat_s):
                 await self._write()
@@ -348,13 +355,13 @@ class Members:
 
 
 def is_fresh(stored_ms: int, now_ms: float, ttl_s: float = TTL_S) -> bool:
-    """True if a record that was stored then is a living node's, both by the server's clock."""
+    """Return whether a record stored at that time is a live node's. Both times are of the server's clock."""
     return now_ms - stored_ms <= ttl_s * 1000
 
 
 async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
-    """Return the records of the nodes that live, for who reads once. What does not decode is nobody's. Raises NoStream,
-    Disconnected."""
+    """Return the records of the live nodes, for a caller that reads once. Records that do not decode are left out.
+    Raises NoStream, Disconnected."""
     entries, now_ms = await bucket.entries(), await bucket.server_now_ms()
     found: list[NodeRecord] = []
     for entry in entries:
@@ -381,7 +388,7 @@ def _beat_of(entry: Entry[bytes]) -> _Beat:
 
 
 def _place(record: NodeRecord) -> tuple[object, ...]:
-    """Return what others place work by."""
+    """Return the fields by which other nodes place work."""
     return (
         record.zone,
         record.labels,

@@ -1,4 +1,4 @@
-"""Tells an administrator: always the log, and a webhook where one is set."""
+"""Notifies an administrator: always in the log, and by a webhook if one is set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def some_of(names: Sequence[str]) -> str:
 
 
 class Notifier:
-    """Tells notices: to the log once, to the webhook until it takes them."""
+    """Delivers notices to the log and to the webhook."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -46,8 +46,8 @@ class Notifier:
         log.error("notice", extra=fields(notice=msgspec.to_builtins(notice)))
 
     async def send(self, notice: Notice, webhook: str) -> bool:
-        """Send it to `webhook`, a URL or a reference to one; False if that did not take it. Without one nobody is to
-        be told beside the log."""
+        """Send the notice to `webhook`, a URL or a reference to one. Return False if the webhook did not take it.
+        Without a webhook only the log gets notices, and this returns True."""
         if not webhook:
             return True
         try:
@@ -56,7 +56,7 @@ class Notifier:
             request = Request("POST", url, headers=headers, body=msgspec.json.encode(notice))
             answer = await self._transport.send(request, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
         except (BadReference, BadUrl, PlatformDown, TooMuch) as error:
-            # A webhook's path is its password at some services: what is given by reference is shown by reference.
+            # At some services a webhook's path is its password. So a URL given by reference is logged by reference.
             why = f"{webhook}: {type(error).__name__}" if is_reference(webhook) else str(error)
             log.warning("notice.webhook_failed", extra=fields(source=notice.source, error=why))
             return False

@@ -2,8 +2,8 @@
 
 In: the time, and each reconnect. Out: deletes of settled messages that are back. If the server may have lost
 acknowledged data: resets of consumers (streams/resurrected.py, ADR 26). State: none. The node's memory knows which
-streams are in doubt. Every node of the role looks. A message that another node has removed is gone. When it cannot go
-on: it looks again next time.
+streams are in doubt. Every node of the role looks. If another node has removed a message, the delete finds nothing.
+When it cannot go on: it looks again next time.
 """
 
 import logging

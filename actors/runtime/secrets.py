@@ -1,7 +1,8 @@
-"""Secrets are named, not written down: a setting holds `env:NAME` or `file:/path`, and the value stays in the process.
+"""Secrets are referenced, not written down: a setting holds `env:NAME` or `file:/path`, and the value stays in the
+process.
 
-What is read here is remembered for the log's redaction (`known_secrets`), so that a value which slips into an error
-message does not reach the log. A `Secret` shows itself as `***` and cannot be encoded or pickled.
+The log's redaction knows every value that is read here (`known_secrets`), so a value that slips into an error message
+does not reach the log. A `Secret` shows itself as `***` and cannot be encoded or pickled.
 """
 
 import hmac
@@ -35,11 +36,11 @@ _known: set[str] = set()
 
 
 class BadReference(Exception):
-    """A reference that is none, or that leads nowhere; the message says which and what to do, never a value."""
+    """A reference that is malformed, or that leads nowhere. The message says which and what to do, never a value."""
 
 
 class Secret:
-    """A value that does not show itself: `reveal()` where it is used, and nowhere else."""
+    """A value that does not show itself. Call `reveal()` where it is used, and nowhere else."""
 
     __slots__ = ("_value",)
 
@@ -77,8 +78,8 @@ def known_secrets() -> frozenset[str]:
 
 
 def without_secrets(text: str) -> str:
-    """Return what somebody else said without the secrets that are known here, and without values whose names or looks
-    say that they are secret."""
+    """Return foreign text without the secrets that are known here, and without values whose names or looks mark them as
+    secret."""
     for secret in _known:
         text = text.replace(secret, HIDDEN)
     return _SECRET_LOOK.sub(HIDDEN, _NAMED_VALUE.sub(_hidden_value, text))
@@ -89,13 +90,13 @@ def _hidden_value(found: re.Match[str]) -> str:
 
 
 def is_reference(text: str) -> bool:
-    """True for `env:…` and `file:…`, whether or not it leads anywhere."""
+    """Return whether the text is `env:…` or `file:…`. It may lead nowhere."""
     return text.startswith(("env:", "file:"))
 
 
 def resolve_reference(reference: str) -> Secret:
-    """Return the secret that `env:NAME` or `file:/path` names; trailing line ends are dropped.
-    Raises BadReference when it is a literal, or names what is missing, empty or readable by others."""
+    """Return the secret that `env:NAME` or `file:/path` names, without trailing line ends.
+    Raises BadReference for a literal, and for a reference whose target is missing, empty or readable by others."""
     kind, _, name = reference.partition(":")
     if kind == "env" and name:
         value = os.environ.get(name, "")
@@ -135,8 +136,8 @@ def _read(path: Path) -> str:
 
 
 def resolve_values(values: Mapping[str, str]) -> dict[str, str]:
-    """Return an account's values with every reference replaced by what it names; other values stay as they are.
-    Raises BadReference, naming the value, for a reference that leads nowhere or a secret that was written down."""
+    """Return an account's values with every reference replaced by its secret. Other values stay as they are.
+    Raises BadReference, which names the value, for a reference that leads nowhere or a secret that was written down."""
     resolved = {}
     for name, value in values.items():
         try:
@@ -152,13 +153,13 @@ def resolve_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """True if a value under this name is hidden wherever it is shown."""
+    """Return whether a value under this name must be hidden wherever it is shown."""
     return bool(_SECRET_WORDS.search(name))
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """True if this looks like a secret that somebody wrote down: by its name, or by the look of the value.
-    References, URLs and UUIDs (platforms number their shops with them) are never taken for one by their look."""
+    """Return whether this looks like a secret that somebody wrote down: by its name, or by the look of the value.
+    References, URLs and UUIDs never look like one (platforms number their shops with UUIDs)."""
     if not value or is_reference(value):
         return False
     if is_secret_name(name) or value.startswith("-----BEGIN "):

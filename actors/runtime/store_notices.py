@@ -26,19 +26,19 @@ ROLE = "monitor"
 TURN_S = 5.0
 MOST_TURNS = 8
 MARK_S = 60
-"""Longer than the last one waits for his turn."""
+"""Longer than the last node waits for its turn."""
 LOOK_S = 0.5
 ASK_S = 3.0
 
 
 def turn_of(members: Members) -> int:
-    """Return how many live monitors tell rather than this node."""
+    """Return how many live monitors report before this node."""
     monitors = [name for name, each in members.live().items() if each.has_role(ROLE)]
     return ranking("store", [*monitors, members.name]).index(members.name)
 
 
 class StoreNotices:
-    """A node's. `turn()`: how many others come before it; `webhook()`: where notices go."""
+    """One node's store notices. `turn()`: how many other nodes come before it. `webhook()`: where notices go."""
 
     def __init__(
         self, alerts: Alerts, marks: Bucket[bytes], *, turn: Callable[[], int], webhook: Callable[[], str]
@@ -53,11 +53,11 @@ class StoreNotices:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all was told, by this node or another."""
+        """Return whether this node or another has sent all notices."""
         return not self._latest
 
     def tell(self, notice: Notice) -> None:
-        """Have a notice told. How the store fares now stands for how it fared before."""
+        """Queue a notice. The current state of the store replaces the state before."""
         place = _place(notice)
         self._latest[place] = notice
         self._alerts.keep_only(self._latest.keys() - {place})
@@ -65,20 +65,20 @@ class StoreNotices:
         self._news.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Tell for ever, also what was found before."""
+        """Send for ever, also the notices queued before."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._alerts.run)
             task_status.started()
             while True:
                 new, self._new = self._new, {}
                 for notice in new.values():
-                    tasks.start_soon(self._tell, notice)
+                    tasks.start_soon(self._send, notice)
                 await self._news.wait()
                 self._news = anyio.Event()
 
-    async def _tell(self, notice: Notice) -> None:
+    async def _send(self, notice: Notice) -> None:
         await anyio.sleep(TURN_S * min(self._turn(), MOST_TURNS))
-        if self._is_new(notice) and not await self._is_told(notice):
+        if self._is_new(notice) and not await self._is_sent(notice):
             self._alerts.submit(_place(notice), notice, self._webhook)
             async for _ in ticks(lambda: LOOK_S, anyio.Event()):
                 if not self._is_new(notice):
@@ -92,7 +92,7 @@ class StoreNotices:
     def _is_new(self, notice: Notice) -> bool:
         return self._latest.get(_place(notice)) is notice
 
-    async def _is_told(self, notice: Notice) -> bool:
+    async def _is_sent(self, notice: Notice) -> bool:
         try:
             mark = await self._marks.get(_place(notice), timeout_s=ASK_S)
         except FATAL:
@@ -107,9 +107,9 @@ class StoreNotices:
         except FATAL:
             raise
         except StreamError:
-            return  # the others tell it, too
+            return  # the other nodes send it too
 
 
 def _place(notice: Notice) -> str:
-    """Return where it is marked that this was told: what went back is told beside how the store fares."""
+    """Return the key of the mark. A store that went back in time has a mark beside the one of the store's state."""
     return f"told.{notice.kind if notice.kind == WENT_BACK else 'store'}"

@@ -1,9 +1,9 @@
-"""Store watch: knows how the server's store fares, and tells whoever asks and an administrator.
+"""Store watch: knows the state of the server's store, and reports it to the doors and to an administrator.
 
-In: the time, and each reconnect. Out: the state that doors refuse adds by (streams/store_health.py); what is in doubt
-after a power cut (streams/store_memory.py); a notice when the store is full, has failed or went back in time, and when
-that is over; which node tells it, store_notices.py decides. State: memory only, but for the file of what was last seen.
-When it cannot go on: it looks again soon, and what was known stays.
+In: the time, and each reconnect. Out: the state by which doors refuse adds (streams/store_health.py), what is in doubt
+after a power cut (streams/store_memory.py), and a notice when the store is full, has failed or went back in time, and
+when that is over. store_notices.py decides which node sends the notice. State: memory only, but for the file of what
+was last seen. When it cannot go on: it looks again soon, and what was known stays.
 """
 
 import logging
@@ -24,7 +24,8 @@ from streams.store_memory import StoreMemory, WentBack
 log = logging.getLogger(__name__)
 
 REMEMBER_S = 5.0
-"""What a server that does not sync acknowledged within this, before it alone lost its power, may not be missed."""
+"""How old a lost acknowledgement may be: a server that does not sync, and that alone lost power, may have lost what it
+acknowledged within this time."""
 HEALTH_S = 1.0
 AGAIN_S = 0.5
 MAKE_ROOM = (
@@ -38,8 +39,8 @@ Tell = Callable[[Notice], None]
 
 
 def why_full(health: StoreHealth, free: int | None, kept: int, *, was_full: bool) -> str:
-    """Return why nothing should be added, empty if there is room. Some room is kept for what settles and deletes; once
-    full, a fifth more has to come free, so that it does not change with each job."""
+    """Return why nothing should be added. Empty if there is room. Some room is reserved for settling and deleting. Once
+    full, a fifth more must come free, so that the state does not change with each job."""
     more = 6 if was_full else 5
     if health.limit and health.used > health.limit - reserve_of(health.limit) * more // 5:
         return f"the server's store is full: {health.used:,} of {health.limit:,} bytes are used"
@@ -49,13 +50,14 @@ def why_full(health: StoreHealth, free: int | None, kept: int, *, was_full: bool
 
 
 def closed_streams(health: StoreHealth, *, is_clustered: bool) -> frozenset[str]:
-    """Return the streams that take nothing: of one server those that failed; in a cluster others have them, too."""
+    """Return the streams that take nothing: on a single server those that failed. In a cluster other servers have them
+    too."""
     return frozenset() if is_clustered else health.failed_streams
 
 
 class StoreWatch:
-    """A node's watch. `health` asks for the server's; `folder`: where its store lies, if that is on this machine;
-    `tell` may be put in place later."""
+    """One node's watch. `health` returns the state of its server. `folder`: where the server's store lies, if that is
+    on this machine. `tell` may be set later."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class StoreWatch:
         self._soon = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Look for ever, once before it has started. Raises FATAL errors."""
+        """Look for ever, and once before it has started. Raises FATAL errors."""
         remove = self._connection.on_reconnect(self._reconnected)
         try:
             is_seen = await self._remember()
@@ -101,7 +103,7 @@ class StoreWatch:
             log.info("store.not_seen", extra=fields(error=str(error)))
             return False
         if behind:
-            self._say(_went_back(behind))
+            self._report(_went_back(behind))
         return True
 
     # ---- health
@@ -128,9 +130,9 @@ class StoreWatch:
         state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
         state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)
         if state.kind != before:
-            self._say(_store_notice(state))
+            self._report(_store_notice(state))
 
-    def _say(self, notice: Notice) -> None:
+    def _report(self, notice: Notice) -> None:
         if notice.what_to_do:
             log.error("store.troubled", extra=fields(kind=notice.kind, text=notice.text, do=notice.what_to_do))
         else:
@@ -147,11 +149,11 @@ def _store_notice(state: StoreState) -> Notice:
 
 
 def _went_back(behind: list[WentBack]) -> Notice:
-    told = ", ".join(f"{one.stream} from {one.had} to {one.has}" for one in behind)
+    changes = ", ".join(f"{one.stream} from {one.had} to {one.has}" for one in behind)
     return Notice(
         kind=WENT_BACK,
         source="store",
-        text=f"the server's store went back in time: {told}",
+        text=f"the server's store went back in time: {changes}",
         what_to_do="a restored copy, or a power cut: see 'An older copy was restored' in docs/operations.md",
         facts={one.stream: one.has for one in behind},
     )

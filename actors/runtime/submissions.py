@@ -1,10 +1,11 @@
-"""Submissions: messages that any program publishes, taken in pages until the node stops, and settled.
+"""Submissions: takes messages that any program publishes, in pages until the node stops, and settles them.
 
-In: messages on `submit.<kind>.<name>`. Out: what the engine makes of them, by its `make`. What it refuses becomes a
-dead letter `dead.<engine>.<name>.<sequence>` with its payload as it came and the reason, and is dropped once that is
+In: messages on `submit.<kind>.<name>`. Out: what the engine makes of them with its `make`. A refused message becomes a
+dead letter `dead.<engine>.<name>.<sequence>` with its unchanged payload and the reason, and is dropped once that is
 stored.
-State: none. Under redelivery: `make` names what it makes after the message, so a repeat makes no second one.
-When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
+
+State: none. Under redelivery: `make` derives its ids from the message, so a repeat makes no second one. When it cannot
+go on: while the broker takes nothing, messages stay where they are and come again.
 """
 
 import logging
@@ -32,13 +33,13 @@ from streams.topology import ensure_consumer
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.005
-"""How long the first of a page waits for more: a page costs little more than one."""
+"""How long the first message of a page waits for more: a page costs little more than one message."""
 KEEP_ALIVE_S = 3.0
 AGAIN_S = 1.0
 
 
 class Submission(NamedTuple):
-    """A message, and the name that its subject ends with: empty if that is no token."""
+    """A message, and the last part of its subject. `name` is empty if that is no token."""
 
     delivery: Delivery
     name: str
@@ -46,12 +47,12 @@ class Submission(NamedTuple):
 
 Refusal = tuple[Submission, str]
 Make = Callable[[Sequence[Submission]], Awaitable[list[Refusal]]]
-"""Makes what the messages of a page ask for, and acks each. Returns those that it refuses, with the reasons. What it
-leaves alone comes again, and so does the rest of the page where it raises StreamError."""
+"""Carries out the messages of a page, and acks each. Returns those that it refuses, with the reasons. Messages that it
+does not settle come again, and so does the rest of the page if it raises StreamError."""
 
 
 class Submissions:
-    """Takes what is submitted to one consumer. `at_once`: messages in a page."""
+    """Takes the submissions of one consumer. `at_once`: messages in a page."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Submissions:
         self._at_once = at_once
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Take what is submitted until the node's stop is set. Raises FATAL errors."""
+        """Take submissions until the node's stop is set. Raises FATAL errors."""
         spec = self._spec
         await ensure_consumer(self._connection, spec)
         puller = Puller(self._connection, spec.stream, spec.name, capacity=self._capacity, keep_alive_s=KEEP_ALIVE_S)
@@ -85,7 +86,7 @@ class Submissions:
                 await self._take(page)
 
     async def _take(self, page: Sequence[Delivery]) -> None:
-        """Take one page to its end: each is acked, a dead letter, or given back."""
+        """Take one page to its end: each message is acked, becomes a dead letter, or is given back."""
         try:
             await self._bury(await self._make([Submission(one, self._name_of(one)) for one in page]))
         except FATAL:
@@ -95,15 +96,15 @@ class Submissions:
         finally:
             with suppress(StreamError):
                 for delivery in page:
-                    await delivery.nak(AGAIN_S)  # does nothing to those that are settled
+                    await delivery.nak(AGAIN_S)  # does nothing to settled messages
 
     def _name_of(self, delivery: Delivery) -> str:
-        """Return what the subject ends with; what the server stored may hold any signs."""
+        """Return the last part of the subject. The server may have stored any characters."""
         name = delivery.subject.removeprefix(self._spec.filter_subject.removesuffix(">"))
         return name if TOKEN.fullmatch(name) else ""
 
     async def _bury(self, refused: Sequence[Refusal]) -> None:
-        """Make dead letters of what is refused, and drop it; else it comes again."""
+        """Make dead letters of the refused messages, and drop those that are stored. The others come again."""
         letters = []
         for (delivery, name), reason in refused:
             letter = dead_letter(self._engine, name or self._engine, delivery, reason)
@@ -116,8 +117,8 @@ class Submissions:
 
 
 async def _page(puller: Puller, stop: anyio.Event, most: int) -> list[Delivery]:
-    """Return up to `most` messages, at least one; none once `stop` is set: what is not received by then is given back
-    by the puller. The first of a page waits for more, but no longer than WAIT_S."""
+    """Return up to `most` messages, at least one, or none once `stop` is set. The puller gives back what is not
+    received by then. The first message of a page waits for more, but no longer than WAIT_S."""
     page: list[Delivery] = []
 
     async def receive() -> None:

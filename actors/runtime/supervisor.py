@@ -1,12 +1,13 @@
 """Starts a node's actors, keeps them running, and stops them in two steps. The one place for `except*`.
 
-- **Start** in the order of the list: whoever consumes comes before whoever produces for it. An actor counts as started
-  when it says so (`task_status.started()`); one that fails or dawdles does not hold up the rest, it is retried.
-- **Failure**: an actor raises, and its policy decides: restart with a growing, spread delay; park it after too many
-  failures within a period (the node goes on without it, and says so); or end the process. Trouble with the broker
-  that a reconnect mends never parks anything. What no restart mends (FATAL) ends the process at once.
-- **Stop**: `stop` is set; actors with work in hand (`drains`) take nothing new and finish it; the others serve them
-  until then. Past the drain deadline everything is cancelled, and what is unfinished comes again elsewhere.
+- **Start** in the order of the list: consumers come before the producers for them. An actor has started when it calls
+  `task_status.started()`. An actor that fails or is slow does not delay the rest. It is tried again.
+- **Failure**: an actor raises, and its policy decides. It is restarted after a growing, spread delay. After too many
+  failures within a period it is parked: the node goes on without it, and reports so. Or the process ends. Trouble with
+  the broker that a reconnect mends never parks an actor. An error that no restart mends (FATAL) ends the process at
+  once.
+- **Stop**: `stop` is set. Actors with work in hand (`drains`) take nothing new and finish it. The others serve them
+  until then. Past the drain deadline everything is cancelled, and unfinished work is redelivered to other nodes.
 """
 
 import logging
@@ -27,15 +28,15 @@ from streams.errors import Disconnected, OutcomeUnknown
 log = logging.getLogger(__name__)
 
 START_S = 10.0
-"""How long the start of the next actor waits for one that says nothing."""
+"""How long the start of the next actor waits for one that does not report its start."""
 PASSING = (Disconnected, OutcomeUnknown)
-"""Trouble that a reconnect mends: restarted for ever, never parked."""
+"""Trouble that a reconnect mends. The actor is restarted for ever, never parked."""
 
 Status = Literal["starting", "running", "restarting", "parked", "ended"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about failures: `most` of them within `period_s` are answered by a restart."""
+    """What to do about failures: up to `most` of them within `period_s` lead to a restart."""
 
     most: int = 8
     period_s: float = 300.0
@@ -44,14 +45,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(Protocol):
-    """An actor's life: it calls `started()` when it can really receive, and raises when it cannot go on."""
+    """An actor's life. It calls `started()` when it can really receive, and raises when it cannot go on."""
 
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
 
 class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor to run. `drains`: it ends by itself, its work finished, once the node's stop is set; any other actor
-    is cancelled after those. An actor with another role than the node's is not started."""
+    """An actor to run. `drains`: it ends by itself, its work finished, once the node's stop is set. Any other actor is
+    cancelled after those. An actor with another role than the node's is not started."""
 
     name: str
     role: str
@@ -61,7 +62,7 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorState(msgspec.Struct, frozen=True, kw_only=True):
-    """How an actor fares, for people: `penstock nodes` shows it. `failures` counts those since the node's start.
+    """An actor's state, for people: `penstock nodes` shows it. `failures` counts those since the node's start.
     It travels in the node's record, so a status of a later release must decode as well."""
 
     name: str
@@ -87,7 +88,7 @@ class StopNode(msgspec.Struct, frozen=True):
 def after_failure(
     failed_s: Sequence[float], error: Exception, policy: Policy, *, chance: float
 ) -> RestartActor | ParkActor | StopNode:
-    """Return what follows the last of the failures at `failed_s` (one clock's seconds, oldest first)."""
+    """Return what follows the last of the failures at `failed_s` (seconds of one clock, oldest first)."""
     if isinstance(error, FATAL):
         return StopNode()
     recent = [at for at in failed_s if failed_s[-1] - at < policy.period_s]
@@ -103,12 +104,12 @@ class _Kept:
         self.spec = spec
         self.state = ActorState(name=spec.name, role=spec.role, status="starting", since_ms=now_ms())
         self.failed_s: list[float] = []
-        self.is_known = anyio.Event()  # it has started, or failed to
+        self.is_known = anyio.Event()  # it has started, or has failed to start
         self.has_ended = anyio.Event()
 
 
 class Supervisor:
-    """Runs actors. Call `run` once, in the node's task group; set `stop` to end it."""
+    """Runs actors. Call `run` once, in the node's task group. Set `stop` to end it."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Supervisor:
         self._fatal: Exception | None = None
 
     def states(self) -> tuple[ActorState, ...]:
-        """Return how each actor fares, in start order."""
+        """Return the state of each actor, in start order."""
         return tuple(kept.state for kept in self._kept)
 
     def is_ready(self) -> bool:
@@ -135,7 +136,7 @@ class Supervisor:
         return all(kept.state.status == "running" for kept in self._kept)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run until stopped; started once every actor has started or has failed to.
+        """Run until stopped. Started once every actor has started or has failed to.
         Raises the error that ended the node, if one did."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_on_stop, tasks.cancel_scope)
@@ -178,19 +179,19 @@ class Supervisor:
             if isinstance(step, StopNode):
                 everything.cancel()
         finally:
-            self._tell(kept, "parked" if kept.state.status == "parked" else "ended")
+            self._report(kept, "parked" if kept.state.status == "parked" else "ended")
             kept.is_known.set()
             kept.has_ended.set()
 
     async def _attempt(self, kept: _Kept) -> Exception | None:
-        """Run the actor once, to its end; return what it failed with."""
+        """Run the actor once, to its end. Return the error that ended it."""
         failed: list[Exception] = []
-        self._tell(kept, "starting")
+        self._report(kept, "starting")
         try:
             with acting_as(kept.spec.name):
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(self._live, kept.spec)
-                    self._tell(kept, "running")
+                    self._report(kept, "running")
                     kept.is_known.set()
         except* Exception as group:
             failed += _leaves(group)
@@ -208,16 +209,18 @@ class Supervisor:
             case RestartActor():
                 trace = None if isinstance(error, PASSING) else error
                 log.warning("actor.restarts", exc_info=trace, extra=facts)
-                self._tell(kept, "restarting", failures=failures, last_error=text)
+                self._report(kept, "restarting", failures=failures, last_error=text)
             case ParkActor():
                 log.error("actor.parked", exc_info=error, extra=facts)
-                self._tell(kept, "parked", failures=failures, last_error=text)
+                self._report(kept, "parked", failures=failures, last_error=text)
             case StopNode():
                 self._fatal = self._fatal or error
-                self._tell(kept, "ended", failures=failures, last_error=text)
+                self._report(kept, "ended", failures=failures, last_error=text)
         return step
 
-    def _tell(self, kept: _Kept, status: Status, *, failures: int | None = None, last_error: str | None = None) -> None:
+    def _report(
+        self, kept: _Kept, status: Status, *, failures: int | None = None, last_error: str | None = None
+    ) -> None:
         before = kept.state
         kept.state = ActorState(
             name=before.name,
@@ -238,8 +241,8 @@ class Supervisor:
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raise the error itself that ended the block, out of the groups that task groups wrapped it in: the fatal one if
-    there is one, else the first."""
+    """Raise the error that ended the block, without the groups in which task groups wrapped it: the fatal one if there
+    is one, else the first."""
     try:
         yield
     except ExceptionGroup as group:

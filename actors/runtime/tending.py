@@ -1,8 +1,8 @@
 """Keys that are looked at when they are due, each by the node that tends it.
 
-Rendezvous hashing over the live nodes of a role says who tends a key (`tended_by`). While nodes come and go, two may
-both believe that they do: they meet at compare-and-set. `Tending` calls the looks. A key that fails is looked at again
-later, alone, and its failure is logged once (`Failures`).
+Rendezvous hashing over the live nodes of a role decides which node tends a key (`tended_by`). While nodes come and go,
+two may both believe that they do. Compare-and-set decides between them. `Tending` calls the looks. A key that fails is
+looked at again later, alone, and its failure is logged once (`Failures`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from actors.runtime.rules.placement import owner
 from streams.clock import Clock
 
 AGAIN_MS = 1_000
-"""How long after a look that failed the next one follows."""
+"""How long after a failed look the next one follows."""
 SPARE = 64
 LONGEST_WAIT_MS = 5_000
-"""A wall clock that was set back and then right again must not let us oversleep by more than this."""
+"""A limit for waits. Without it, a wall clock that was set back and then right again would let us oversleep."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 def tended_by(members: Members, role: str) -> Callable[[str], bool]:
-    """Return a function that says whether this node tends a key, among the live nodes of the role. Whoever listens to
-    the members and asks it, calls this first."""
+    """Return a function that says whether this node tends a key, among the live nodes of the role. A listener of the
+    members that uses this function must be added after it."""
 
     @functools.lru_cache(65_536)
     def is_ours(key: str) -> bool:
@@ -43,8 +43,8 @@ def tended_by(members: Members, role: str) -> Callable[[str], bool]:
 
 
 class Failures(Generic[K]):
-    """Logs why a key failed, once for each reason and not at every look: as the event `event`, with the key under the
-    name `named`, and with a trace if the error is none of those `foreseen`."""
+    """Logs why a key failed, once for each reason and not at every look. It logs the event `event` with the key under
+    the name `named`, and with a trace if the error is none of those `foreseen`."""
 
     def __init__(self, log: logging.Logger, event: str, named: str, foreseen: tuple[type[Exception], ...]) -> None:
         self._log = log
@@ -54,7 +54,7 @@ class Failures(Generic[K]):
         self._reasons: dict[K, str] = {}
 
     def tell(self, key: K, error: Exception) -> None:
-        """Log the failure, unless it is the key's last one."""
+        """Log the failure, unless it is the same as the key's last one."""
         if self._reasons.get(key) != str(error):
             self._reasons[key] = str(error)
             trace = None if isinstance(error, self._foreseen) else error
@@ -71,9 +71,9 @@ class Failures(Generic[K]):
 
 
 class Agenda(Generic[K]):
-    """Keys by the moment (ms of the clock) at which each is due. The earliest moment that was put counts. What is put
-    while it is being looked at waits until that look is over, so a look that hangs holds up itself alone. Memory only,
-    for one task that asks for the `next`."""
+    """Keys by the moment (ms of the clock) at which each is due. The earliest moment of a key counts. A key that is put
+    during its own look waits until that look is over, so a look that hangs delays only itself. Memory only, for one
+    task that calls `next`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -85,18 +85,18 @@ class Agenda(Generic[K]):
         self._wake = anyio.Event()
 
     def __len__(self) -> int:
-        """How many keys are due now or later, those under way left out."""
+        """Return how many keys are due now or later, without those under way."""
         return len(self._due)
 
     def clear(self) -> None:
-        """Forget all, also what was under way: whoever did it is gone."""
+        """Forget all keys, also those under way: the task that worked on them is gone."""
         self._heap.clear()
         self._due.clear()
         self._busy.clear()
         self._after.clear()
 
     def put(self, key: K, due_ms: int) -> None:
-        """Have the key looked at when it is due, or sooner if it was to be looked at sooner already."""
+        """Schedule a look at the key for `due_ms`, or keep an earlier moment."""
         if key in self._busy:
             self._after[key] = min(due_ms, self._after.get(key, due_ms))
             return
@@ -108,7 +108,7 @@ class Agenda(Generic[K]):
             self._wake.set()
 
     async def next(self) -> K:
-        """Wait for the next key that is due, and return it; it is under way until `done`."""
+        """Wait for the next key that is due, and return it. It is under way until `done`."""
         while True:
             wait_ms = self._drop_void()
             if wait_ms is not None and wait_ms <= 0:
@@ -121,7 +121,7 @@ class Agenda(Generic[K]):
             self._wake = anyio.Event()
 
     def done(self, key: K, due_ms: int | None = None) -> None:
-        """The look at the key is over; look again at `due_ms`, or when it was put for meanwhile."""
+        """The look at the key is over. Look again at `due_ms`, or at the moment that was put meanwhile."""
         self._busy.discard(key)
         after_ms = self._after.pop(key, None)
         moments = [moment for moment in (due_ms, after_ms) if moment is not None]
@@ -129,7 +129,7 @@ class Agenda(Generic[K]):
             self.put(key, min(moments))
 
     def _drop_void(self) -> int | None:
-        """Drop entries that an earlier one has replaced; return how long to wait for the first, None if there is
+        """Drop entries that an earlier one has replaced. Return how many ms to wait for the first. `None`: there is
         none."""
         if len(self._heap) > SPARE + 2 * len(self._due):
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[:2]]
@@ -140,7 +140,7 @@ class Agenda(Generic[K]):
 
 
 class Tending(Generic[K]):
-    """Looks at keys when they are due: at one key never twice at once, and at most at `at_once` keys together. The
+    """Looks at keys when they are due: never twice at once at one key, and at most at `at_once` keys together. The
     errors `final` end the looks at a key until it is put again."""
 
     def __init__(
@@ -153,7 +153,7 @@ class Tending(Generic[K]):
         self._agenda: Agenda[K] = Agenda(clock)
 
     def clear(self) -> None:
-        """Forget all that is due, and what failed. Needed before each run but the first."""
+        """Forget all that is due, and all failures. Call it before each run but the first."""
         self._agenda.clear()
         self.failures.keep_only(())
 
@@ -162,8 +162,8 @@ class Tending(Generic[K]):
         self._agenda.put(key, 0)
 
     async def run(self, look: Callable[[K], Awaitable[int | None]]) -> None:
-        """Look at keys until cancelled. `look` returns when to look again (ms of the clock), `None`: not before it is
-        put. Raises FATAL errors."""
+        """Look at keys until cancelled. `look` returns when to look again (ms of the clock). `None`: not before the key
+        is put. Raises FATAL errors."""
         limiter = anyio.CapacityLimiter(self._at_once)
         async with anyio.create_task_group() as looks:
             while True:
@@ -178,7 +178,7 @@ class Tending(Generic[K]):
             self.failures.over(key)
         except FATAL:
             raise
-        except Exception as error:  # one key's trouble, foreseen or not, must not stop the others
+        except Exception as error:  # the trouble of one key, foreseen or not, must not stop the others
             due_ms = None if isinstance(error, self._final) else self._clock.now_ms() + AGAIN_MS
             self.failures.tell(key, error)
         finally:

@@ -1,7 +1,7 @@
-"""HTTP for adapters: one pooled client a node; bounded in time and size; no redirect is followed.
+"""HTTP for adapters: one pooled client a node, bounded in time and size. It follows no redirect.
 
-What goes wrong on the wire comes back as PlatformDown with the reason, an answer over the limit as TooMuch; an answer
-with any status is an answer, and the adapter judges it.
+Trouble on the wire is raised as PlatformDown with the reason, a body over the limit as TooMuch. A response with any
+status is returned, and the adapter judges it.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 LARGE = 8 << 20
-"""Bytes of an answer beyond which it is read alone: of all answers of one host at a time, one may grow further."""
+"""In bytes. Of all responses of one host, only one at a time may grow beyond this."""
 MOST_REASON = 200
 _QUERY = re.compile(r"[?#][^\s'\"]*")
 
 
 class BadUrl(ValueError):
-    """A URL that must not be called; the message says why, without user and query."""
+    """A URL that must not be called. The message says why, without user and query."""
 
 
 class PlatformDown(Exception):
-    """No usable answer: refused, reset, cut off in the middle, TLS, name, or time."""
+    """No usable response: refused, reset, cut off in the middle, TLS, name, or time."""
 
 
 class TooMuch(Exception):
-    """The answer is larger than the adapter allows; it was not read to its end."""
+    """The response is larger than the adapter allows. It was not read to its end."""
 
 
 class Transport:
-    """Sends an adapter's requests. Concurrency is the caller's affair; connections are pooled by host."""
+    """Sends an adapter's requests. The caller limits concurrency. Connections are pooled by host."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._turns: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        """Whose turn it is to be read beyond LARGE, by host."""
+        """By host: the lock for reading beyond LARGE."""
 
     async def send(self, request: Request, *, timeout_s: float, most_bytes: int) -> Response:
-        """Return the answer. Raises PlatformDown, TooMuch, or BadUrl."""
-        import aiohttp  # commands that send nothing need not wait for it
+        """Return the response. Raises PlatformDown, TooMuch, or BadUrl."""
+        import aiohttp  # commands that send nothing need not import it
 
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -71,11 +71,11 @@ class Transport:
                 return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
         except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
             raise PlatformDown(
-                f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_said(error)}"
+                f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_error_text(error)}"
             ) from None
 
     async def _read(self, answer: aiohttp.ClientResponse, most: int, turn: AsyncExitStack) -> bytes:
-        """Read the body, decompressed, up to `most` bytes; of large ones of a host one at a time."""
+        """Read the body, decompressed, up to `most` bytes. Large bodies of one host are read one at a time."""
         where, is_alone = shown_url(str(answer.url)), False
         if answer.content_length is not None and answer.content_length > most:
             raise TooMuch(f"{where}: {answer.content_length} bytes announced, {most} allowed")
@@ -94,8 +94,8 @@ class Transport:
 
 
 def check_url(url: str) -> URL:
-    """Return the URL if it may be called. Raises BadUrl: only http and https, and no user in it, since a URL is shown
-    in logs."""
+    """Return the URL if it may be called. Raises BadUrl unless it is http or https without a user, since logs show
+    URLs."""
     from yarl import URL
 
     try:
@@ -119,8 +119,8 @@ def shown_url(url: str) -> str:
         return url.partition("?")[0].rpartition("@")[2]
 
 
-def _said(error: BaseException) -> str:
-    """Return what the client says, without what it quotes of a URL's query: signatures and tokens stand there."""
+def _error_text(error: BaseException) -> str:
+    """Return the client's text without the query of any URL in it: queries hold signatures and tokens."""
     return _QUERY.sub("?…", str(error))[:MOST_REASON]
 
 
@@ -128,8 +128,8 @@ def _said(error: BaseException) -> str:
 async def open_transport(
     *, connections: int = 200, resolver: aiohttp.abc.AbstractResolver | None = None
 ) -> AsyncIterator[Transport]:
-    """Open the node's client; closed with the block. With a `resolver` of the caller's own every request asks it, and
-    connects to one of the addresses that it answers."""
+    """Open the node's client. It closes with the block. With a `resolver`, every request uses it, and connects to one
+    of the addresses that it returns."""
     import aiohttp
 
     own: dict[str, Any] = {"ttl_dns_cache": 60} if resolver is None else {"use_dns_cache": False, "force_close": True}

@@ -17,8 +17,8 @@ R = TypeVar("R")
 
 
 class KnownRecord(Generic[R]):
-    """One record. `value`: `None` if what is stored cannot be read, and `fault` says why. `stored_ms`: when the server
-    stored it, 0 while only our own write says so. `reading`: the last one that confirmed it."""
+    """One record. `value`: `None` if the stored record cannot be read, and `fault` says why. `stored_ms`: when the
+    server stored it. It is 0 while only our own write has reported it. `reading`: the last one that confirmed it."""
 
     __slots__ = ("fault", "reading", "revision", "stored_ms", "value")
 
@@ -47,7 +47,7 @@ class KnownRecords(Generic[R]):
         return iter(tuple(self._known))
 
     def items(self) -> Iterator[tuple[str, R]]:
-        """Yield the records that can be read, by key; they may change meanwhile."""
+        """Yield the readable records with their keys. They may change meanwhile."""
         return ((key, known.value) for key, known in tuple(self._known.items()) if known.value is not None)
 
     def get(self, key: str) -> KnownRecord[R] | None:
@@ -58,7 +58,8 @@ class KnownRecords(Generic[R]):
         self._reading += 1
 
     def is_news(self, key: str, revision: int, stored_ms: int) -> bool:
-        """Return whether a reported record is to be taken with `hear`. The one that is known already is confirmed."""
+        """Return whether the caller must take a reported record with `hear`. A record that is known already is
+        confirmed."""
         known = self._known.get(key)
         if known is None:
             return True
@@ -73,7 +74,7 @@ class KnownRecords(Generic[R]):
         self._known[key] = KnownRecord(value, revision, stored_ms, self._reading, fault)
 
     def learn(self, key: str, value: R, revision: int) -> bool:
-        """Take a record that we wrote or read by ourselves; False if a later one is known."""
+        """Take a record that we wrote or read ourselves. Return False if a later one is known."""
         known = self._known.get(key)
         if known is not None and known.reading == self._reading and known.revision >= revision:
             return False
@@ -81,11 +82,11 @@ class KnownRecords(Generic[R]):
         return True
 
     def drop(self, key: str) -> bool:
-        """Forget a record that is gone; False if it was not known."""
+        """Forget a record that is gone. Return False if it was not known."""
         return self._known.pop(key, None) is not None
 
     def end(self) -> list[str]:
-        """The reading is complete: forget the records that it did not confirm, and return their keys."""
+        """The reading is complete. Forget the records that it did not confirm, and return their keys."""
         gone = [key for key, known in self._known.items() if known.reading != self._reading]
         for key in gone:
             del self._known[key]

@@ -1,8 +1,8 @@
-"""How fast to go: an even pace for requests, and a window that narrows when a platform suffers.
+"""How fast to go: an even pace for requests, and a window that narrows when a platform has trouble.
 
-The pace is the generic cell rate algorithm (ITU-T I.371): one number, the moment up to which the rate has been spent,
-says all that a token bucket does, without a tick. Both are values: a function gives the next one and what to do.
-Moments are milliseconds of any clock that does not go back; within a process that is the loop's clock.
+The pace is the generic cell rate algorithm (ITU-T I.371). One number, the moment up to which the rate has been spent,
+replaces a token bucket and needs no tick. Pace and window are values: a function returns the next value and what to do.
+Moments are milliseconds of any clock that does not go back. Within a process that is the loop's clock.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """`per_s` a second, evenly; up to `burst` at once after a pause. `per_s` must be above 0, `burst` 1 or more."""
+    """`per_s` a second, evenly, and up to `burst` at once after a pause. `per_s` must be above 0, `burst` 1 or more."""
 
     per_s: float
     burst: int = 1
@@ -29,9 +29,10 @@ class Pace(msgspec.Struct, frozen=True):
 def acquire(pace: Pace, rate: Rate, now_ms: float, cost: float = 1) -> tuple[Pace, float]:
     """Reserve `cost` and return the next pace, and how many milliseconds to wait before acting on it (0: at once).
 
-    Reservations are served in the order of the calls. One that would wait too long is given up by keeping the pace from
-    before. Over any span of t seconds no more than `rate.per_s` x t + `rate.burst` is let through, as long as no single
-    cost is above the burst; a larger one waits until the rate has made it up."""
+    Reservations are served in the order of the calls. To give up one that would wait too long, keep the pace from
+    before. Over any span of t seconds this lets through at most `rate.per_s` x t + `rate.burst`, as long as no single
+    cost is above the burst. A larger cost waits until the rate has made it up.
+    """
     spent_ms = max(pace.spent_ms, now_ms) + cost * rate.interval_ms
     return Pace(spent_ms), max(0.0, spent_ms - rate.burst * rate.interval_ms - now_ms)
 
@@ -44,18 +45,18 @@ def conforming(pace: Pace, rate: Rate, now_ms: float) -> int:
 
 def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     """Let nothing through before `until_ms`, and begin evenly there, without a burst: the platform has just throttled.
-    What was reserved before is not called back."""
+    Earlier reservations stay valid."""
     return Pace(max(pace.spent_ms, until_ms + (rate.burst - 1) * rate.interval_ms))
 
 
 class RequestWindow(msgspec.Struct, frozen=True):
-    """How many requests may be under way at once: grows by one a round of successes, falls by a share on trouble (AIMD,
-    Chiu and Jain 1989). Between `least` and `most`; starts at `size`."""
+    """How many requests may be under way at once. It grows by one in each round of successes, and shrinks by a factor
+    on trouble (AIMD, Chiu and Jain 1989). It stays between `least` and `most`, and starts at `size`."""
 
     size: float
     most: int
     least: int = 1
-    calm_until_ms: float = float("-inf")  # trouble before this moment was caused before the last fall
+    calm_until_ms: float = float("-inf")  # earlier trouble was caused before the last reduction
 
     @property
     def limit(self) -> int:
@@ -63,28 +64,28 @@ class RequestWindow(msgspec.Struct, frozen=True):
 
 
 ON_THROTTLE = 0.5
-"""The platform has said that it is too much."""
+"""The platform reported too many requests."""
 ON_TIMEOUT = 0.75
-"""It may have been the network; a throttled one would have said so."""
+"""It may have been the network. A platform that throttles would have answered so."""
 
 
 def succeeded(window: RequestWindow) -> RequestWindow:
-    """Return the window after one success: `size` of them widen it by one."""
+    """Return the window after one success: `size` successes widen it by one."""
     return replace(window, size=min(float(window.most), window.size + 1 / window.size))
 
 
 def throttled(window: RequestWindow, now_ms: float, *, round_ms: float) -> RequestWindow:
-    """Return the window after the platform said "too many"; see `_fallen`."""
+    """Return the window after the platform reported too many requests. See `_fallen`."""
     return _fallen(window, now_ms, round_ms, ON_THROTTLE)
 
 
 def timed_out(window: RequestWindow, now_ms: float, *, round_ms: float) -> RequestWindow:
-    """Return the window after a request had no answer in time; see `_fallen`."""
+    """Return the window after a request had no answer in time. See `_fallen`."""
     return _fallen(window, now_ms, round_ms, ON_TIMEOUT)
 
 
 def _fallen(window: RequestWindow, now_ms: float, round_ms: float, share: float) -> RequestWindow:
-    """Narrow once a round: the requests that were under way together all tell of one and the same trouble."""
+    """Narrow once in a round: requests that were under way together all report one and the same trouble."""
     if now_ms < window.calm_until_ms:
         return window
     return replace(window, size=max(float(window.least), window.size * share), calm_until_ms=now_ms + round_ms)

@@ -1,19 +1,19 @@
-"""No more than so many within any second: what a pace alone does not give, as it lets a burst through besides.
+"""A limit for any one second. A pace alone does not give that limit, as it lets a burst through besides.
 
-A pace of `per_s` with a burst lets `per_s` and the burst through in the second after a pause. Here what was let through
-is remembered for a second, and counts until it has passed. Pure but for its memory, which is one lump for each time
-that something was let through within a second.
+A pace of `per_s` with a burst lets `per_s` and the burst through in the second after a pause. This counts everything
+let through in the last second. Pure but for its memory, which has one entry for each time that something was let
+through within a second.
 """
 
 from collections import deque
 
 MARGIN = 1.01
-"""The second is this much longer: between the word that lets an item begin and its beginning lie some milliseconds,
-not always the same."""
+"""How much longer the second is. Between the permission for an item and its start lie some milliseconds, not always the
+same number."""
 
 
 class SecondCap:
-    """Counts what was let through, or will be: moments do not go back. For less than one a second the span is longer,
+    """Counts what was let through, or will be. Moments do not go back. For rates below one a second the span is longer,
     and the count is one."""
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class SecondCap:
         return max(0, most - self._count)
 
     def add(self, count: int, now_ms: float) -> None:
-        """Take note that `count` were let through."""
+        """Count `count` as let through."""
         self._lumps.append((now_ms, count))
         self._count += count
 
     def take_back(self, count: int) -> None:
-        """Count no more what was let through last."""
+        """Remove the last `count` from the count."""
         while count > 0 and self._lumps:
             at_ms, last = self._lumps.pop()
             taken = min(count, last)
@@ -42,8 +42,8 @@ class SecondCap:
                 self._lumps.append((at_ms, last - taken))
 
     def wait_ms(self, per_s: float, now_ms: float, count: int = 1) -> float:
-        """Return how long it takes until there is room for so many; 0 if there is. More than the second may have wait
-        until nothing else is in it."""
+        """Return how many milliseconds it takes until there is room for `count`, 0 if there is. A count above one
+        second's limit waits until the span is empty."""
         most, span_ms = _measure(per_s)
         over = self._count - most + min(count, most)
         if over <= 0:

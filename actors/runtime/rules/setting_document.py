@@ -1,7 +1,7 @@
-"""One level of settings as a document: a flat JSON object, read without forgiving anything.
+"""One level of settings as a document: a flat JSON object, read strictly.
 
-Documents come from people's own hands (`nats kv put`), so everything that JSON readers like to pass over is refused in
-words: a name that stands twice, NaN, a byte order mark, bytes that are not UTF-8, endless numbers and nesting.
+People write such documents by hand (`nats kv put`). So everything that JSON readers usually accept is refused with a
+reason: a repeated name, NaN, a byte order mark, bytes that are not UTF-8, endless numbers and nesting.
 """
 
 import json
@@ -10,13 +10,14 @@ from typing import NoReturn
 from actors.runtime.rules.setting_values import BadSetting
 
 MAX_LEVEL_BYTES = 65_536
-"""A level has some forty short values; what is longer is not one."""
+"""A level has some forty short values. A longer document is not one."""
 
 MAX_DIGITS = 30
 
 
 def read_document(text: bytes) -> dict[str, object]:
-    """Return the object's values as JSON has them; `BadSetting`, for the whole document, if it is not one."""
+    """Return the object's values as JSON has them. Raises BadSetting, for the whole document, if it is no such
+    object."""
     do = 'write one flat JSON object such as {"slice": "60s", "retries": 3}'
     if len(text) > MAX_LEVEL_BYTES:
         raise BadSetting("", None, f"take {len(text)} bytes, more than {MAX_LEVEL_BYTES}", do)

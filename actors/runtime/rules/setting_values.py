@@ -1,7 +1,7 @@
 """Single values as people write them: durations with units, moments with zones, numbers in a range.
 
-Every reader takes what a JSON document can hold and answers with a value or with `BadSetting`, which says which
-setting, which value, why not, and what to do. Readers guess nothing: a bare number is not a duration ("no unit"), a
+Every reader takes any value that a JSON document can hold. It returns a value or raises `BadSetting`, which names the
+setting, the value, the reason, and what to do. Readers guess nothing: a bare number is not a duration ("no unit"), a
 moment without an offset is not a moment, `true` is not 1.
 """
 
@@ -24,7 +24,7 @@ REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/[^\x00-\x1f]{1,1
 
 
 class BadSetting(ValueError):
-    """A setting that is refused. `name` is empty if the whole document is; `do` says what to write instead."""
+    """A setting that is refused. `name` is empty if the whole document is refused. `do` says what to write instead."""
 
     def __init__(self, name: str, value: object, why: str, do: str) -> None:
         self.name, self.value, self.why, self.do = name, value, why, do
@@ -33,7 +33,7 @@ class BadSetting(ValueError):
 
 
 def shown(value: object) -> str:
-    """Return `value` as a message may carry it: on one line, and short whatever it is."""
+    """Return `value` for an error message: on one line, and short whatever it is."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
     try:
@@ -44,13 +44,14 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return `did you mean …?`, or the list of what there is."""
+    """Return `did you mean …?`, or the list of known words."""
     close = get_close_matches(word[:64], known, n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
 
 
 def read_duration(name: str, value: object) -> int:
-    """Return the milliseconds of a text such as `250ms`, `60s`, `1h30m` or `1.5d`; always whole and never negative."""
+    """Return the milliseconds of a text such as `250ms`, `60s`, `1h30m` or `1.5d`. They are whole and never
+    negative."""
     do = "write a number with its unit, as 250ms, 60s, 5m, 2h or 1d"
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise BadSetting(name, value, "has no unit", do)
@@ -69,8 +70,8 @@ def read_duration(name: str, value: object) -> int:
 
 
 def span_ms(name: str, value: object) -> int:
-    """Return a `Duration` in whole milliseconds. A number or a timedelta may be negative; what is allowed is for the
-    caller to say."""
+    """Return a `Duration` in whole milliseconds. A number or a timedelta may be negative. The caller checks the
+    range."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     do = "write a text with its unit (90s, 5m), a number of seconds, or a timedelta"
@@ -161,8 +162,7 @@ def read_start(name: str, value: object) -> str:
 
 def start_ms_of(start: str, now_ms: int) -> int:
     """Return the moment that `start` means if it is first used at `now_ms`, down to the whole second.
-
-    `BadSetting` if it lies in the future, where there is nothing to fetch yet, or before 1970."""
+    Raises BadSetting if it lies in the future, where there is nothing to fetch yet, or before 1970."""
     is_relative = start.startswith("-")
     moment_ms = now_ms - read_duration("start", start[1:]) if is_relative else _moment_ms("start", start)
     if moment_ms > now_ms:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.transport import BadUrl, _said, check_url, shown_url
+from actors.runtime.transport import BadUrl, _error_text, check_url, shown_url
 
 SECRET = "s3cr3t"
 
@@ -65,6 +65,6 @@ def test_what_is_shown_has_neither_user_nor_query() -> None:
     ],
 )
 def test_what_the_client_quotes_of_a_query_is_left_out(text: str) -> None:
-    said = _said(RuntimeError(text))
+    said = _error_text(RuntimeError(text))
     assert SECRET not in said
     assert said[:5] == text[:5]
