@@ -1,10 +1,10 @@
-"""What this node may spend: requests of a source and of a platform, and orders on their way to the sinks. Whatever is
-stricter holds, our settings or the limits that the platform's adapter declares.
+"""What this node may spend: requests to a source and to a platform, and orders on their way to the sinks. The stricter
+of two limits holds: our settings, or what the platform's adapter declares.
 
-The limits hold for the cluster; a node spends its share of each, evenly, and in no second above it
-(actors/runtime/shares.py). How many requests may be under way at once narrows when a
-platform throttles or times out, and widens again by success. Nothing here sleeps: a reservation says how long to wait.
-State: memory only; after a restart a node begins with a full burst.
+The limits hold for the cluster. A node spends its share of each, evenly, and in no second above it
+(actors/runtime/shares.py). The number of concurrent requests shrinks when a platform throttles or times out, and grows
+again by success. Nothing here sleeps: a reservation says how long to wait. State: memory only. After a restart a node
+begins with a full burst.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECOND_MS = 1_100
 
 
 class TooSlow(Exception):
-    """The rate is spent for longer than the caller can wait; nothing was reserved."""
+    """The rate is spent for longer than the caller can wait. Nothing was reserved."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__(f"our own rate for it is spent for {wait_ms} ms")
@@ -37,7 +37,7 @@ class TooSlow(Exception):
 
 class Budgets:
     """Paces a node's requests and orders. `share(per_s)`: this node's part of a rate of the cluster. `is_heard()`:
-    whether that is still its own. `now_ms`: a clock that does not go back."""
+    whether the share is still this node's. `now_ms`: a clock that does not go back."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class Budgets:
         self._prune_at = FEW
         self._windows: dict[str, RequestWindow] = {}
         self._under_way: dict[str, int] = {}
-        self._freed: anyio.Event | None = None  # there is one while somebody waits for a place
+        self._freed: anyio.Event | None = None  # set while a task waits for a place
 
     async def until_heard(self, wait: Callable[[float], Awaitable[None]]) -> None:
-        """Wait while nobody hears of this node: the others have its share by then. `wait` takes milliseconds."""
+        """Wait while the other nodes do not hear this one: by then they have its share. `wait` takes milliseconds."""
         while not self._is_heard():
             await wait(LOOK_MS)
 
     def reserve_request(
         self, source: SourceKey, settings: FetchSettings, *, most_ms: float, declared: Sequence[RateBucket] = ()
     ) -> float:
-        """Reserve one request to the source, within our settings and what its adapter declares of the platform's own
-        limits; return how many milliseconds to wait before it is sent. Raises TooSlow."""
+        """Reserve one request to the source, within our settings and the platform's limits as its adapter declares
+        them. Return how many milliseconds to wait before sending it. Raises TooSlow."""
         rates: dict[Hashable, Rate | None] = {
             source: self._part(settings.rate, settings.burst),
             source.platform: self._part(settings.platform_rate, settings.burst),
@@ -75,8 +75,8 @@ class Budgets:
         return self._reserve(rates, 1, most_ms)
 
     def reserve_orders(self, source: SourceKey, settings: FetchSettings, orders: int, *, most_ms: float) -> float:
-        """Reserve room for orders, so that the back end is not overrun (FETCH-04); return how many milliseconds to wait
-        before they enter. Raises TooSlow."""
+        """Reserve room for orders, so that they do not overload the back end (FETCH-04). Return how many milliseconds
+        to wait before publishing them. Raises TooSlow."""
         rate = self._part(settings.inflow, int(settings.inflow) + 1)
         return self._reserve({("inflow", source): rate}, orders, most_ms)
 
@@ -89,7 +89,7 @@ class Budgets:
 
     @asynccontextmanager
     async def one_of(self, platform: str, most: int) -> AsyncIterator[None]:
-        """Hold one of the platform's places for requests under way at once on this node; wait for a free one."""
+        """Hold one of the platform's places for concurrent requests of this node. Wait for a free one."""
         while self._under_way.get(platform, 0) >= self._window(platform, most).limit:
             if self._freed is None:
                 self._freed = anyio.Event()
@@ -104,7 +104,7 @@ class Budgets:
                 self._freed = None
 
     def went_well(self, platform: str) -> None:
-        """An answer came: the platform can take a little more at once."""
+        """A response arrived: the platform can take a little more at once."""
         window = self._windows.get(platform)
         if window is not None and window.size < window.most:
             self._windows[platform] = succeeded(window)
@@ -114,7 +114,7 @@ class Budgets:
         self._fall(platform, throttled)
 
     def timed_out(self, platform: str) -> None:
-        """No answer came in time."""
+        """No response arrived in time."""
         self._fall(platform, timed_out)
 
     def _fall(self, platform: str, fall: Callable[..., RequestWindow]) -> None:
@@ -128,7 +128,7 @@ class Budgets:
         return window
 
     def _reserve(self, rates: Mapping[Hashable, Rate | None], cost: int, most_ms: float) -> float:
-        """Reserve of every rate or of none."""
+        """Reserve from every rate, or from none."""
         now_ms, longest_ms = self._now_ms(), 0.0
         after: dict[Hashable, tuple[Pace, SecondCap]] = {}
         for key, rate in rates.items():
@@ -151,13 +151,13 @@ class Budgets:
         return self._spent.get(key) or (Pace(), SecondCap())
 
     def _prune(self, now_ms: float) -> None:
-        """Forget what says nothing any more: a rate that is not spent beyond now, and was not in the last second."""
+        """Forget rates that are not spent beyond now, and were not used in the last second."""
         if len(self._spent) >= self._prune_at:
             self._spent = {key: spent for key, spent in self._spent.items() if spent[0].spent_ms > now_ms - SECOND_MS}
             self._prune_at = max(FEW, 2 * len(self._spent))
 
     def _part_of(self, bucket: RateBucket) -> Rate | None:
-        """Return this node's part; a limit by address is the node's own, since nodes have addresses of their own."""
+        """Return this node's part. A limit by address is the node's own, since each node has its own address."""
         if bucket.scope == "address":
             return Rate(bucket.per_second, bucket.burst)
         return self._part(bucket.per_second, bucket.burst)

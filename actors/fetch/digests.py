@@ -1,10 +1,10 @@
-"""What each read slice held, as 8 bytes a key and version, so that a second look publishes only what is new.
+"""What each read slice held, as 8 bytes for a key and version, so that a second look publishes only new rows.
 
-Kept in DIGESTS under `<platform>.<source>.h<hour>.<slice_id>` (the hour in which the slice starts) until the last
-second look is over; what does not fit into one message goes on under `<slice_id>_1`, `_2`, … Losing a digest costs a
-repeat, never an order, so none that cannot be stored or read holds anything up. 8 bytes are enough, since only one
-source's hours are compared: a hundred thousand rows collide with a chance of one in three billion, and then only on the
-second look.
+A digest is kept in DIGESTS under `<platform>.<source>.h<hour>.<slice_id>` (the hour in which the slice starts) until
+the last second look is over. What does not fit into one message continues under `<slice_id>_1`, `_2`, … Losing a digest
+costs a repeat, never an order, so a digest that cannot be stored or read stops nothing. 8 bytes are enough, since only
+one source's hours are compared: for a hundred thousand rows the chance of a collision is one in three billion, and then
+only on the second look.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 SIZE = 8
 MOST_ROWS = 60_000
-"""Of one message: 640 kB in base64, below the server's megabyte."""
+"""Rows in one message: 640 kB in base64, below the server's megabyte."""
 MOST_HOURS = 24
-"""Up to here each hour is asked for; beyond, all that is kept of the source costs less."""
+"""Up to this number each hour is read alone. Beyond it, reading all digests of the source costs less."""
 SPARE_S = 3_600
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The rows of one slice: how many, and their hashes one after the other in base64."""
+    """The rows of one slice: their number, and their hashes one after the other in base64."""
 
     rows: int
     hashes: str
@@ -52,7 +52,7 @@ def hours(start_ms: int, end_ms: int) -> range:
 
 
 def window_of(key: str) -> Window | None:
-    """Return the window of the slice whose digest stands under a key; None for a key of another form."""
+    """Return the window of the slice whose digest stands under a key. `None`: the key has another form."""
     name = key.rpartition(".")[2].partition("_")[0]
     try:
         piece = parse_slice_id(name)
@@ -68,7 +68,7 @@ class Digests:
         self._bucket = bucket
 
     async def put(self, source: SourceKey, piece: Slice, hashes: set[bytes], *, keep_ms: int) -> None:
-        """Keep what `piece` held until `keep_ms` after now. What the server refuses is left out."""
+        """Keep the hashes of `piece` until `keep_ms` after now. What the server refuses is left out."""
         rows, ttl_s = sorted(hashes), keep_ms // 1000 + SPARE_S
         key = f"{source.key}.h{piece.start_ms // HOUR_MS}.{piece.slice_id}"
         try:
@@ -80,8 +80,7 @@ class Digests:
             log.warning("digest.not_stored", extra=fields(key=key, error=str(error)))
 
     async def known(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> set[bytes]:
-        """Return the hashes of all that was read of slices which touch the window; none of them is longer than
-        `longest_ms`."""
+        """Return the hashes of all rows read in slices that touch the window. No slice is longer than `longest_ms`."""
         touched = hours(window.start_ms - max(longest_ms, HOUR_MS), window.end_ms)
         each_hour = [f"{source.key}.h{hour}.*" for hour in touched]
         found: set[bytes] = set()
@@ -104,7 +103,7 @@ class Digests:
 
 
 def read_hashes(digest: Digest) -> set[bytes]:
-    """Return the hashes of a digest; none of one that somebody wrote by hand."""
+    """Return the hashes of a digest. Empty if it is malformed, because somebody wrote it by hand."""
     try:
         raw = b64decode(digest.hashes, validate=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The fetch engine's events, made from the records that they tell of."""
+"""The fetch engine's events, made from its records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def slice_completed(
 
 
 def slice_failed(source: SourceKey, held: OpenSlice, again: OpenSlice, now_ms: int) -> SliceFailed:
-    """`held` as it was when it failed, `again` as it waits for its next attempt."""
+    """`held`: the slice as it failed. `again`: the slice as it waits for its next attempt."""
     return SliceFailed(
         platform=source.platform,
         source=source.source,

@@ -1,6 +1,6 @@
 """Reports holes: those of one platform within a minute in one notice, and one more notice when no hole is left.
 
-In: what the leading monitor sees of each source at a scan. Out: notices. State: the ledger records whether a hole was
+In: each source as the leading monitor sees it at a scan. Out: notices. State: the ledger records whether a hole was
 reported (`is_told`) and whether its end has to be reported (`owes_end`). The monitor writes both. A notice on its way
 is in memory while this node leads. If a leader dies before it writes the mark, the next leader sends the notice again.
 When it cannot go on: a ledger that cannot be written is written at the next scan.
@@ -27,15 +27,15 @@ from streams.clock import Clock
 log = logging.getLogger(__name__)
 
 TOGETHER_MS = 60_000
-"""A hole waits for a person anyway; within this there may be more of them, for the same reason."""
+"""A hole waits for a person anyway. Within this time there may be more of them, for the same reason."""
 
 HoleKey = tuple[SourceKey, str, int]
 Place = tuple[str, str]
-"""A platform and a webhook: of one place one notice is on its way at a time."""
+"""A platform and a webhook. One notice is on its way to a place at a time."""
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """A hole that nobody was told of, and who is to be."""
+    """A hole that was not reported, and the webhook to report it to."""
 
     source: SourceKey
     hole: Hole
@@ -51,7 +51,7 @@ class HoleGroup(msgspec.Struct, frozen=True):
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    """A notice that no hole is left; `number` tells it from an earlier one."""
+    """A notice that no hole is left. `number` distinguishes it from an earlier one."""
 
     place: Place
     sources: tuple[SourceKey, ...]
@@ -59,18 +59,18 @@ class Cleared(msgspec.Struct, frozen=True):
 
 
 def hole_key(source: SourceKey, hole: Hole) -> HoleKey:
-    """Return what a hole is known by, whatever else is noted of it: its source, its window, and since when it is."""
+    """Return the identity of a hole: its source, its window, and its beginning."""
     return source, hole.slice_id, hole.since_ms
 
 
 def unreported(ledger: Ledger) -> list[Hole]:
-    """Return the holes that nobody was told of."""
+    """Return the holes that were not reported."""
     return [hole for hole in ledger.holes if not hole.is_told]
 
 
 def due_holes(seen: Iterable[GivenUp], now_ms: int) -> list[HoleGroup]:
-    """Return the notices that are due: as soon as one hole of a place is a minute old, all of it are told with it. One
-    whose time lies ahead comes from a node with another clock, by which nothing can be waited for."""
+    """Return the notices that are due: as soon as one hole of a place is a minute old, all of the place are reported
+    with it. A hole with a time in the future comes from a node with another clock, and is reported at once."""
     together: dict[Place, list[GivenUp]] = defaultdict(list)
     for each in seen:
         together[each.source.platform, each.webhook].append(each)
@@ -83,7 +83,7 @@ def due_holes(seen: Iterable[GivenUp], now_ms: int) -> list[HoleGroup]:
 
 
 def holes_notice(group: HoleGroup) -> Notice:
-    """Return what an administrator is told of holes."""
+    """Return the notice of a group of holes."""
     (first, hole), *others = group.members
     if not others:
         return _one_hole(first, hole)
@@ -96,7 +96,7 @@ def holes_notice(group: HoleGroup) -> Notice:
     about = str(first) if is_one else group.platform
     whose = "" if is_one else f" of {len(sources)} sources ({some_of([source.source for source in sources])})"
     which = "the first" if is_one else f"the first, of {first}"
-    text = f"{len(group.members)} windows{whose} are holes; {which}: {_said(hole)}"
+    text = f"{len(group.members)} windows{whose} are holes; {which}: {_hole_text(hole)}"
     what_to_do = f"penstock holes list{f' {first}' if is_one else ''}, then redrive or accept them"
     return Notice(kind="hole", source=about, text=text, what_to_do=what_to_do, facts=facts)
 
@@ -106,10 +106,10 @@ def _one_hole(source: SourceKey, hole: Hole) -> Notice:
     if hole.short is not None:
         facts |= {"missing": hole.short.missing, "listed": hole.short.listed}
     what_to_do = f"penstock holes redrive {source} {hole.slice_id}, or accept it"
-    return Notice(kind="hole", source=str(source), text=_said(hole), what_to_do=what_to_do, facts=facts)
+    return Notice(kind="hole", source=str(source), text=_hole_text(hole), what_to_do=what_to_do, facts=facts)
 
 
-def _said(hole: Hole) -> str:
+def _hole_text(hole: Hole) -> str:
     if hole.short is not None:
         return f"{hole.slice_id} is not whole: {hole.reason}"
     return f"{hole.slice_id} was given up after {hole.attempts} attempts: {hole.reason}"
@@ -121,7 +121,7 @@ def _cleared_notice(platform: str) -> Notice:
 
 
 class HoleNotices:
-    """What the leading monitor tells of holes."""
+    """The leading monitor's notices of holes."""
 
     def __init__(self, ledgers: Ledgers, alerts: Alerts, settings: LiveSettings, clock: Clock) -> None:
         self._ledgers = ledgers
@@ -130,19 +130,19 @@ class HoleNotices:
         self._clock = clock
         self._seen: list[GivenUp] = []
         self._on_the_way: dict[Place, HoleGroup] = {}
-        self._told: set[HoleKey] = set()
+        self._sent: set[HoleKey] = set()
         self._waiting: dict[SourceKey, Place] = {}
         self._left: set[SourceKey] = set()
         self._cleared: dict[Place, Cleared] = {}
         self._count = 0
 
     def forget(self) -> None:
-        """Begin anew: another may have led, and told, meanwhile."""
-        for memory in (self._seen, self._on_the_way, self._told, self._waiting, self._left, self._cleared):
+        """Begin anew: another node may have led, and reported, meanwhile."""
+        for memory in (self._seen, self._on_the_way, self._sent, self._waiting, self._left, self._cleared):
             memory.clear()
 
     def see(self, source: SourceKey, ledger: Ledger, webhook: str) -> None:
-        """Take what this scan sees of a source."""
+        """Take a source as this scan sees it."""
         self._seen += [GivenUp(source, hole, webhook) for hole in unreported(ledger)]
         if not ledger.owes_end:
             self._waiting.pop(source, None)
@@ -152,11 +152,11 @@ class HoleNotices:
             self._left.add(source)
 
     def is_sent(self, source: SourceKey, hole: Hole) -> bool:
-        """True once a notice of this hole was taken."""
-        return hole_key(source, hole) in self._told
+        """Return whether a notice of this hole was sent."""
+        return hole_key(source, hole) in self._sent
 
     async def tell(self, known: Collection[SourceKey]) -> list[Hashable]:
-        """Have told what is due after a scan of the `known` sources; return the keys of what is on its way."""
+        """Submit what is due after a scan of the `known` sources. Return the keys of the notices on their way."""
         seen, self._seen = self._seen, []
         left, self._left = self._left | (self._waiting.keys() - set(known)), set()
         await self._settle(seen)
@@ -170,16 +170,16 @@ class HoleNotices:
         return [*self._on_the_way.values(), *self._cleared.values()]
 
     async def _settle(self, seen: Sequence[GivenUp]) -> None:
-        """Let go of notices that were taken, and of those that nobody needs any more."""
+        """Remove notices that were sent, and those that are not needed any more."""
         found = {hole_key(each.source, each.hole) for each in seen}
-        self._told &= found
+        self._sent &= found
         for place, group in list(self._on_the_way.items()):
             keys = {hole_key(source, hole) for source, hole in group.members}
-            is_told = self._alerts.is_sent(group)
-            if is_told and await self._mark({source for source, _ in group.members}, steering.owe_end):
-                self._told |= keys
+            is_sent = self._alerts.is_sent(group)
+            if is_sent and await self._mark({source for source, _ in group.members}, steering.owe_end):
+                self._sent |= keys
                 del self._on_the_way[place]
-            elif not is_told and found.isdisjoint(keys):
+            elif not is_sent and found.isdisjoint(keys):
                 del self._on_the_way[place]
         for place, cleared in list(self._cleared.items()):
             if self._alerts.is_sent(cleared) and await self._mark(cleared.sources, steering.mark_ended):
@@ -188,7 +188,7 @@ class HoleNotices:
                 del self._cleared[place]
 
     def _clear(self, left: Collection[SourceKey]) -> None:
-        """Have told where no source has a hole any more, of those of which somebody was told."""
+        """Report the places where no source has a hole any more, if a hole of them was reported."""
         still = {place for source, place in self._waiting.items() if source not in left}
         for place in {self._waiting[source] for source in left if source in self._waiting} - still:
             if place not in self._cleared:
@@ -198,12 +198,12 @@ class HoleNotices:
                 self._alerts.submit(cleared, _cleared_notice(place[0]), self._webhook_of(sources[0]))
 
     async def _mark(self, sources: Iterable[SourceKey], mark: Callable[[Ledger], Ledger]) -> bool:
-        """Write into each ledger what was told; False if some could not be written."""
+        """Write the mark into each ledger. Return False if some could not be written."""
         is_done = True
         for source in sources:
             try:
                 await self._ledgers.move(source, lambda ledger: (mark(ledger), None))
-            except (MissingLedger, BrokenLedger):  # removed, or told as such
+            except (MissingLedger, BrokenLedger):  # removed, or reported as broken
                 continue
             except Contended as error:
                 log.warning("monitor.hole_unmarked", extra=fields(source=str(source), error=str(error)))

@@ -1,14 +1,14 @@
 """The ledgers of all sources as this node sees them, and the one way to change one.
 
-A change is a pure function from a ledger to the next one and a result. Changes of one source that arrive while a
-write is under way are folded into the next write, so that a busy source costs one compare-and-set for many moves; a
-lost race reads again and applies them again. The watch keeps a cache of raw bytes: a ledger is decoded only where
-somebody asks for it, so following thousands of quiet sources costs next to nothing.
+A change is a pure function from a ledger to the next one and a result. Changes of one source that arrive during a write
+are folded into the next write, so a busy source needs one compare-and-set for many moves. After a revision conflict the
+ledger is read and the changes are applied again. The watch keeps a cache of raw bytes. A ledger is decoded only when it
+is needed, so following thousands of quiet sources costs next to nothing.
 
 Under redelivery: a change must be harmless when it is applied to a ledger that it has already changed, since a write
-whose answer was lost may be applied twice.
-When it cannot go on: a ledger that is missing, broken by hand or not to be written is told to whoever asked for it; the
-others go on. Nothing is dropped from the cache for a failed write: the next one conflicts, and reads again.
+whose reply was lost may be applied twice. When it cannot go on: if a ledger is missing, broken by hand or cannot be
+written, its callers get the error. The others go on. A failed write drops nothing from the cache: the next one
+conflicts, and reads again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from streams.errors import RevisionConflict
 from streams.races import step_aside
 
 LATEST_MS = 10**15
-"""Beyond this the name of a slice cannot be written any more."""
+"""Beyond this a slice's name cannot be written."""
 
 R = TypeVar("R")
 Move = Callable[[Ledger], tuple[Ledger, R]]
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(Ledger).decode
 
 
 class Contended(Exception):
-    """A change lost its race `tries` times in a row; somebody else is at work on this source (FETCH-36)."""
+    """A change had `tries` revision conflicts in a row. Another node is at work on this source (FETCH-36)."""
 
     def __init__(self, source: SourceKey, tries: int) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class Contended(Exception):
 
 
 class MissingLedger(Exception):
-    """The source has no ledger. It is never made anew on its own, since that would skip all that was not yet read."""
+    """The source has no ledger. No new one is created automatically, since that would skip everything not read yet."""
 
     def __init__(self, source: SourceKey) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class MissingLedger(Exception):
 
 
 class BrokenLedger(msgspec.DecodeError):
-    """What stands under the source's key is no ledger: somebody wrote it by hand. Only this source stops."""
+    """The value under the source's key is no ledger: somebody wrote it by hand. Only this source stops."""
 
     def __init__(self, source: SourceKey, why: str) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ def read_ledger(source: SourceKey, raw: bytes) -> Ledger:
 
 
 class _Stored:
-    """A ledger at a revision: its bytes, until somebody asks for the record."""
+    """A ledger at a revision. It keeps the bytes until the record is needed."""
 
     __slots__ = ("_ledger", "_raw", "revision", "source")
 
@@ -114,8 +114,8 @@ def _stored(entry: Entry[bytes]) -> _Stored:
     return _Stored(source_of(entry.key), entry.revision, raw=entry.raw)
 
 
-class _Asked(Generic[R]):
-    """One change, and who waits for it."""
+class _Change(Generic[R]):
+    """One change, and the future of its caller."""
 
     __slots__ = ("future", "move", "tries")
 
@@ -132,70 +132,70 @@ class Ledgers:
         self._bucket = bucket
         self._tasks = tasks
         self._live = Live(bucket, _stored)
-        self._asked: dict[SourceKey, deque[_Asked[Any]]] = {}
+        self._changes: dict[SourceKey, deque[_Change[Any]]] = {}
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
-        """Call `listener` with each source whose ledger was changed, by anybody; it must be short. Return its
-        remover."""
+        """Call `listener` with each source whose ledger any node changed. It must be short. Return a function that
+        removes the listener."""
         return self._live.on_change(lambda key: listener(source_of(key)))
 
     def known(self) -> list[SourceKey]:
         return [stored.source for _, stored in self._live.items()]
 
     def peek(self, source: SourceKey) -> Ledger | None:
-        """Return the ledger as last seen, perhaps a moment old; None if there is none. Raises BrokenLedger."""
+        """Return the ledger as last seen, perhaps a moment old. `None`: there is none. Raises BrokenLedger."""
         stored = self._live.get(source.key)
         return None if stored is None else stored.ledger()
 
     async def move(self, source: SourceKey, move: Move[R], *, tries: int = 10) -> R:
-        """Change the ledger by `move` and return its result once stored; a move that returns the same ledger writes
+        """Change the ledger by `move` and return its result once stored. A move that returns the same ledger writes
         nothing. Raises Contended, MissingLedger, BrokenLedger, StreamError (the change may or may not have been
         stored), and what `move` raises."""
-        asked = _Asked(move, tries)
-        line = self._asked.get(source)
+        change = _Change(move, tries)
+        line = self._changes.get(source)
         if line is None:
-            self._asked[source] = deque([asked])
+            self._changes[source] = deque([change])
             self._tasks.start_soon(self._write, source)
         else:
-            line.append(asked)
-        return await asked.future
+            line.append(change)
+        return await change.future
 
     async def create(self, source: SourceKey, ledger: Ledger) -> None:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
         self._written(source, await self._bucket.create(source.key, _encode(ledger)), ledger)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket for ever; started once the present ledgers are known."""
+        """Follow the bucket for ever. Started once the present ledgers are known."""
         await self._live.run(task_status=task_status)
 
-    # ---- what is written
+    # ---- writing
 
     async def _write(self, source: SourceKey) -> None:
-        """Store what was asked of one source, all that waits at a time in one write, until nothing waits."""
-        line = self._asked[source]
+        """Store the changes of one source, all that wait at a time in one write, until none wait."""
+        line = self._changes[source]
         try:
             while line:
                 batch = list(line)
                 line.clear()
                 await self._store(source, batch)
         finally:
-            del self._asked[source]
+            del self._changes[source]
             _cancel(line)
 
-    async def _store(self, source: SourceKey, batch: list[_Asked[Any]]) -> None:
+    async def _store(self, source: SourceKey, batch: list[_Change[Any]]) -> None:
         try:
             await self._settle(source, batch)
-        except Exception as error:  # whatever it is, it is for those who asked; the other sources go on
+        except Exception as error:  # the callers get any error, and the other sources go on
             _refuse(batch, error)
         except BaseException:
             _cancel(batch)
             raise
 
-    async def _settle(self, source: SourceKey, batch: list[_Asked[Any]]) -> None:
-        """Decide on what is cached; before a change is taken for void or refused, or after a lost race, on what is
-        stored."""
+    async def _settle(self, source: SourceKey, batch: list[_Change[Any]]) -> None:
+        """Decide on the cached record. Before a change counts as void or is refused, and after a conflict, decide on
+        the stored record."""
         stored, is_fresh, lost = self._live.get(source.key), False, 0
-        while any(not asked.future.done() for asked in batch):
+        while any(not change.future.done() for change in batch):
             if stored is None or (not is_fresh and stored.is_broken()):
                 stored, is_fresh = await self._read(source), True
             before = stored.ledger()
@@ -218,16 +218,17 @@ class Ledgers:
         self._live.learn(source.key, _Stored(source, revision, ledger=ledger), revision)
 
     async def _lost(
-        self, source: SourceKey, batch: list[_Asked[Any]], lost: int, revision: int, conflict: RevisionConflict
+        self, source: SourceKey, batch: list[_Change[Any]], lost: int, revision: int, conflict: RevisionConflict
     ) -> None:
-        """Fail those that have lost too often; let the others try again, soon and not in step with their rivals."""
+        """Fail the changes with too many conflicts. Let the others try again, soon and not in step with their
+        rivals."""
         if conflict.actual is not None and conflict.actual < revision:
-            self._live.drop(source.key)  # the server's memory is older than ours: it was put back to an earlier state
-        _refuse([asked for asked in batch if lost >= asked.tries], Contended(source, lost))
+            self._live.drop(source.key)  # the server was put back to an earlier state
+        _refuse([change for change in batch if lost >= change.tries], Contended(source, lost))
         await step_aside(lost)
 
     async def _read(self, source: SourceKey) -> _Stored:
-        """Return the newer one of what a read says and what is known."""
+        """Return the newer one of the stored and the known record."""
         entry = await self._bucket.get(source.key)
         if entry is None:
             self._live.drop(source.key)
@@ -237,47 +238,47 @@ class Ledgers:
         return self._live.get(source.key) or read
 
 
-Results = list[tuple[_Asked[Any], Any]]
-Errors = list[tuple[_Asked[Any], Exception]]
+Results = list[tuple[_Change[Any], Any]]
+Errors = list[tuple[_Change[Any], Exception]]
 
 
-def _apply_all(batch: list[_Asked[Any]], ledger: Ledger) -> tuple[Ledger, Results, Errors]:
-    """Apply in order the moves whose askers still wait; one that raises is its asker's affair alone."""
+def _apply_all(batch: list[_Change[Any]], ledger: Ledger) -> tuple[Ledger, Results, Errors]:
+    """Apply in order the moves whose callers still wait. If one raises, only its caller gets the error."""
     results: Results = []
     errors: Errors = []
-    for asked in batch:
-        if asked.future.done():
+    for change in batch:
+        if change.future.done():
             continue
         try:
-            ledger, result = asked.move(ledger)
-        except Exception as error:  # the asker's own function: whatever it raises goes to the asker
-            errors.append((asked, error))
+            ledger, result = change.move(ledger)
+        except Exception as error:  # a caller's own function: the caller gets whatever it raises
+            errors.append((change, error))
         else:
-            results.append((asked, result))
+            results.append((change, result))
     return ledger, results, errors
 
 
 def _answer(results: Results, errors: Errors) -> None:
-    for asked, result in results:
-        if not asked.future.done():
-            asked.future.set_result(result)
-    for asked, error in errors:
-        _refuse([asked], error)
+    for change, result in results:
+        if not change.future.done():
+            change.future.set_result(result)
+    for change, error in errors:
+        _refuse([change], error)
 
 
-def _refuse(batch: Iterable[_Asked[Any]], error: Exception) -> None:
-    for asked in batch:
-        if not asked.future.done():
-            asked.future.set_exception(error)
+def _refuse(batch: Iterable[_Change[Any]], error: Exception) -> None:
+    for change in batch:
+        if not change.future.done():
+            change.future.set_exception(error)
 
 
-def _cancel(batch: Iterable[_Asked[Any]]) -> None:
-    for asked in batch:
-        asked.future.cancel()
+def _cancel(batch: Iterable[_Change[Any]]) -> None:
+    for change in batch:
+        change.future.cancel()
 
 
 @asynccontextmanager
 async def open_ledgers(bucket: Bucket[bytes]) -> AsyncIterator[Ledgers]:
-    """Open the ledgers without a watch: for commands and tests that change one and go."""
+    """Open the ledgers without a watch, for commands and tests that change one and end."""
     async with anyio.create_task_group() as tasks:
         yield Ledgers(bucket, tasks)

@@ -1,12 +1,17 @@
-"""Monitor: the one node that holds its lease looks at every ledger, and acts on what nobody else would see.
+"""Monitor: the node that holds its lease looks at every ledger, and acts on what no other actor would see.
 
-In: a scan every `scan_every`. Out: overdue slices to their next attempt or given up; a dead letter for each new hole; a
-notice for each parked source and for each ledger that is missing or broken, for the holes of a platform within a
-minute, and for the sources of a platform that went down, or came back, together; events for those, for a watermark that
-lags, and for consumers that are stuck. State: that a hole or an outage was told lies in the ledger (`is_told`); what
-else was told is remembered while this node leads, so that a new leader tells it once more. Its writes are
-compare-and-set moves that change nothing when repeated, so a leader that was deposed in the middle does no harm.
-When it cannot go on: a source that fails is skipped until the next scan; notices wait in the background, never a scan.
+In: a scan every `scan_every`. Out:
+
+- Overdue slices get their next attempt or are given up.
+- Each new hole gets a dead letter.
+- Notices report each parked source, each ledger that is missing or broken, the holes of a platform within a minute, and
+  the sources of a platform that went down, or came back, together.
+- Events report the same, a watermark that lags, and consumers that are stuck.
+
+State: the ledger records that a hole or an outage was reported (`is_told`). Other reports are remembered while this
+node leads, so a new leader sends them once more. Its writes are compare-and-set moves that change nothing when
+repeated, so a leader that lost its lease in the middle does no harm. When it cannot go on: a source that fails is
+skipped until the next scan. Notices are sent in the background and never delay a scan.
 """
 
 from __future__ import annotations
@@ -55,20 +60,20 @@ log = logging.getLogger(__name__)
 LEASE = "monitor"
 LEASE_TTL_S = 5
 STUCK_S = 30.0
-"""Ten times the ack wait: a consumer that hands out nothing for so long, though it is asked, does not get over it."""
+"""Ten times the ack wait. A consumer that delivers nothing for so long in spite of pulls does not recover."""
 LOOK_AT_CONSUMERS_S = 5.0
 FORESEEN = (Contended, MissingLedger, StreamError)
 SOURCES_A_TURN = 100
-"""After so many the loop gets a turn: a scan of ten thousand ledgers must not hold up the heartbeats."""
+"""After so many the loop gets a turn: a scan of ten thousand ledgers must not delay the heartbeats."""
 
 
 def overdue(ledger: Ledger, settings: FetchSettings, now_ms: int) -> bool:
-    """True if a holder has had a slice for `stale_after` or longer."""
+    """Return whether a holder has had a slice for `stale_after` or longer."""
     return any(held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms for held in ledger.open)
 
 
 def lag_ms(ledger: Ledger, settings: FetchSettings, now_ms: int) -> int:
-    """Return how far the watermark is behind where it could be, were everything read at once."""
+    """Return how many ms the watermark is behind where it could be if everything were read at once."""
     return max(0, now_ms - settings.settle_ms - ledger.watermark_ms)
 
 
@@ -87,18 +92,18 @@ def hole_dead_letter(source: SourceKey, hole: Hole) -> DeadLetter:
 
 
 def parked_notice(source: SourceKey, ledger: Ledger) -> Notice:
-    """Return what an administrator is told of a source that waits for a person."""
+    """Return the notice of a source that waits for a person."""
     what_to_do = f"mend it, then: penstock sources resume {source}"
     return Notice(kind="parked", source=str(source), text=f"parked: {ledger.reason}", what_to_do=what_to_do)
 
 
 def ledger_notice(source: SourceKey, reason: str) -> Notice:
-    """Return what an administrator is told of a ledger that is missing or broken."""
+    """Return the notice of a ledger that is missing or broken."""
     return Notice(kind="ledger", source=str(source), text="nothing of it is fetched", what_to_do=reason)
 
 
 class Monitor:
-    """A node's monitor; it scans only while it leads. `progress` says how long a stuck consumer is borne."""
+    """A node's monitor. It scans only while it leads. `progress` knows how long a consumer may be stuck."""
 
     def __init__(
         self,
@@ -174,7 +179,7 @@ class Monitor:
             self._measures.keep_only(())
 
     def _begin_anew(self) -> None:
-        """Forget what was told: another may have led meanwhile, and told that it is over."""
+        """Forget what was reported: another node may have led meanwhile, and reported that it is over."""
         for memory in (self._buried, self._lagging, self._suspects, self._unusable):
             memory.clear()
         self._failures.keep_only(())
@@ -185,7 +190,7 @@ class Monitor:
         self._looked_s = 0.0
 
     def _settings_changed(self, source: SourceKey) -> None:
-        """Scan now, so that another period holds from now on and not from the end of the old one."""
+        """Scan now, so that a new period holds from now on and not from the end of the old one."""
         if not source.platform:
             self._hurry.set()
 
@@ -193,7 +198,7 @@ class Monitor:
         return self._settings.current("", "").scan_every_ms / 1000
 
     async def scan(self) -> None:
-        """Look at every source once, and now and then at the consumers."""
+        """Look at every source once, and sometimes at the consumers."""
         self._worth = set()
         sources = self._sources.known()
         for number, source in enumerate(sources, start=1):
@@ -226,7 +231,7 @@ class Monitor:
             self._failures.over(source)
         except FATAL:
             raise
-        except Exception as error:  # one source's trouble, foreseen or not, must not stop the others
+        except Exception as error:  # the trouble of one source, foreseen or not, must not stop the others
             self._failures.tell(source, error)
 
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
@@ -250,11 +255,11 @@ class Monitor:
         await self._look_at_lag(source, ledger, settings, now_ms)
         await self._close_unreported(source, unreported(ledger))
 
-    # ---- ledgers that are none
+    # ---- missing and broken ledgers
 
     async def _usable(self, source: SourceKey) -> Ledger | None:
-        """Return the ledger; None if it is missing or broken, which is told once. What is found must stand at two scans
-        in a row, since a source's record may come a moment before its ledger."""
+        """Return the ledger. `None`: it is missing or broken, which is reported once. Two scans in a row must find it
+        so, since a source's record may arrive a moment before its ledger."""
         ledger, reason = self._peek(source)
         is_sure = reason == self._suspects.get(source, "")
         self._suspects[source] = reason
@@ -290,7 +295,7 @@ class Monitor:
 
         await self._publish(await self._ledgers.move(source, move))
 
-    # ---- what a person has to know
+    # ---- reports to a person
 
     async def _close_unreported(self, source: SourceKey, holes: Sequence[Hole]) -> None:
         """Store the holes' dead letters, and mark the holes whose notice was sent. A crash in between repeats the

@@ -1,10 +1,10 @@
 """Reports that sources are down, and that they are up again: one notice for each platform.
 
-In: what the leading monitor sees of each source at a scan. Out: notices, and SourceDown and SourceUp for each source of
-a notice. State: the ledger records whether an outage was reported (`actors/fetch/rules/outages.py`), so that a new
-leader does not repeat it. A notice on its way is in memory, and sources that go down meanwhile wait for the next one.
-If a leader dies after it sent a notice and before it wrote that down, the next leader sends the notice again. When it
-cannot go on: a ledger that cannot be written is written at the next scan.
+In: each source as the leading monitor sees it at a scan. Out: notices, and SourceDown and SourceUp for each source of a
+notice. State: the ledger records whether an outage was reported (`actors/fetch/rules/outages.py`), so that a new leader
+does not repeat it. A notice on its way is in memory, and sources that go down meanwhile wait for the next one. If a
+leader dies after it sent a notice and before it wrote that down, the next leader sends the notice again. When it cannot
+go on: a ledger that cannot be written is written at the next scan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Kind = Literal["down", "up"]
 
 
 class Down(msgspec.Struct, frozen=True):
-    """A source with an outage, as one scan sees it: who is told of it, and after how long."""
+    """A source with an outage, as one scan sees it: where it is reported, and after how long."""
 
     source: SourceKey
     outage: Outage
@@ -45,7 +45,7 @@ class Down(msgspec.Struct, frozen=True):
 
 
 class OutageGroup(msgspec.Struct, frozen=True):
-    """The sources of one notice, all of one platform and told to one address."""
+    """The sources of one notice, all of one platform and one webhook."""
 
     kind: Kind
     platform: str
@@ -54,14 +54,14 @@ class OutageGroup(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Of one place one notice is on its way at a time."""
+        """Return the place of the notice. One notice is on its way to a place at a time."""
         return self.kind, self.platform, self.webhook
 
 
 def due_groups(seen: Iterable[Down], now_ms: int) -> list[OutageGroup]:
     """Return the notices that are due. As soon as one source of a platform is down for longer than its setting allows,
-    all that are down and untold are told with it. Those that came back are told when none of their platform is down any
-    more, or when the first of them has been back for as long."""
+    all that are down and not reported are reported with it. Those that came back are reported when none of their
+    platform is down any more, or when the first of them has been back for as long."""
     together: dict[tuple[str, str], list[Down]] = defaultdict(list)
     for each in seen:
         together[each.source.platform, each.webhook].append(each)
@@ -83,7 +83,7 @@ def _group(kind: Kind, platform: str, webhook: str, found: Sequence[Down]) -> Ou
 
 
 def group_notice(group: OutageGroup) -> Notice:
-    """Return what an administrator is told of sources that went down, or came back, together."""
+    """Return the notice of sources that went down, or came back, together."""
     first, outage = group.members[0]
     count, since = len(group.members), f"since {_moment(outage.since_ms)}"
     who = "it" if count == 1 else f"{count} sources ({some_of([source.source for source, _ in group.members])})"
@@ -111,7 +111,7 @@ def _span(span_ms: int) -> str:
 
 
 class OutageNotices:
-    """What the leading monitor tells of outages."""
+    """The leading monitor's notices of outages."""
 
     def __init__(
         self,
@@ -130,20 +130,20 @@ class OutageNotices:
         self._on_the_way: dict[tuple[str, str, str], OutageGroup] = {}
 
     def forget(self) -> None:
-        """Begin anew: another may have led, and told, meanwhile."""
+        """Begin anew: another node may have led, and reported, meanwhile."""
         self._seen.clear()
         self._on_the_way.clear()
 
     def see(self, source: SourceKey, ledger: Ledger, settings: FetchSettings) -> None:
-        """Take what this scan sees of a source. Of one that is paused or parked only the end is told."""
+        """Take a source as this scan sees it. For a paused or parked one only the end is reported."""
         outage = ledger.outage
         if outage is not None and (ledger.state == "running" or outage.over_ms):
             self._seen.append(Down(source, outage, settings.webhook, settings.down_after_ms))
 
     async def tell(self) -> list[OutageGroup]:
-        """Have told what is due after a scan; return the keys of the notices that are on their way."""
+        """Submit what is due after a scan. Return the keys of the notices on their way."""
         seen, self._seen = self._seen, []
-        busy = set(self._on_the_way)  # what was seen is older than what is marked now
+        busy = set(self._on_the_way)  # what this scan saw is older than what is marked now
         for place in busy:
             group = self._on_the_way[place]
             is_told = self._alerts.is_sent(group)
@@ -160,14 +160,14 @@ class OutageNotices:
         return lambda: self._settings.current(first.platform, first.source).webhook
 
     async def _mark(self, group: OutageGroup) -> bool:
-        """Publish the events, and write into each ledger that it was told; False if some could not be written."""
+        """Publish the events, and mark each ledger as reported. Return False if some could not be written."""
         event = source_down if group.kind == "down" else source_up
         await self._publish([event(source, outage) for source, outage in group.members])
         is_done = True
         for source, outage in group.members:
             try:
                 await self._ledgers.move(source, self._marker(group.kind, outage))
-            except (MissingLedger, BrokenLedger):  # removed, or told as such
+            except (MissingLedger, BrokenLedger):  # removed, or reported as broken
                 continue
             except Contended as error:
                 log.warning("monitor.outage_unmarked", extra=fields(source=str(source), error=str(error)))
@@ -182,7 +182,7 @@ class OutageNotices:
 
 
 def _is_worth(group: OutageGroup, seen: Sequence[Down]) -> bool:
-    """True while somebody should still hear of it: an outage that ended before anybody was told needs no telling."""
+    """Return whether the notice is still needed: an outage that ended before it was reported needs no report."""
     if group.kind == "up":
         return True
     members = {source for source, _ in group.members}

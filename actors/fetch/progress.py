@@ -1,7 +1,8 @@
-"""Which consumers are stuck: messages wait, somebody pulls, and yet nothing is delivered. Pure but for its memory.
+"""Which consumers are stuck: messages wait, a client pulls, and yet the server delivers nothing. Pure but for its
+memory.
 
-The server is known to have lost such deliveries, and a consumer that somebody paused looks the same; from within the
-node both look like quiet.
+The server is known to have lost such deliveries, and a paused consumer looks the same. From within the node both look
+quiet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from streams.backlog import ConsumerState
 
 
 class Stuck(NamedTuple):
-    """A consumer that got stuck `for_s` ago, or (`is_over`) goes on."""
+    """A consumer that got stuck `for_s` seconds ago, or (`is_over`) goes on."""
 
     stream: str
     consumer: str
@@ -29,7 +30,7 @@ class _Seen(NamedTuple):
 
 
 class Progress:
-    """Watches how far the consumers of some streams get. Times are one monotonic clock's seconds."""
+    """Watches the progress of the consumers of some streams. Times are seconds of one monotonic clock."""
 
     def __init__(self, stuck_s: float) -> None:
         self.stuck_s = stuck_s
@@ -40,7 +41,8 @@ class Progress:
         self._seen.clear()
 
     def look(self, stream: str, states: Iterable[ConsumerState], at_s: float) -> list[Stuck]:
-        """Take how the stream's consumers fare now; return those that got stuck or free since the last look."""
+        """Take the current states of the stream's consumers. Return those that got stuck or free since the last
+        look."""
         found: list[Stuck] = []
         known = {key: seen for key, seen in self._seen.items() if key[0] == stream}
         for state in states:
@@ -55,7 +57,7 @@ class Progress:
 
 
 def _judged(state: ConsumerState, before: _Seen | None, at_s: float, stuck_s: float) -> tuple[_Seen, bool]:
-    """Return what is known of a consumer now, and whether that is news."""
+    """Return what is known of a consumer now, and whether that has changed."""
     is_waiting = state.pending > 0 and state.pulls > 0
     if before is None or not is_waiting or state.delivered != before.delivered:
         return _Seen(state.delivered, at_s), before is not None and before.is_told

@@ -1,9 +1,10 @@
-"""Changes of settings at the door: checked with all that stands there, shown as old and new, stored by revision.
+"""Changes of settings at the door: checked with all stored levels, shown as old and new, stored by revision.
 
-In: a level's name, values to set and names to unset; or a whole seed. Out: the stored level, and what changed where.
-State: none but the bucket's; what is in force is read exactly as nodes read it. A change is refused (BadSetting) when
-the level, or any source below it, would not resolve. Two people who change one level at once meet at compare-and-set:
-the later one is decided anew on what the first one stored. A repeat stores nothing, since nothing changes.
+In: a level's name, values to set and names to unset, or a whole seed. Out: the stored level, and what changed where.
+State: only the bucket's. The desk reads the settings in force exactly as nodes do. It refuses a change (BadSetting)
+when the level, or any source below it, would not resolve. Two people who change one level at once meet at
+compare-and-set: the later change is decided anew on what the first one stored. A repeat stores nothing, since nothing
+changes.
 """
 
 import json
@@ -29,12 +30,12 @@ from streams.races import race
 TRIES = 10
 _TABLES = "a seed has the tables [default], [platform.NAME] and [source.NAME.SHOP]"
 Effects = Mapping[str, Mapping[str, tuple[object, object]]]
-"""For each level or source that changes: setting to its old and new value in force."""
+"""For each level or source that changes: each setting with its old and new value in force."""
 
 
 class StoredSettings(Struct, frozen=True):
-    """What stands in the bucket: the levels in force, the revision of each key, why some stored ones are not in force,
-    the sources that there are or that have a level, those of them that are there, and each key's newest value."""
+    """The contents of the bucket: the levels in force, the revision of each key, why some stored levels are not in
+    force, the sources that exist or have a level, the sources that exist, and each key's newest value."""
 
     levels: Levels
     revisions: Mapping[str, int]
@@ -45,14 +46,15 @@ class StoredSettings(Struct, frozen=True):
 
 
 class Desk(Struct, frozen=True):
-    """Where the settings lie: their bucket, and how to read all that it keeps of them."""
+    """Where the settings lie: their bucket, and how to read all values that it keeps of them."""
 
     bucket: Bucket[bytes]
     history: History
 
 
 class Changed(Struct, frozen=True):
-    """A change that was stored (or, `is_trial`, would be): the level's own values, and what it does to those below."""
+    """A change that was stored (or, with `is_trial`, would be): the level's own values, and the effects on those
+    below."""
 
     name: LevelName
     before: LevelValues
@@ -61,14 +63,14 @@ class Changed(Struct, frozen=True):
 
 
 class Seeded(Struct, frozen=True):
-    """What became of a seed: levels that were written, and those that were there already and left alone."""
+    """The result of a seed: levels that were written, and existing ones that were left alone."""
 
     written: tuple[LevelName, ...]
     kept: tuple[LevelName, ...]
 
 
 async def read_stored(desk: Desk) -> StoredSettings:
-    """Read every level as a node does, and the sources that there are. Raises StreamError."""
+    """Read every level as a node does, and the existing sources. Raises StreamError."""
     live = LiveSettings(desk.bucket, clock=SYSTEM, history=desk.history)
     with one_error():
         async with anyio.create_task_group() as tasks:
@@ -92,9 +94,10 @@ async def change_level(
     is_ahead: bool = False,
     is_trial: bool = False,
 ) -> Changed:
-    """Set `values` and unset names of a level, in place of all that it said if `is_replaced`. With `is_ahead` the
-    platform or source need not be there yet.
-    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten lost races, StreamError."""
+    """Set `values` and unset names of a level. With `is_replaced`, replace all its values. With `is_ahead` the platform
+    or source need not exist yet.
+    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten of them in a row,
+    StreamError."""
 
     async def attempt() -> Changed:
         stored = await read_stored(desk)
@@ -138,8 +141,8 @@ def _decide(
 
 
 def _levels_with(stored: StoredSettings, name: LevelName, values: LevelValues) -> Levels:
-    """Return the levels in force after the change. It has to fit those in force, or else all that stands there, which
-    is then in force as well: an earlier value of another level that is broken must not keep this one from its mend."""
+    """Return the levels in force after the change. It must fit those in force, or else all stored levels, which are
+    then in force as well. So an earlier broken value of another level does not keep this one from being mended."""
     try:
         return stored.levels.with_level(name, values)
     except BadSetting:
@@ -157,7 +160,7 @@ def _begun(name: LevelName, start: object) -> BadSetting:
 
 
 def _check_there(stored: StoredSettings, name: LevelName) -> None:
-    """Raise UnknownLevel for a platform or a source that nobody added and that has no level either: a typing error."""
+    """Raise UnknownLevel for a platform or a source that does not exist and has no level either: a typing error."""
     there = {str(source) for source in stored.sources}
     platforms = {source.platform for source in stored.sources}
     if name == DEFAULT or name.key in stored.revisions or str(name) in (there if name.source else platforms):
@@ -168,7 +171,7 @@ def _check_there(stored: StoredSettings, name: LevelName) -> None:
 
 
 def _effects(stored: StoredSettings, after: Levels, names: Sequence[LevelName]) -> Effects:
-    """Return what changes where. Where a source begins changes nothing once it is read."""
+    """Return what changes where. A new start changes nothing for a source that is already read."""
     effects: dict[str, dict[str, tuple[object, object]]] = {}
     for name in names:
         old, new = as_level(stored.levels.settings(name)), as_level(after.settings(name))
@@ -183,8 +186,8 @@ def _effects(stored: StoredSettings, after: Levels, names: Sequence[LevelName]) 
 async def seed_levels(
     desk: Desk, seed: Mapping[LevelName, LevelValues], *, now_ms: int, is_overwriting: bool = False
 ) -> Seeded:
-    """Write the levels of a seed that are not there yet, or all of them. Checked as a whole before anything is written,
-    so a seed that does not hold changes nothing. Raises BadSetting, RevisionConflict, StreamError."""
+    """Write the levels of a seed that do not exist yet, or all of them. All levels are checked before anything is
+    written, so an invalid seed changes nothing. Raises BadSetting, RevisionConflict, StreamError."""
     stored = await read_stored(desk)
     writing = {name: values for name, values in seed.items() if is_overwriting or name.key not in stored.revisions}
     levels = stored.levels
@@ -203,7 +206,7 @@ async def seed_levels(
 
 def read_seed(tables: Mapping[str, object]) -> dict[LevelName, LevelValues]:
     """Return the levels of a seed file's tables: `[default]`, `[platform.NAME]`, `[source.NAME.SHOP]`.
-    Raises UnknownLevel for what is no such table, BadSetting for a value that looks like a secret."""
+    Raises UnknownLevel for any other table, BadSetting for a value that looks like a secret."""
     seed: dict[LevelName, LevelValues] = {}
     for kind, table in tables.items():
         if kind not in ("default", "platform", "source"):
@@ -233,7 +236,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def value_of(name: str, text: str) -> object:
-    """Return what a person wrote behind `name=` as JSON has it; the name's unit says whether it is a number or text."""
+    """Return the text behind `name=` as a JSON value. The setting's unit decides whether it is a number or text."""
     setting = SETTINGS.get(name)
     if setting is None:
         raise BadSetting(name, text, "is not a setting", nearest(name, list(SETTINGS)))

@@ -1,4 +1,4 @@
-"""All values of the settings' levels that the bucket keeps: where the last good ones are found."""
+"""All values of the settings' levels that the bucket keeps. The last good ones are found there."""
 
 from collections.abc import Awaitable, Callable
 
@@ -13,7 +13,7 @@ History = Callable[[], Awaitable[list[Kept]]]
 
 def kept_values(connection: Connection, bucket: str) -> History:
     """Return a function that reads every kept value of every level, deletions included, oldest first.
-    It raises StreamError. It reads the whole history, so it is for when something went wrong."""
+    It raises StreamError. It reads the whole history, so use it only after something went wrong."""
     prefix = f"$KV.{bucket}."
 
     async def read() -> list[Kept]:

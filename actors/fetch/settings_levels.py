@@ -1,8 +1,8 @@
-"""The levels of settings as they are in force: pure values, no bucket and no clock.
+"""The levels of settings in force: pure values, no bucket and no clock.
 
 A level is named `default`, `platform` or `platform/source`, and stands in SETTINGS under `fetch.default`,
-`fetch.<platform>` or `fetch.<platform>.<source>`. Levels are changed one at a time; a change that does not resolve at
-every source below it is refused as a whole, so what is in force always resolves.
+`fetch.<platform>` or `fetch.<platform>.<source>`. Levels are changed one at a time. A change that does not resolve at
+every source below it is refused as a whole, so the levels in force always resolve.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ _NOTHING: LevelValues = MappingProxyType({})
 
 
 class UnknownLevel(Exception):
-    """A name or key that is no level; the message says what is one."""
+    """A name or key that is no level. The message says what a level is."""
 
 
 class LevelName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
-    """Which level: both empty is the default level, an empty source is a platform's."""
+    """The name of a level. Both parts empty: the default level. An empty source: a platform's level."""
 
     platform: str = ""
     source: str = ""
@@ -43,7 +43,7 @@ class LevelName(msgspec.Struct, frozen=True, order=True, cache_hash=True):
         return "source" if self.source else "platform" if self.platform else "default"
 
     def covers(self, other: "LevelName") -> bool:
-        """True if a change here can change what is in force there."""
+        """Return whether a change of this level can change what is in force at `other`."""
         return self.platform in ("", other.platform) and self.source in ("", other.source)
 
 
@@ -80,18 +80,18 @@ def level_of_key(key: str) -> LevelName:
 
 
 class Levels:
-    """Levels that resolve together. `with_level` returns others; what was resolved once is kept."""
+    """Levels that resolve together. `with_level` returns a changed copy. Resolved settings are cached."""
 
     def __init__(self, values: Mapping[LevelName, LevelValues] = MappingProxyType({})) -> None:
         self._values = dict(values)
         self._resolved: dict[LevelName, FetchSettings] = {}
 
     def names(self) -> list[LevelName]:
-        """Return the levels that say anything, the widest first."""
+        """Return the levels that have values, the widest first."""
         return sorted(self._values)
 
     def values(self, name: LevelName) -> LevelValues:
-        """Return what one level itself says."""
+        """Return the values of one level itself."""
         return self._values.get(name, _NOTHING)
 
     def three(self, name: LevelName) -> tuple[LevelValues, LevelValues, LevelValues]:
@@ -108,8 +108,8 @@ class Levels:
         return found
 
     def with_level(self, name: LevelName, values: LevelValues | None) -> "Levels":
-        """Return the levels with one changed, or taken away (None).
-        Raises BadSetting, naming the level, if any level below would not resolve; nothing is changed then."""
+        """Return the levels with one changed, or removed (`None`).
+        Raises BadSetting, naming the level, if any level below would not resolve. Nothing is changed then."""
         changed = {known: kept for known, kept in self._values.items() if known != name}
         if values is not None:
             changed[name] = values

@@ -1,8 +1,9 @@
-"""Which levels are in force, told from what is stored alone: every node comes to the same, whenever it started.
+"""Which levels are in force, computed only from what is stored. Every node gets the same result, whenever it started.
 
 If the newest values of all levels fit together, they are in force. If one does not, all values that the bucket still
-keeps are applied in the order in which they were written, as by a node that had followed it since the oldest of them: a
-value that does not fit waits, and is tried again after each one that does. What waits at the end is refused.
+keeps are applied in the order in which they were written, as by a node that had followed it since the oldest of them. A
+value that does not fit waits, and is tried again after each one that does. Values that still wait at the end are
+refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from actors.runtime.rules.setting_values import BadSetting
 
 
 class Kept(NamedTuple):
-    """A value that a key had at a revision; None: it was deleted there."""
+    """A value that a key had at a revision. `None`: it was deleted there."""
 
     revision: int
     key: str
@@ -59,7 +60,7 @@ def replayed(kept: Iterable[Kept]) -> InForce:
 
 
 def _settled(levels: Levels, waiting: dict[str, Kept], refused: dict[str, str]) -> Levels:
-    """Return the levels with all that fits taken over from `waiting`; say in `refused` why the rest does not."""
+    """Return the levels with all fitting ones of `waiting` applied. Write into `refused` why the rest does not fit."""
     is_moving = True
     while is_moving:
         is_moving = False

@@ -1,16 +1,16 @@
-"""Live settings: follows the levels in SETTINGS, and answers what is in force for a source.
+"""Live settings: follows the levels in SETTINGS, and returns what is in force for a source.
 
-In: `fetch.default`, `fetch.<platform>`, `fetch.<platform>.<source>`, written by `penstock settings set` or
-`nats kv put`. Out: callbacks with each source whose settings changed, and SettingsRefused as an event. State: the
-levels in force, in memory; the bucket is the truth.
+In: `fetch.default`, `fetch.<platform>`, `fetch.<platform>.<source>`, written by `penstock settings set` or `nats kv
+put`. Out: callbacks with each source whose settings changed, and SettingsRefused as an event. State: the levels in
+force, in memory. The bucket is the truth.
 
-A level that does not parse, or does not fit together with the others at every source below it, is refused as a whole:
-the last good one stays in force, a log line and an event say what is wrong. What is in force is told from what is
-stored alone, never from what this node saw before (`settings_replay`), so that nodes that were there and nodes that
-start later hold the same.
+A level that does not parse, or does not fit together with the others at every source below it, is refused as a whole.
+The last good one stays in force, and a log line and an event report the error. What is in force is computed only from
+what is stored, never from what this node saw before (`settings_replay`). So nodes that were there and nodes that start
+later have the same settings.
 
-A change is in force within `GAP_S` of its arrival; changes that come faster are taken together, so a flapping key costs
-a few recomputations a second. Slices that are open keep the windows that they were cut with: a window is never computed
+A change is in force within `GAP_S` of its arrival. Changes that come faster are applied together, so a flapping key
+costs a few recomputations a second. Open slices keep the windows that they were cut with: a window is never computed
 from settings again. Repeats and re-reads after a reconnect bring known revisions and change nothing.
 """
 
@@ -36,11 +36,11 @@ from streams.fetch_messages import FetchEvent, SettingsRefused
 log = logging.getLogger(__name__)
 
 GAP_S = 0.25
-"""At least this long from one recomputation to the next: four a second, and a change is in force well within one."""
+"""The least time between two recomputations: four a second, and a change is in force well within one."""
 
 
 MOST_NAMED = 20
-"""Keys that one log line names."""
+"""How many keys one log line names."""
 
 
 class RefusedLevel(Struct, frozen=True):
@@ -52,7 +52,7 @@ class RefusedLevel(Struct, frozen=True):
 
 
 class LiveSettings:
-    """What is in force now. `current` is cheap to ask at any time."""
+    """What is in force now. `current` is cheap at any time."""
 
     def __init__(
         self,
@@ -71,28 +71,28 @@ class LiveSettings:
         self._judged: Mapping[str, int] = {}
         self._waiting: set[str] = set()
         self._refused: dict[str, RefusedLevel] = {}
-        self._told: dict[SourceKey, FetchSettings] = {}
+        self._known: dict[SourceKey, FetchSettings] = {}
         self._listeners: list[Callable[[SourceKey], None]] = []
         self._wake = anyio.Event()
 
     def current(self, platform: str, source: str = "") -> FetchSettings:
-        """Return what is in force for a source, or for a platform's sources that have nothing of their own."""
+        """Return what is in force for a source, or for a platform's sources without values of their own."""
         key = SourceKey(platform, source)
-        found = self._told.get(key)
+        found = self._known.get(key)
         if found is None:
-            found = self._told[key] = self._levels.settings(LevelName(platform, source))
+            found = self._known[key] = self._levels.settings(LevelName(platform, source))
         return found
 
     def has_seen(self, platform: str, source: str, revision: int) -> bool:
-        """True once the source's own level is in force, or was refused, in `revision` or a later one."""
+        """Return whether `revision` or a later one of the source's own level is in force, or was refused."""
         key = LevelName(platform, source).key
         stored = self._live.get(key)
         seen = stored.revision if stored is not None else 0
         return seen >= revision and key not in self._waiting
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> None:
-        """Call `listener` with each source (or platform, with an empty source) that `current` was asked for and whose
-        settings are others now; it must be short."""
+        """Call `listener` with each source (or platform, with an empty source) that a caller passed to `current` and
+        whose settings have changed. It must be short."""
         self._listeners.append(listener)
 
     @property
@@ -101,12 +101,12 @@ class LiveSettings:
         return self._levels
 
     def revisions(self) -> dict[str, int]:
-        """Return the revision of each stored key that `levels` and `refused` speak of; one that arrived since and waits
-        for its turn is not among them, or a compare-and-set would overwrite what nobody looked at."""
+        """Return the revision of each stored key that `levels` and `refused` cover. A value that arrived since and
+        waits for its turn is not among them. Otherwise a compare-and-set would overwrite it unseen."""
         return {key: revision for key, revision in self._judged.items() if revision}
 
     def newest(self) -> list[Kept]:
-        """Return what stands in the bucket now, in force or not."""
+        """Return the values in the bucket now, in force or not."""
         return [Kept(entry.revision, key, entry.raw) for key, entry in self._live.items()]
 
     def refused(self) -> tuple[RefusedLevel, ...]:
@@ -114,7 +114,7 @@ class LiveSettings:
         return tuple(self._refused.values())
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket until cancelled; started once what stands there is in force."""
+        """Follow the bucket until cancelled. Started once the present values are in force."""
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._live.run)
             await self._apply()
@@ -129,7 +129,7 @@ class LiveSettings:
         self._wake.set()
 
     async def _apply(self) -> None:
-        """Put in force what is to be."""
+        """Compute what is in force, and report the changes."""
         self._wake = anyio.Event()
         changed = sorted(self._waiting)
         found = await self._in_force()
@@ -149,15 +149,15 @@ class LiveSettings:
         return newest_together(self.newest()) or replayed(await self._history())
 
     def _refuse(self, refusal: RefusedLevel) -> None:
-        """Tell what is wrong."""
+        """Report why a level is refused."""
         key, revision, reason = refusal.key, refusal.revision, refusal.reason
         log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason))
         self._tell(SettingsRefused(key=key, revision=revision, at_ms=self._clock.now_ms(), reason=reason))
 
     def _notify(self) -> None:
-        for source, before in list(self._told.items()):
+        for source, before in list(self._known.items()):
             after = self._levels.settings(LevelName(source.platform, source.source))
-            self._told[source] = after
+            self._known[source] = after
             if after is not before and after != before:
                 for listener in self._listeners:
                     listener(source)

@@ -1,13 +1,14 @@
-"""Sink: carries every order into the user's database or function, each version's effect once.
+"""Sink: carries every order into the user's database or function. Each version has its effect once.
 
-In: orders on `orders.>`, by the durable consumer `sink_<name>`; several nodes may share one.
-Out: rows in a store; dead letters on `dead.sink.<name>.<sequence>`; SinkDown, SinkUp and OrderBuried as events.
-State: none of its own. What is stored says itself which version it is, and what is not acknowledged comes again.
-Under redelivery: an order is acknowledged after the commit, and a store changes a row for a higher version only; so a
-commit of unknown outcome, a lost acknowledgement or a kill -9 ends in the same orders again, without effect.
-When it cannot go on: while a store is down, the batch in hand is tried again for ever and the consumer is told that it
-is in work; the backlog grows in the stream, which holds up the fetching, not the node. An order that the store refuses
-by itself is looked for by halves and set aside as a dead letter; the others go on.
+In: orders on `orders.>`, by the durable consumer `sink_<name>`, which several nodes may share. Out: rows in a store,
+dead letters on `dead.sink.<name>.<sequence>`, and SinkDown, SinkUp and OrderBuried as events. State: none of its own.
+Stored rows carry their version, and messages without an ack come again.
+
+Under redelivery: an order is acknowledged after the commit, and a store changes a row for a higher version only. So
+after a commit of unknown outcome, a lost ack or a kill -9 the same orders come again, without effect. When it cannot go
+on: while a store is down, the batch in hand is tried again for ever and the sink extends its ack wait. The backlog
+grows in the stream, and that slows the fetching, not the node. To find an order that the store refuses, the sink halves
+the batch. It makes a dead letter of the order, and the others go on.
 """
 
 import logging
@@ -52,18 +53,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     batch: Annotated[int, Meta(ge=1, le=5_000)] = 16
-    """Messages a transaction, at most, each a page of up to some hundred orders: beyond that a commit's own cost no
-    longer shows."""
+    """Messages in a transaction at most, each a page of up to some hundred orders. Larger batches do not make commits
+    noticeably cheaper."""
     wait_ms: Annotated[int, Meta(ge=0, le=10_000)] = 200
-    """How long an order may wait for others to share its transaction."""
+    """How many ms an order may wait for others to share its transaction."""
 
 
 KEEP_ALIVE_S = 5.0
-"""How often what is in hand is extended: well below half the consumer's ack wait."""
+"""How often the ack wait of messages in hand is extended: well below half the consumer's ack wait."""
 PARTS_EVERY = 3
-"""Which tries of a batch go by halves, should the error blame nobody, to see whether some of it passes."""
+"""Every third try of a batch may go by halves if the error blames no order, to see whether some of it passes."""
 TOLD_FROM = 4
-"""The failure in a row from which an outage is told, 0.7 s after the first: when going by halves has not helped either.
+"""The failure in a row from which an outage is reported, 0.7 s after the first: halving has not helped either by then.
 One failed commit (a deadlock, a dropped connection) is no outage."""
 BURY_AGAIN_S = 30.0
 TELL_S = 5.0
@@ -83,12 +84,12 @@ class StoreOutage(msgspec.Struct, frozen=True):
 
     @property
     def pause_s(self) -> float:
-        """How long to leave the store alone."""
+        """Return for how many seconds to leave the store alone."""
         return AGAIN.wait_s(self.failures)
 
     @property
     def wants_parts(self) -> bool:
-        """True if the next try may go by halves, should the failure blame nobody."""
+        """Return whether the next try may go by halves if the failure blames no order."""
         return self.failures % PARTS_EVERY == PARTS_EVERY - 1
 
     def failed_again(self) -> "StoreOutage":
@@ -96,7 +97,7 @@ class StoreOutage(msgspec.Struct, frozen=True):
 
 
 class PageDelivery:
-    """A message's delivery, shared by its orders: settled with the last of them."""
+    """A message's delivery, shared by its orders. It is settled with the last of them."""
 
     __slots__ = ("delivery", "left", "size")
 
@@ -105,14 +106,14 @@ class PageDelivery:
         self.size = self.left = orders
 
     async def settle_one(self) -> None:
-        """One of the orders is stored or buried; with the last one the message is acknowledged."""
+        """One of the orders is stored or buried. With the last one the message is acknowledged."""
         self.left -= 1
         if self.left == 0:
             await _settle_quietly(self.delivery)
 
 
 def order_dead_letter(sink: str, page: PageDelivery, order: Order | None, reason: str) -> DeadLetter:
-    """Return the dead letter of a message, or of one order out of a page, as it would be sent again alone."""
+    """Return the dead letter of a message, or of one order of a page, as it would be sent again alone."""
     letter = dead_letter("sink", sink, page.delivery, reason)
     if order is None or page.size == 1:
         return letter
@@ -126,7 +127,7 @@ class InHand(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """To be buried: an order of a page, or with None a message that cannot be read."""
+    """To be buried: an order of a page, or with `None` a message that cannot be read."""
 
     page: PageDelivery
     order: Order | None
@@ -134,7 +135,8 @@ class Bad(NamedTuple):
 
 
 class Sink:
-    """One consumer's orders into one store. The puller and the publisher are open; the store is opened and closed."""
+    """Brings one consumer's orders into one store. The puller and the publisher are already open. The sink opens and
+    closes the store."""
 
     def __init__(
         self,
@@ -158,12 +160,12 @@ class Sink:
         self._outage: StoreOutage | None = None
         self._pending = 0
         self.stored = 0
-        """Orders acknowledged, for measures."""
+        """How many orders were acknowledged, for metrics."""
         self.buried = 0
 
     async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Store orders until `stop` is set; then finish what is in hand if the store takes it, and give back the rest.
-        Cancelled (the drain deadline has passed), all that is in hand is given back. Raises FATAL errors."""
+        """Store orders until `stop` is set. Then finish the orders in hand if the store takes them, and give back the
+        rest. If the drain deadline cancels this, give back all orders in hand. Raises FATAL errors."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._end_receiving, stop)
@@ -186,15 +188,15 @@ class Sink:
             self._receiving.cancel()
 
     async def _open(self) -> None:
-        """Have a store that cannot be opened told at start, not with the first order."""
+        """Open the store. A failure is reported at the start, not with the first order."""
         try:
             await self._store.open()
         except StoreDown as error:
             await self._failed(error)
 
     async def _receive(self) -> None:
-        """Fill the hand. What is in it from a failure does not wait for more, but is joined by what has come: some of
-        that may pass, and so tell whose fault it was. (A receive that is cancelled loses nothing.)"""
+        """Fill the hand. Orders left from a failure do not wait for more. New orders join them: some of those may pass,
+        and so show what was at fault. (A receive that is cancelled loses nothing.)"""
         room, is_fresh = self._settings.batch - len({id(item.page) for item in self._hand}), not self._hand
         if room > 0:
             with anyio.move_on_after(None if is_fresh else 0) as self._receiving:
@@ -214,7 +216,7 @@ class Sink:
         self._pending = deliveries[-1].pending
 
     async def _empty_hand(self, stop: anyio.Event) -> None:
-        """Store what is in hand, acknowledge what is stored, bury what cannot be; wait after a failure."""
+        """Store the orders in hand, acknowledge stored ones, bury bad ones. Wait after a failure."""
         await self._bury_bad()
         if not self._hand:
             return
@@ -245,8 +247,8 @@ class Sink:
         return self._outage is not None and self._outage.wants_parts
 
     async def _settle(self, newest: list[Order], refusals: list[Refusal], poison: dict[Key, Refusal]) -> None:
-        """Acknowledge what is stored, or older than that. An older version of an order that was refused stays in hand:
-        it may be the one to store."""
+        """Acknowledge stored orders, and older versions of them. An older version of a refused order stays in hand: it
+        may be the one to store."""
         refused = {key_of(refusal.order) for refusal in refusals}
         versions = {key_of(order): order.version for order in newest}
         kept = []
@@ -267,8 +269,8 @@ class Sink:
             self._bad.pop()
 
     async def _bury(self, page: PageDelivery, order: Order | None, reason: str) -> None:
-        """Publish the dead letter, then settle: the other way round a crash in between would lose the order.
-        Where dead letters are refused (their stream is full), the page goes back, and comes again later."""
+        """Publish the dead letter, then settle. In the other order a crash in between would lose the order.
+        If dead letters are refused (their stream is full), the page is given back and comes again later."""
         reason = printable(reason)
         delivery, letter = page.delivery, order_dead_letter(self._settings.name, page, order, reason)
         try:
@@ -283,7 +285,9 @@ class Sink:
         await (delivery.term(reason) if page.size == 1 else page.settle_one())
         self.buried += 1
         log.error("sink.buried", extra=fields(sink=letter.name, seq=delivery.seq, reason=reason))
-        await self._tell(OrderBuried(sink=letter.name, id=letter.id, at_ms=self._clock.now_ms(), reason=reason))
+        await self._publish_event(
+            OrderBuried(sink=letter.name, id=letter.id, at_ms=self._clock.now_ms(), reason=reason)
+        )
 
     async def _publish_letter(self, letter: DeadLetter, seq: int) -> None:
         subject = self._namespace.dead(letter.engine, letter.name, letter.id)
@@ -304,7 +308,7 @@ class Sink:
             log.error("sink.down", extra=facts)
             reason = printable(str(error))
             down = SinkDown(sink=self._settings.name, at_ms=outage.since_ms, reason=reason, pending=self._pending)
-            await self._tell(down)
+            await self._publish_event(down)
         else:
             log.warning("sink.failed", extra=facts)
         return outage
@@ -314,10 +318,10 @@ class Sink:
         if outage is not None and outage.is_told:
             log.warning("sink.up", extra=fields(sink=self._settings.name, failures=outage.failures))
             now_ms = self._clock.now_ms()
-            await self._tell(SinkUp(sink=self._settings.name, at_ms=now_ms, down_ms=outage.since_ms))
+            await self._publish_event(SinkUp(sink=self._settings.name, at_ms=now_ms, down_ms=outage.since_ms))
 
-    async def _tell(self, event: FetchEvent) -> None:
-        """Publish an event. One that cannot be told is logged already; the orders go on."""
+    async def _publish_event(self, event: FetchEvent) -> None:
+        """Publish an event. If that fails, the log has it already, and the orders go on."""
         subject = self._namespace.event("fetch", *event_names(event))
         try:
             await self._publisher.publish(subject, encode(event), message_id=event_message_id(event), timeout_s=TELL_S)
@@ -333,8 +337,8 @@ class Sink:
 
 
 async def _settle_quietly(delivery: Delivery, *, again_s: float | None = None) -> None:
-    """Acknowledge, or with `again_s` give back. Without a link neither can be said: the ack wait brings the message
-    again, and a repeat is harmless."""
+    """Acknowledge, or with `again_s` give back. Without a link neither is possible. After the ack wait the message
+    comes again, and a repeat is harmless."""
     try:
         await (delivery.ack() if again_s is None else delivery.nak(again_s))
     except (Disconnected, ConnectionLost):
@@ -351,8 +355,7 @@ async def run(
     clock: Clock = SYSTEM,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a sink until `stop` is set; its consumer (`topology.sink_consumer`) exists. See Sink.serve.
-
+    """Run a sink until `stop` is set. Its consumer (`topology.sink_consumer`) must exist. See Sink.serve.
     It holds at most two batches: one in the store, one waiting."""
     namespace, capacity = connection.namespace, 2 * settings.batch
     spec = sink_consumer(namespace, settings.name)

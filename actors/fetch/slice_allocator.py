@@ -1,12 +1,12 @@
 """Slice allocator: cuts the next slices of the sources that this node tends, and offers them to the fetchers.
 
-In: a look at a source, when its ledger, its settings or the live nodes changed, or when time alone makes one due.
-Out: an offer on `slices.<platform>.<lane>.<source>.<slice_id>` for each open slice that nobody holds.
-State: none of its own; the ledger is the state, and what was offered when is a cache that spares repeats.
-Who tends a source is rendezvous hashing over the live nodes that allocate; two that both believe they do meet at
-compare-and-set.
-Under redelivery: cutting twice conflicts, and offering twice is refused by the subject, which must not exist.
-When it cannot go on: a source that fails is looked at again later, alone; the others go on.
+In: a look at a source, when its ledger, its settings or the live nodes changed, or when time alone makes one due. Out:
+an offer on `slices.<platform>.<lane>.<source>.<slice_id>` for each open slice that nobody holds. State: none of its
+own. The ledger is the state. The times of the last offers are a cache that saves repeats. Rendezvous hashing over the
+live nodes that allocate decides who tends a source. If two believe that they do, compare-and-set decides.
+
+Under redelivery: cutting twice conflicts, and the server refuses a second offer because its subject must not exist yet.
+When it cannot go on: a source that fails is looked at again later, alone. The others go on.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ROLE = "allocator"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
 SETTINGS_SOON_MS = 50
-"""Settings are in force a quarter of a second after they arrived; a new source waits for its own."""
+"""Settings are in force a quarter of a second after they arrive. A new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
 
 
 class LastOffer(NamedTuple):
-    """When each open slice of a source was last offered, to the lanes of one pin. A memory only: what is forgotten is
+    """When each open slice of a source was last offered, to the lanes of one pin. A memory only: a forgotten slice is
     offered once more."""
 
     pin: str = ""
@@ -53,12 +53,12 @@ class LastOffer(NamedTuple):
 
 
 def lane_name(lane: str, pin: str) -> str:
-    """Return the lane's token: a pinned source has lanes of its own, pulled only by nodes that carry the pin."""
+    """Return the lane's token. A pinned source has lanes of its own, from which only nodes with the pin pull."""
     return f"{lane}_{pin}" if pin else lane
 
 
 class SliceAllocator:
-    """Looks at each tended source exactly when there is something to do; sleeps otherwise."""
+    """Looks at each tended source exactly when there is something to do. Sleeps otherwise."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SliceAllocator:
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._is_ours = tended_by(members, ROLE)
         self._offered: dict[SourceKey, LastOffer] = {}
-        # Here and not in `run`, which the supervisor may call again.
+        # Here and not in `run`, because the supervisor may call `run` again.
         ledgers.on_change(self.look_soon)
         sources.on_change(self.look_soon)
         settings.on_change(self.look_soon)
@@ -96,7 +96,7 @@ class SliceAllocator:
         await self._tending.run(self._look)
 
     def look_soon(self, source: SourceKey) -> None:
-        """Look at a source as soon as the look under way is over, if it is ours to tend or was."""
+        """Look at a source as soon as the look under way is over, if this node tends it or did."""
         if self._tends(source) or source in self._offered:
             self._tending.put(source)
 
@@ -105,7 +105,7 @@ class SliceAllocator:
         return [source for source in self._sources.known() if self._tends(source)]
 
     def _look_at_all(self) -> None:
-        """Look at each source that is ours now or was."""
+        """Look at each source that this node tends now or did before."""
         for source in {*self._sources.known(), *self._offered}:
             self.look_soon(source)
 
@@ -119,7 +119,7 @@ class SliceAllocator:
         return None
 
     async def _tend(self, source: SourceKey) -> int | None:
-        """Cut what may be cut, offer what nobody holds; return when to look again."""
+        """Cut what may be cut, offer what nobody holds. Return when to look again."""
         settings = self._settings_of(source)
         if settings is None:
             return self._clock.now_ms() + SETTINGS_SOON_MS
@@ -133,8 +133,8 @@ class SliceAllocator:
         return next_due_ms(ledger, settings, self._clock.now_ms(), offered)
 
     def _settings_of(self, source: SourceKey) -> FetchSettings | None:
-        """Return what is in force for the source, no less settled than its adapter asks for; None while the settings
-        that it was added with have not arrived: a window must never be cut by somebody else's settle."""
+        """Return what is in force for the source, with at least the settle time of its adapter. `None`: the settings
+        that it was added with have not arrived. A window must never be cut by another settle time."""
         if not self._settings.has_seen(source.platform, source.source, self._sources.settings_revision(source)):
             return None
         settings = self._settings.current(source.platform, source.source)
@@ -149,9 +149,9 @@ class SliceAllocator:
         return move
 
     async def _offer(self, source: SourceKey, ledger: Ledger, settings: FetchSettings) -> Mapping[OfferKey, int]:
-        """Offer what is due and was not offered lately; return when each open slice was offered."""
+        """Offer what is due and was not offered lately. Return when each open slice was offered."""
         now_ms, last = self._clock.now_ms(), self._offered.get(source, LastOffer())
-        known = last.at_ms if last.pin == settings.pin else NOTHING_OFFERED  # an offer in the other lanes is nobody's
+        known = last.at_ms if last.pin == settings.pin else NOTHING_OFFERED  # offers in other lanes do not count
         due = offers_due(ledger, now_ms, known, settings.reoffer_ms)
         fresh: dict[OfferKey, int] = {}
         if due:
@@ -162,7 +162,8 @@ class SliceAllocator:
                 if isinstance(answer, Refused) and not isinstance(answer, RevisionConflict):
                     raise answer
             offered = zip((offer_key(ledger, piece) for piece in due), answers, strict=True)
-            # What is still in the queue may be an earlier offer that is just being acknowledged: once, look soon again.
+            # A message still in the queue may be an earlier offer that is just being acknowledged. So look again soon,
+            # once.
             soon_ms = now_ms - settings.reoffer_ms + AGAIN_MS
             fresh = {
                 key: soon_ms if isinstance(answer, Refused) and key not in known else now_ms for key, answer in offered
@@ -173,8 +174,8 @@ class SliceAllocator:
         return at_ms
 
     def _offer_of(self, source: SourceKey, piece: OpenSlice, pin: str, now_ms: int) -> Outgoing:
-        """The id makes the publisher repeat an offer whose answer was lost. It names the moment, since the same slice
-        may rightly be offered again."""
+        """Return the offer. Its id lets the publisher repeat an offer whose receipt was lost. It contains the moment,
+        since the same slice may rightly be offered again."""
         lane = lane_name(piece.lane, pin)
         subject = self._namespace.slice_offer(source.platform, lane, source.source, piece.slice_id)
         offer = SliceOffer(platform=source.platform, source=source.source, slice_id=piece.slice_id)

@@ -1,8 +1,8 @@
-"""The sources there are: one record a source under `source.<platform>.<source>` in SETTINGS, one a declared
-adapter under `adapter.<name>`. Written by `penstock sources add` or `nats kv put`; every node follows them live.
+"""The existing sources: one record a source under `source.<platform>.<source>` in SETTINGS, one a declared adapter
+under `adapter.<name>`. `penstock sources add` or `nats kv put` writes them. Every node follows them live.
 
-A record that does not decode is set aside with a warning, and so is an adapter that cannot be used: what was in force
-before stays, and the others go on. SETTINGS holds the levels of settings too, which are left alone here.
+A record that does not decode is ignored with a warning, and so is an adapter that cannot be used. What was in force
+before stays, and the others go on. SETTINGS holds the levels of settings too. This module ignores them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streams.errors import MalformedMessage
 
 
 class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
-    """One account on one platform; both are subject tokens."""
+    """One account on one platform. Both are subject tokens."""
 
     platform: str
     source: str
@@ -44,8 +44,8 @@ def source_of(key: str) -> SourceKey:
 
 
 class SourceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a source is reached: the adapter by name, and the account's values; secrets only as references.
-    Nothing is cut before the source's own settings of `settings_revision` are in force on the cutting node."""
+    """How to reach a source: the adapter by name, and the account's values, with secrets only as references.
+    The allocator cuts nothing before the source's own settings of `settings_revision` are in force on its node."""
 
     adapter: str
     account: Mapping[str, str] = {}
@@ -57,11 +57,11 @@ class UnknownSource(Exception):
 
 
 class UnusableSource(Exception):
-    """The source's record cannot be used as it stands: its adapter, or a reference; the message says why."""
+    """The source's record cannot be used: its adapter, or a reference. The message says why."""
 
 
 class Sources:
-    """A live view of the source and adapter records. `known` and `adapter` are cheap to ask at any time."""
+    """A live view of the source and adapter records. `known` and `adapter` are cheap at any time."""
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._live = Live(bucket, _read, unreadable="source.bad_record", keeps_last=True)
@@ -71,7 +71,8 @@ class Sources:
         self._listeners: list[Callable[[SourceKey], None]] = []
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
-        """Call `listener` with each source that came, changed or went; it must be short. Return its remover."""
+        """Call `listener` with each source that came, changed or went. It must be short. Return a function that removes
+        it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -100,7 +101,7 @@ class Sources:
         return 0 if record is None else record.settings_revision
 
     def account(self, source: SourceKey) -> Account:
-        """Return the source's account with its references resolved now, so that a rotated secret is taken up.
+        """Return the source's account with its references resolved now, so that a rotated secret is used.
         Raises UnknownSource, and UnusableSource naming the reference that cannot be resolved."""
         record = self._record(source)
         known = self._plain.get(source)
@@ -115,7 +116,7 @@ class Sources:
         return account
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the records for ever; started once the present ones are known."""
+        """Follow the records for ever. Started once the present ones are known."""
         await self._live.run(task_status=task_status)
 
     def _record(self, source: SourceKey) -> SourceRecord:
@@ -130,7 +131,7 @@ class Sources:
                 self._take_source(SourceKey(platform, name), self._live.get(key))
             case ["adapter", name]:
                 for source in [source for source, record in self._records.items() if record.adapter == name]:
-                    self._tell(source)
+                    self._notify(source)
 
     def _take_source(self, source: SourceKey, record: object) -> None:
         if isinstance(record, SourceRecord):
@@ -138,15 +139,15 @@ class Sources:
         else:
             self._records.pop(source, None)
             self._plain.pop(source, None)
-        self._tell(source)
+        self._notify(source)
 
-    def _tell(self, source: SourceKey) -> None:
+    def _notify(self, source: SourceKey) -> None:
         for listener in tuple(self._listeners):
             listener(source)
 
 
 def _read(entry: Entry[bytes]) -> SourceRecord | Adapter | None:
-    """Return what a key of SETTINGS holds, `None` for what belongs to others. Raises for what cannot be used."""
+    """Return the value under a key of SETTINGS. `None`: the key is of another kind. Raises for what cannot be used."""
     match entry.key.split("."):
         case ["source", _, _]:
             return msgspec.json.decode(entry.raw, type=SourceRecord)

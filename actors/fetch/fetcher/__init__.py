@@ -1,4 +1,2 @@
 """Fetcher: takes offered slices, reads their windows, publishes their orders, completes them.
-
-`decisions` says what follows an offer and an outcome; `window` reads one window in the world; `lanes` pulls offers.
-"""
+`decisions` says what follows an offer and an outcome. `window` reads one window. `lanes` pulls offers."""

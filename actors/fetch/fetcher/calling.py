@@ -1,4 +1,4 @@
-"""Calls into an adapter: somebody else's code, whose mistakes must hurt its own slices only."""
+"""Calls an adapter. It is foreign code, and its mistakes must affect its own slices only."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def called(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call an adapter's function. Raises PlatformError as the adapter does, and BrokenContract for whatever else it
-    raises; only the place is told, since the text may hold what the platform sent."""
+    """Call an adapter's function. Raises PlatformError as the adapter does, and BrokenContract for any other exception.
+    It reports only the place of that one, since its text may hold what the platform sent."""
     try:
         return function(*args, **kwargs)
     except PlatformError:

@@ -1,8 +1,8 @@
-"""The platforms' own clocks, as their answers tell them: a window is read when it has settled by the platform's time.
+"""The platforms' own clocks, as their responses show them. A window is read when it has settled by the platform's time.
 
-A platform whose clock is behind ours lists nothing yet of what we take for past. So the time that an answer tells is
-what decides whether it counts; and what was heard of a clock is remembered, so that a slice which would come too early
-waits instead of asking. State: a difference a source, in memory.
+A platform whose clock is behind ours does not list yet what is past for us. So the time in a response decides whether
+the response counts. The difference of the clocks is remembered, so that a slice which would be too early waits and
+sends no request. State: one difference a source, in memory.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from actors.runtime.logs import fields
 log = logging.getLogger(__name__)
 
 ODD_MS = 3_600_000
-"""No clock is that wrong: it is the adapter that reads another time, or another zone, from the answer."""
+"""No clock is that wrong. The adapter reads another time, or another zone, from the response."""
 
 
 class PlatformClocks:
-    """What the platforms' clocks say, as milliseconds to add to ours."""
+    """The platforms' clocks, as milliseconds to add to ours."""
 
     def __init__(self) -> None:
         self._ahead: dict[SourceKey, int] = {}
         self._odd: set[SourceKey] = set()
 
     def early_ms(self, source: SourceKey, piece: Slice, settle_ms: int, now_ms: int) -> int:
-        """Return how long a request for the slice should wait, by what is known of the platform's clock; 0 if it may
-        go now. At worst it goes too early, and its answer does not count."""
+        """Return how many ms a request for the slice should wait, by what is known of the platform's clock. 0 if it may
+        go now. At worst it goes too early, and its response does not count."""
         ahead_ms = self._ahead.get(source)
         return 0 if ahead_ms is None else max(0, piece.end_ms + settle_ms - now_ms - ahead_ms)
 
     def missing_ms(self, source: SourceKey, piece: Slice, settle_ms: int, *, said_ms: int | None, asked_ms: int) -> int:
-        """Return how much too early an answer was made that tells `said_ms` as its time, asked for at `asked_ms`; 0 if
-        it counts, or tells no time."""
+        """Return how many ms too early a response was made. `said_ms` is its own time, `asked_ms` the time of the
+        request. 0 if it counts, or has no time."""
         if said_ms is None or not self._believes(source, said_ms - asked_ms):
             return 0
         self._ahead[source] = said_ms - asked_ms

@@ -1,8 +1,8 @@
 """What a fetcher does next: plain functions from a ledger and a message to the next ledger and a decision.
 
-In: `Offered`, a slice that the queue pointed at; `Ended`, what became of reading it. Out: work to do, events, and how
-the message is settled. State: the source's ledger, by compare-and-set. A repeated offer of a slice that somebody holds
-takes it over under a new fence; a repeated end finds its fence void and changes nothing.
+In: `Offered`, a slice from the queue, and `Ended`, the outcome of reading it. Out: work to do, events, and how to
+settle the message. State: the source's ledger, by compare-and-set. A repeated offer takes over a slice that another
+holds, under a new fence. A repeated end finds its fence void and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from streams.fetch_messages import FetchEvent
 
 STEP_MS = 1_000
 UNKNOWN_AGAIN_S = 1.0
-"""A source's record and its first offers come to a node by different ways; within this both are there."""
+"""A source's record and its first offers come to a node by different ways. Within this time both are there."""
 
 SOON_MS = 5_000
-"""So short a wait is spent in the queue: another offer could meet the message that is just being acknowledged, and be
-refused for it; and what is due by the clock that offered it may have to wait by ours. A longer wait leaves the queue to
-work that can start, and the slice is offered again at its end."""
+"""A wait up to this is spent in the queue. Another offer could meet the message that is just being acknowledged, and be
+refused for it. And what is due by the clock of the offering node may have to wait by ours. A longer wait leaves the
+queue to work that can start, and the slice is offered again at its end."""
 
 
 class WindowStored(msgspec.Struct, frozen=True, tag="stored"):
-    """Every order of the window is in the stream, and so is the event that says so. `is_readable`: whether any row of
-    it could be read; None where it had none."""
+    """Every order of the window is stored, and so is the event that it was read. `is_readable`: whether any row of it
+    could be read. `None`: it had no rows."""
 
     is_readable: bool | None = None
 
 
 class Short(msgspec.Struct, frozen=True, tag="short"):
-    """The window came to an end, what it listed is in the stream, and it is known that this is not all."""
+    """The window was read to its end and its orders are stored, but it is known that some are missing."""
 
     reason: str
     short: Shortfall
@@ -47,43 +47,45 @@ class Short(msgspec.Struct, frozen=True, tag="short"):
 
 
 class Misread(msgspec.Struct, frozen=True, tag="misread"):
-    """The platform's answers are not as the adapter declares them; `said` is what it said, without secrets."""
+    """The platform's responses are not as the adapter declares them. `said`: the response, without secrets."""
 
     reason: str
     said: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """This attempt got nowhere; another may. The platform asks for `least_wait_ms` before it."""
+    """This attempt failed. Another may succeed. The platform wants a wait of `least_wait_ms` before it."""
 
     reason: str
     least_wait_ms: int = 0
 
 
 class Missed(msgspec.Struct, frozen=True, tag="missed"):
-    """The platform gave no answer that could be used, to no request of this attempt: it may be away, and then no window
-    is to blame. It asks for `least_wait_ms` before the next try."""
+    """The platform gave no usable response to any request of this attempt. It may be down, and then no window is to
+    blame. It wants a wait of `least_wait_ms` before the next try."""
 
     reason: str
     least_wait_ms: int = 0
 
 
 class TimedOut(msgspec.Struct, frozen=True, tag="timedout"):
-    """The slice's own timeout ran out: half of it may fit. `is_missed`: with no answer; the platform may be away."""
+    """The slice's own timeout ran out. Half of the window may fit. `is_missed`: there was no usable response, and the
+    platform may be down."""
 
     reason: str
     is_missed: bool = False
 
 
 class Throttled(msgspec.Struct, frozen=True, tag="throttled"):
-    """The platform wants to be left alone for `wait_ms`: no attempt is spent."""
+    """The platform wants no requests for `wait_ms`. This spends no attempt."""
 
     reason: str
     wait_ms: int
 
 
 class NotNow(msgspec.Struct, frozen=True, tag="notnow"):
-    """Nobody is to blame, but this slice has to wait for `wait_ms`: no attempt is spent, and the others go on."""
+    """This slice has to wait for `wait_ms`, through no fault of anybody. This spends no attempt, and other slices go
+    on."""
 
     reason: str
     wait_ms: int
@@ -102,7 +104,7 @@ class PlatformRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Hopeless(msgspec.Struct, frozen=True, tag="hopeless"):
-    """This slice can never be read, whoever tries; others can."""
+    """This slice can never be read, by any node. Others can."""
 
     reason: str
 
@@ -128,12 +130,12 @@ def label_of(outcome: Outcome) -> str:
 
 
 Standing = Literal["ours", "unknown", "elsewhere"]
-"""What an offer is to this node: its own to read; of a source of which it has not heard (yet); or another's, which the
-allocator offers again to those that may read it."""
+"""What an offer is to this node. `ours`: this node may read it. `unknown`: this node does not know the source yet.
+`elsewhere`: other nodes may read it, and the allocator offers it to them again."""
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """The queue points at a slice; `node` would read it under `settings`."""
+    """An offer of a slice. `node` would read it under `settings`."""
 
     source: SourceKey
     slice_id: str
@@ -143,8 +145,8 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What became of reading a taken slice. `chance` in [0, 1) spreads the wait before a retry; `step_ms` is the
-    grain of the platform's clock, on which a window can be cut."""
+    """The outcome of reading a taken slice. `chance` in [0, 1) spreads the wait before a retry. `step_ms` is the
+    resolution of the platform's clock, at which a window can be cut."""
 
     source: SourceKey
     slice: OpenSlice
@@ -158,8 +160,8 @@ Message = Offered | Ended
 
 
 class ReadSlice(msgspec.Struct, frozen=True):
-    """Read this slice's window and store what it lists; `slice.fence` is ours. `is_trusted`: rows of the source could
-    be read before."""
+    """Read this slice's window and store its orders. `slice.fence` is ours. `is_trusted`: rows of the source could be
+    read before."""
 
     source: SourceKey
     slice: OpenSlice
@@ -168,7 +170,7 @@ class ReadSlice(msgspec.Struct, frozen=True):
 
 
 class Next(NamedTuple):
-    """What follows once the ledger is stored: events to publish, then work, or the end of the message."""
+    """What follows once the ledger is stored: events to publish, then work, or the settling of the message."""
 
     then: Ack | Forget | GiveBack | Work[ReadSlice]
     events: tuple[FetchEvent, ...] = ()
@@ -186,7 +188,8 @@ def decide(ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Next]
 
 
 def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
-    """A slice that is not open or not due needs no message: the allocator offers it again when it is."""
+    """Take the slice. A slice that is not open or not due needs no message: the allocator offers it again when it
+    is."""
     if offer.standing != "ours":
         return ledger, Next(GiveBack(UNKNOWN_AGAIN_S) if offer.standing == "unknown" else Ack())
     after, result = holding.take(ledger, offer.slice_id, offer.node, now_ms, most_losses=offer.settings.losses)
@@ -225,19 +228,19 @@ def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
 
 
 def _until(due_ms: int, now_ms: int) -> Ack | GiveBack:
-    """Return how the message of a slice is settled that has to wait."""
+    """Return how to settle the message of a slice that has to wait."""
     wait_ms = due_ms - now_ms
     return GiveBack(wait_ms / 1000) if wait_ms <= SOON_MS else Ack()
 
 
 def _farewell(ledger: Ledger, ended: Ended) -> Ack | Forget:
-    """Leave a message alone whose slice is open, since by now it is another's. One whose slice is gone (completed by
-    another, rewound, removed) means nothing any more, whoever acknowledges it."""
+    """Do not settle a message whose slice is open, since by now another node has it. Ack the message of a slice that is
+    gone (completed by another node, rewound, removed): it has no meaning any more."""
     return Ack() if find_open(ledger, ended.slice) is None else Forget()
 
 
 def _is_answer(outcome: Outcome) -> bool:
-    """True if the platform was reached in an attempt that ended so."""
+    """Return whether the platform responded in an attempt that ended so."""
     match outcome:
         case Missed() | NotNow() | TooWide():
             return False
@@ -261,7 +264,7 @@ Move = Callable[[Ledger, int], tuple[Ledger, Result]]
 
 
 def _move(ended: Ended) -> Move:
-    """Return the move of the ledger that an outcome asks for."""
+    """Return the move of the ledger for an outcome."""
     slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
     policy = ended.settings.retry_policy
     match outcome:
@@ -318,7 +321,7 @@ def _failure(ended: Ended, reason: str, least_wait_ms: int = 0, *, is_missed: bo
 
 
 def _events(ended: Ended, result: Result, before: Ledger, after: Ledger, now_ms: int) -> tuple[FetchEvent, ...]:
-    """Return what people are told of an end that was no completion."""
+    """Return the events of an end that is no completion."""
     reason = _reason(ended.outcome)
     match result:
         case holding.Retried(slice=again) | holding.ReleasedDown(slice=again):

@@ -1,10 +1,9 @@
-"""Pulls offered slices for every platform that this node serves, each lane with slots of its own.
+"""Pulls offered slices for every platform that this node serves. Each lane has slots of its own.
 
-In: offers on `slices.<platform>.<lane>.…`, one consumer a platform and lane. Which lanes a node pulls from follows the
-sources that exist and what they are pinned to; a lane that goes finishes what it has in hand. A full sink closes the
-gate: nothing new is pulled until it has caught up, and what was not pulled waits in the queue for whoever can take it.
-State: none but which lanes run.
-When it cannot go on: a lane that cannot be served (no consumer, no server) is tried again, alone.
+In: offers on `slices.<platform>.<lane>.…`, one consumer a platform and lane. The existing sources and their pins decide
+from which lanes a node pulls. A lane that goes finishes its slices in hand. A full sink closes the gate: the node pulls
+nothing new until the sink has caught up, and other slices wait in the queue. State: only which lanes run. When it
+cannot go on: a lane that cannot be served (no consumer, no server) is tried again, alone.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ from streams.topology import ensure_consumer
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 1.0
-"""A third of the consumer's ack wait: two may be lost before a living fetcher's slice goes to another."""
+"""A third of the consumer's ack wait. Two may be lost before a live fetcher's slice goes to another node."""
 GATE_PERIOD_S = 1.0
 AGAIN_S = 1.0
 CONSUMERS_PERIOD_S = 5.0
 TRIES = 50
-"""How often a move may lose its race: to lose it after the reading costs the whole reading."""
+"""The limit of revision conflicts for a move. A conflict too many after the reading costs the whole reading."""
 MOST_UNKNOWN = 20
-"""Deliveries, a second apart, after which an unknown source is not one that we have yet to hear of."""
+"""Deliveries, a second apart, after which a source that is still unknown counts as removed."""
 SINK = "sink_"
-"""How the names of sinks' consumers begin; what others do with the orders is their own affair."""
+"""The prefix of the sinks' consumers. Other consumers of the orders do not count."""
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):
-    """One consumer's worth of slices."""
+    """The slices of one consumer."""
 
     platform: str
     name: str
@@ -66,7 +65,7 @@ class Lane(msgspec.Struct, frozen=True, order=True):
 
 
 def lanes_of(pins: Iterable[tuple[str, str]], *, labels: Iterable[str], node: str) -> set[Lane]:
-    """Return the lanes that a node pulls from: for each (platform, pin) that it may serve the tail's and the back's."""
+    """Return the lanes that a node pulls from: the tail's and the back's of each (platform, pin) that it may serve."""
     labels = tuple(labels)
     return {
         Lane(platform, lane_name(lane, pin))
@@ -77,7 +76,7 @@ def lanes_of(pins: Iterable[tuple[str, str]], *, labels: Iterable[str], node: st
 
 
 class _Running:
-    """One lane at work. It has a puller once its consumer is there; with `stop` set it takes nothing new."""
+    """One lane at work. It has a puller once its consumer exists. With `stop` set it takes nothing new."""
 
     def __init__(self) -> None:
         self.puller: Puller | None = None
@@ -114,17 +113,17 @@ class Fetcher:
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()
         self._is_gate_closed = False
-        # Here and not in `run`, which the supervisor may call again.
+        # Here and not in `run`, because the supervisor may call `run` again.
         sources.on_change(self._look_again)
         settings.on_change(self._look_again)
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """The platforms that this node serves at the moment."""
+        """Return the platforms that this node serves now."""
         return tuple(sorted({lane.platform for lane in self._running}))
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Pull and read until `stop` is set and what is in hand is finished."""
+        """Pull and read until `stop` is set and the slices in hand are finished."""
         self._running.clear()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch_sinks)
@@ -146,7 +145,7 @@ class Fetcher:
         self._changed.set()
 
     def _follow(self, tasks: TaskGroup) -> None:
-        """Start the lanes that came, let those that went run dry, give all the slots that the settings say."""
+        """Start new lanes, stop those that are not wanted any more, and set all slots as the settings say."""
         pins = {(key.platform, self._settings.current(key.platform, key.source).pin) for key in self._sources.known()}
         wanted = lanes_of(pins, labels=self._labels, node=self._node)
         for lane in set(self._running) - wanted:
@@ -168,7 +167,7 @@ class Fetcher:
         return settings.concurrency if lane.is_tail else max(1, settings.concurrency // 4)
 
     async def _serve(self, lane: Lane, running: _Running) -> None:
-        """Serve one lane until its stop is set; after trouble with the broker `_follow` starts it anew."""
+        """Serve one lane until its stop is set. After trouble with the broker `_follow` starts it anew."""
         spec = self._consumer(lane)
         try:
             await ensure_consumer(self._connection, spec)
@@ -223,7 +222,7 @@ class Fetcher:
         return Offered(source, offer.slice_id, self._node, settings, standing)
 
     def _standing(self, source: SourceKey, settings: FetchSettings, delivered: int) -> Standing:
-        """Say whose the offer is. What stays unknown for long is nobody's: its source was removed."""
+        """Return what the offer is to this node. A source that stays unknown for long was removed."""
         revision = self._sources.settings_revision(source)
         if source not in self._sources or not self._settings.has_seen(source.platform, source.source, revision):
             return "unknown" if delivered < MOST_UNKNOWN else "elsewhere"
@@ -234,11 +233,11 @@ class Fetcher:
         namespace = self._connection.namespace
         return after, Decision(step.then, tuple(outgoing_event(namespace, event) for event in step.events))
 
-    # ---- what it looks after
+    # ---- sinks and consumers
 
     async def _watch_sinks(self) -> None:
-        """Close the gate while orders pile up in front of the slowest sink or the store is full, and open it when
-        that is over. While nobody says, it stays as it is."""
+        """Close the gate while orders pile up in front of the slowest sink or the store is full, and open it after
+        that. While the server does not answer, the gate stays as it is."""
         orders = self._connection.namespace.stream("ORDERS")
         async for _ in ticks(lambda: GATE_PERIOD_S, self._stop):
             try:
@@ -251,7 +250,8 @@ class Fetcher:
             self._judge_gate({name: count for name, count in pending.items() if name.startswith(SINK)})
 
     def _judge_gate(self, pending: Mapping[str, int]) -> None:
-        """A message of ORDERS is a page, so what waits is counted in pages of the size that this node publishes."""
+        """Open or close the gate. A message of ORDERS is a page, so the backlog is the pages times their usual size on
+        this node."""
         slowest = max(pending, key=pending.__getitem__, default="")
         backlog = round(pending.get(slowest, 0) * self._reader.orders_a_message)
         most = self._settings.current("", "").sink_backlog
@@ -265,7 +265,7 @@ class Fetcher:
             self._set_slots()
 
     async def _watch_consumers(self) -> None:
-        """Make a consumer anew that somebody deleted: its puller can only wait for it."""
+        """Create a deleted consumer anew: its puller can only wait for it."""
         async for _ in ticks(lambda: CONSUMERS_PERIOD_S, self._stop):
             try:
                 present = await consumers_pending(self._connection, self._connection.namespace.stream("SLICES"))
@@ -281,8 +281,8 @@ class Fetcher:
 
 
 def _verdict(error: Exception) -> Settle | None:
-    """A lost race gives the slice back for a moment, and so does a ledger that a person has to mend; a slice without a
-    ledger is dropped, whatever it was."""
+    """Give the slice back for a moment after too many revision conflicts, and when a person must mend the ledger. Drop
+    a slice without a ledger."""
     if isinstance(error, Contended | BrokenLedger):
         return GiveBack(AGAIN_S)
     return Ack() if isinstance(error, MissingLedger) else None

@@ -1,8 +1,8 @@
-"""Credentials that run out: renewed once for all slices of a source that find out together.
+"""Credentials that expire. They are renewed once for all slices of a source that detect it together.
 
-First the account's references are read again, since a file may hold a new secret by now. If that brings nothing new
-and the adapter can renew credentials itself (`Refreshing`), it is asked to. What it got is kept in this process only:
-another node renews for itself, and after a restart the first slice finds out again.
+First the account's references are read again, since a file may hold a new secret by now. If that changes nothing and
+the adapter can renew credentials itself (`Refreshing`), it does so. The new ones stay in this process only. Another
+node renews for itself, and after a restart the first slice detects it again.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class LoginRefused(Exception):
 
 
 class _Grant(NamedTuple):
-    """What a source was granted, on top of the values that its account had then."""
+    """The renewed values of a source, and the values that its account had then."""
 
     account: Mapping[str, str]
     values: Mapping[str, str]
 
 
 class Logins:
-    """What was granted to this node's sources."""
+    """The renewed credentials of this node's sources."""
 
     def __init__(self, sources: Sources, transport: Transport, clock: Clock) -> None:
         self._sources = sources
@@ -44,19 +44,19 @@ class Logins:
         self._locks: dict[SourceKey, anyio.Lock] = {}
 
     def account(self, source: SourceKey) -> Account:
-        """Return the source's account with what was granted to it. Raises UnknownSource, UnusableSource."""
+        """Return the source's account with its renewed credentials. Raises UnknownSource, UnusableSource."""
         account, grant = self._sources.account(source), self._grants.get(source)
         if grant is None or grant.account != account.values:
             return account
         return Account(account.name, {**account.values, **grant.values})
 
     async def renew(self, source: SourceKey, adapter: Adapter, refused: Account) -> Account:
-        """Return an account with other credentials than those that were refused, or the same to be tried once more
-        where there are no others. Raises LoginRefused, PlatformDown, UnknownSource, UnusableSource, PlatformError."""
+        """Return an account with other credentials than the refused ones. If there are no others, return the same for
+        one more try. Raises LoginRefused, PlatformDown, UnknownSource, UnusableSource, PlatformError."""
         async with self._locks.setdefault(source, anyio.Lock()):
             now = self.account(source)
             if now.values != refused.values or not isinstance(adapter, Refreshing):
-                return now  # a file was replaced, or another slice was here before us
+                return now  # a file was replaced, or another slice renewed before us
             account = self._sources.account(source)
             self._grants[source] = _Grant(account.values, await self._ask(adapter, account))
             return self.account(source)
@@ -77,5 +77,5 @@ class Logins:
             case _:
                 raise LoginRefused("the platform refuses to renew the credentials")
         for value in granted.values():
-            Secret(value)  # known to the log's redaction from here on
+            Secret(value)  # the log's redaction knows it from here on
         return granted

@@ -1,5 +1,5 @@
-"""What a reading lists, as it is stored: which rows are new, how they fit messages, letters for the bad ones, and
-whether it is known that more is listed than was to be had."""
+"""The rows of a reading, as they are stored: which are new, how they fit into messages, dead letters for the bad ones,
+and whether the platform is known to list more than it returned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE_BYTES = 256 * 1024
 
 
 def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence[Row]]:
-    """Cut rows into what fits one message; a row alone may exceed `most_bytes`."""
+    """Cut rows into what fits into one message. A single row may exceed `most_bytes`."""
     cut, start, size = [], 0, 0
     for at, row in enumerate(rows):
         if size + len(row.body) > most_bytes and at > start:
@@ -43,11 +43,11 @@ def take_new(rows: list[Row], known: set[bytes], fresh: set[bytes]) -> list[Row]
 
 
 def row_dead_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
-    """Return the dead letter of a row that cannot be read: its beginning, under its key and a hash of what it says, so
-    that the same row has one letter however often it is listed."""
+    """Return the dead letter of an unreadable row. It holds the row's beginning. Its id has the row's key and a hash of
+    its body, so the same row has one dead letter however often it is listed."""
     body, is_base64 = dead_body(row.body)
-    said = blake2b(row.body, digest_size=6).hexdigest()
-    key = said if row.key is None else f"{row.key}_{said}"
+    body_hash = blake2b(row.body, digest_size=6).hexdigest()
+    key = body_hash if row.key is None else f"{row.key}_{body_hash}"
     return DeadLetter(
         engine="fetch",
         name=work.source.platform,
@@ -61,17 +61,17 @@ def row_dead_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:
 
 
 def shortness(result: ReadingResult, before: Shortfall | None) -> Short | None:
-    """Return by how much a window is known to be short; None if it is not. `before`: what it was short by when it was
-    last read; a reading that the platform did not count does not show that it is whole by now."""
+    """Return by how much a window is known to be short. `None`: it is not. `before`: the shortfall of the last reading.
+    If the platform named no count this time, that does not show that the window is complete by now."""
     if result.short:
         short = Shortfall(result.missing, sum(part.listed for part in result.short if part.missing))
-        return Short(f"{short}: {_told(result)}", short)
+        return Short(f"{short}: {_shortness_text(result)}", short)
     if before is not None and before.missing and not result.is_counted:
         return Short(f"{before} when it was last counted; this time the platform told no total", before)
     return None
 
 
-def _told(result: ReadingResult) -> str:
+def _shortness_text(result: ReadingResult) -> str:
     first = max(result.short, key=lambda part: part.missing)
     start, end = (TimeStyle("iso_z").write(at_ms) for at_ms in (first.window.start_ms, first.window.end_ms))
     if first.missing:

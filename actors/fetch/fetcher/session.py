@@ -1,7 +1,7 @@
 """The requests of one reading: paced, repeated in place while the wait is short, with the current credentials.
 
-If a reading ends without its rows, `Stopped` is raised with the outcome. Waits for our own rates are not the platform's
-time: they move the attempt's deadline, as far as the monitor allows for a holder.
+If a reading ends without its rows, `Stopped` is raised with the outcome. Waits for our own rates do not count as the
+platform's time. They move the attempt's deadline, as far as the monitor allows for a holder.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
 IN_PLACE_MS = 5_000
-"""A wait up to this is spent in place. A longer one gives the slice back, so that no worker sleeps for long."""
+"""A wait up to this is spent in place. For a longer one the slice is given back, so that no worker sleeps for long."""
 IN_PLACE_TRIES = 3
 AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=IN_PLACE_MS, spread=0.0)
 MOST_RENEWALS = 3
-"""Renewals between two good answers. A token may be void again at once, if another node was granted one."""
+"""Renewals between two good responses. A token may be void again at once, if another node has renewed it."""
 REFUSED_ATTEMPTS = 3
-"""Attempts that must all end so before renewable credentials count as refused by a person."""
+"""Attempts that must all end so before renewable credentials count as refused, and need a person."""
 
 Trouble = Later | SlowDown | PlatformDown
 
@@ -67,7 +67,7 @@ class Stopped(Exception):
 
 class AttemptTime:
     """One attempt's time: its deadline, and how long it may wait for our own rates beside that. The sum stays below the
-    age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable answer in this
+    age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable response in this
     attempt."""
 
     def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
@@ -76,7 +76,7 @@ class AttemptTime:
         self.was_answered = False
 
     async def wait(self, wait_ms: float) -> None:
-        """Wait, and move the deadline by it."""
+        """Wait, and move the deadline by the same time."""
         if wait_ms > 0:
             self.left_ms -= wait_ms
             self._scope.deadline += wait_ms / 1000
@@ -84,7 +84,7 @@ class AttemptTime:
 
 
 def longest_wait_ms(settings: FetchSettings) -> float:
-    """Return how long an attempt may wait for our own rates, all waits together."""
+    """Return how many ms an attempt may wait for our own rates, all waits together."""
     return float(max(IN_PLACE_MS, settings.stale_after_ms - settings.timeout_ms - IN_PLACE_MS))
 
 
@@ -117,7 +117,7 @@ class PlatformSession:
         self._status = 0
 
     async def request(self, reading: Reading, ask: Ask) -> list[Row]:
-        """Return the rows of the next answer. Raises Stopped with the outcome that ends the reading."""
+        """Return the rows of the next response. Raises Stopped with the outcome that ends the reading."""
         for tried in count():
             answer = await self._once(reading, ask)
             if isinstance(answer, list):
@@ -129,7 +129,7 @@ class PlatformSession:
         raise AssertionError("count() does not end")
 
     async def _once(self, reading: Reading, ask: Ask) -> list[Row] | Trouble:
-        """Send one request. An answer that is cut off or too long says nothing of the rest of the window."""
+        """Send one request. A response that is cut off or too long says nothing about the rest of the window."""
         platform = self._work.source.platform
         try:
             response = await self._send(ask)
@@ -180,8 +180,8 @@ class PlatformSession:
             return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
 
     async def _pace(self) -> None:
-        """Wait for our own rate. Before the first request a long wait gives the slice back, so that the place is free
-        for other sources. After it, only a narrower window would need fewer requests."""
+        """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
+        use the place. After it, only a narrower window would need fewer requests."""
         await self._budgets.until_heard(self._time.wait)
         most_ms = self._time.left_ms if self._has_asked else IN_PLACE_MS
         try:
@@ -194,7 +194,7 @@ class PlatformSession:
         await self._time.wait(wait_ms)
 
     async def _log_in(self) -> Later:
-        """Get new credentials, a few times between two good answers."""
+        """Get new credentials, a few times between two good responses."""
         if not self._has_others or self._renewals == MOST_RENEWALS:
             raise Stopped(self._refusal())
         refused, self._renewals = self._account, self._renewals + 1
@@ -217,7 +217,7 @@ class PlatformSession:
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
-    """Return how long to wait before the next request: the platform's own wait, else a doubling wait of ours."""
+    """Return how many ms to wait before the next request: the platform's own wait, else our doubling wait."""
     again_ms = next_delay_ms(tried + 2, AGAIN, chance=0.0)
     match trouble:
         case Later(after_ms=int(after_ms)) | SlowDown(after_ms=int(after_ms)):
@@ -229,13 +229,13 @@ def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
 
 
 def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:
-    """Return the outcome of a trouble that did not pass in place. `status` is the last answer's. If the platform
-    answered before in this attempt (`was_answered`), it is there, and this window fails."""
+    """Return the outcome of a trouble that did not pass in place. `status` is the last response's. If the platform gave
+    a usable response before in this attempt (`was_answered`), it is up, and this window fails."""
     bad = Failed if was_answered else Missed
     match trouble:
         case SlowDown(after_ms=after_ms):
             wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
-            # Throttled again and again in spite of its own short waits: what it says cannot be meant.
+            # It throttled again and again in spite of its own short waits, so they cannot be right.
             wait_ms = wait_ms if wait_ms > IN_PLACE_MS else max(wait_ms, settings.throttle_wait_ms)
             return Throttled(f"the platform asks us to slow down (HTTP {status})", wait_ms)
         case Later(after_ms=after_ms):

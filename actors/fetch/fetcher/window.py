@@ -71,13 +71,13 @@ from streams.subjects import Namespace
 log = logging.getLogger(__name__)
 
 STORE_AGAIN_MS = 5_000
-"""A server that takes nothing (full, electing, away) is tried again after this."""
+"""A server that takes nothing (full, electing, down) is tried again after this."""
 AVERAGED_OVER = 50
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 
 class WindowReader:
-    """Reads windows for a node; shared by all its slices."""
+    """Reads windows for a node. All its slices share it."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class WindowReader:
         self._logins = Logins(sources, transport, clock)
         self._clocks = PlatformClocks()
         self.orders_a_message = 1.0
-        """How many orders a message carried lately, as published by this node."""
+        """How many orders a message of this node has carried lately, on average."""
 
     async def read(self, work: ReadSlice) -> Ended:
-        """Read the slice's window; every trouble that was foreseen is an outcome. Raises FATAL errors."""
+        """Read the slice's window. Every foreseen trouble is an outcome. Raises FATAL errors."""
         outcome = await self._outcome(work)
         self._measures.slice_ended(work.source.platform, label_of(outcome))
         spread = 0.0 if isinstance(outcome, WindowStored) else chance()
@@ -133,7 +133,7 @@ class WindowReader:
             return Failed(error.reason)
         except FATAL:
             raise
-        except StreamError as error:  # nobody's fault but the server's: no attempt is spent
+        except StreamError as error:  # only the server is at fault: no attempt is spent
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
@@ -189,14 +189,14 @@ class WindowReader:
         await time.wait(early_ms)
 
     def _check_clock(self, work: ReadSlice, adapter: Adapter, said_ms: int | None, asked_ms: int) -> None:
-        """Let an answer count only if it was made after the slice had settled; before, it may list too little."""
+        """Accept a response only if it was made after the slice had settled. An earlier one may list too little."""
         settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
         if early_ms > 0:
             raise Stopped(NotNow(f"the answer was made {early_ms} ms before the window had settled", early_ms))
 
     async def _known(self, work: ReadSlice, window: Window) -> set[bytes]:
-        """Return what earlier readings of the window published; a first look needs none."""
+        """Return the hashes of what earlier readings of the window published. A first look needs none."""
         if work.slice.kind != "a":
             return set()
         longest_ms = max(work.settings.slice_ms, work.settings.again_slice_ms)
@@ -209,8 +209,8 @@ class WindowReader:
             return STEP_MS
 
     async def _publish(self, work: ReadSlice, rows: list[Row], number: int, *, is_ordered: bool) -> None:
-        """Publish a page. A version that says only "another one" (a hash) becomes the moment of the reading: what was
-        read later is what the platform says later."""
+        """Publish a page. If versions have no order (a hash), the version becomes the time of the reading: the
+        platform's later state is the one that was read later."""
         platform, source = work.source.platform, work.source.source
         now_ms = self._clock.now_ms()
         subject = self._namespace.orders(platform, source)
@@ -233,8 +233,8 @@ class WindowReader:
         self._measures.orders_published(platform, len(rows))
 
     async def _set_aside(self, work: ReadSlice, rows: Sequence[BadRow]) -> None:
-        """Make dead letters of rows that cannot be read; the others of the window were published. A row that has its
-        letter, from a neighbour's overlap or an earlier look, needs no other."""
+        """Make dead letters of unreadable rows. The other rows of the window were published. A row that already has its
+        dead letter, from a neighbour's overlap or an earlier look, gets no other."""
         letters = [row_dead_letter(work, row, self._clock.now_ms()) for row in rows]
         subject = partial(self._namespace.dead, "fetch", work.source.platform)
         outgoing = [
@@ -250,7 +250,7 @@ class WindowReader:
                 log.error("fetcher.row_set_aside", extra=facts)
 
     async def _pace(self, work: ReadSlice, orders: int, time: AttemptTime) -> None:
-        """Wait until so many orders may enter. A slice that holds more than may enter in its time is split."""
+        """Wait until so many orders may enter. A slice with more orders than may enter in its time is split."""
         await self._budgets.until_heard(time.wait)
         try:
             wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=time.left_ms)
@@ -262,14 +262,14 @@ class WindowReader:
         self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool
     ) -> None:
         now_ms, piece = self._clock.now_ms(), work.slice
-        told: list[FetchEvent] = []
+        events: list[FetchEvent] = []
         if is_whole:
-            told.append(
+            events.append(
                 slice_completed(work.source, piece, result, started_ms=started_ms, now_ms=now_ms, new_rows=new_rows)
             )
         if work.slice.kind == "a" and new_rows:
-            told.append(late_orders(work.source, piece, new_rows, now_ms))
-        await self._store([outgoing_event(self._namespace, event) for event in told])
+            events.append(late_orders(work.source, piece, new_rows, now_ms))
+        await self._store([outgoing_event(self._namespace, event) for event in events])
 
     async def _store(self, messages: list[Outgoing]) -> None:
         for answer in await self._publisher.publish_many(messages):
@@ -278,6 +278,6 @@ class WindowReader:
 
 
 def widened(work: ReadSlice, overlap_ms: int) -> Window:
-    """Return what to ask for: the slice, and the overlaps before and after it."""
+    """Return the window to request: the slice, and the overlaps before and after it."""
     before = max(work.settings.overlap_before_ms, overlap_ms)
     return Window(work.slice.start_ms - before, work.slice.end_ms + work.settings.overlap_after_ms)

@@ -1,11 +1,11 @@
-"""Which windows come next: cutting slices off a source's time, and when they are to be offered.
+"""Which windows come next: cutting slices off a source's time, and when to offer them.
 
-Any node may cut; compare-and-set decides between two that do. A slice is cut as soon as its end has settled
-(`now - settle`), whole, on a grid from the ledger's start, so that what a slice covers depends on the settings and
-never on who looked when. A changed length moves the grid for new cuts; open slices keep the windows they were cut with.
+Any node may cut. Compare-and-set decides between two that do. A slice is cut as soon as its end has settled (`now -
+settle`), whole, on a grid from the ledger's start. So the window of a slice depends on the settings and never on who
+looked when. A changed length moves the grid for new cuts. Open slices keep the windows they were cut with.
 
 Beside the tail there are passes. A backfill reads any past window once. A second look ("again") reads what the tail has
-completed once more, `delay` after a window's end, for what the platform showed late.
+completed once more, `delay` after a window's end, for orders that the platform showed late.
 """
 
 from collections.abc import Mapping
@@ -18,27 +18,27 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice, next_end_ms
 
 OfferKey = tuple[Kind, int, int, int, int, int]
-"""What one offer was for: kind, epoch, start, end, attempt, and from when on it might be taken."""
+"""The identity of one offer: kind, epoch, start, end, attempt, and the moment from which it may be taken."""
 
 NOTHING_OFFERED: Mapping[OfferKey, int] = {}
 
 
 def offer_key(ledger: Ledger, held: OpenSlice) -> OfferKey:
     """Return the key under which an allocator remembers when it offered `held`.
-
-    It names the wait that was over by then: one that begins later makes the offer void, since its message was settled
-    when the slice was given back. The wait comes from another node's clock, so it is not compared with our own."""
+    It contains the wait that was over by then. A later wait makes the offer void, since its message was settled when
+    the slice was given back. The wait comes from another node's clock, so it is not compared with our own."""
     return (held.kind, held.epoch, held.start_ms, held.end_ms, held.attempt, earliest_ms(ledger, held))
 
 
 def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
-    """Return the ledger with every slice cut that may be cut now; the same object if there is none.
+    """Return the ledger with every slice cut that may be cut now. It is the same object if there is none.
 
     Tail: whole slices up to `now - settle`, while fewer than `max_open` tail slices are open and fewer than `max_holes`
-    holes are listed (a source that fails everywhere must not dig on for ever). Backfills and second looks: while fewer
-    than `back_open` slices of their kind are open, the passes in turn. Nothing while the source is paused or parked.
-    A window listed as a hole is taken off the holes when it is cut again: it is being read again. What it was short by
-    goes with it."""
+    holes are listed (a source that fails everywhere must not go on for ever). Backfills and second looks: while fewer
+    than `back_open` slices of their kind are open, the passes in turn. Nothing while the source is paused or parked. If
+    a window that is listed as a hole is cut again, the hole is removed, because it is being read again. The new slice
+    keeps its shortfall.
+    """
     if ledger.state != "running":
         return ledger
     tail = _cut_tail(ledger, settings, now_ms)
@@ -54,12 +54,13 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
 def offers_due(
     ledger: Ledger, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED, reoffer_ms: int = 0
 ) -> list[OpenSlice]:
-    """Return the open slices to offer now, in the order of handing out: nobody holds them, the source runs, and neither
-    their own wait nor the source's hold is in the future. Of a source that is down it is its probe alone.
+    """Return the open slices to offer now, in the order of delivery: nobody holds them, the source runs, and neither
+    their own wait nor the source's hold is in the future. For a source that is down this is its probe alone.
 
-    `offered` is what the caller remembers of its own offers (`offer_key` to the moment, ms): a slice offered less than
-    `reoffer_ms` ago is left out, unless it was to wait or was held back since. It is a memory only: offering twice is
-    harmless, and forgetting it all costs one more offer each."""
+    `offered` is the caller's memory of its own offers (`offer_key` to the moment, ms). A slice offered less than
+    `reoffer_ms` ago is left out, unless it has had to wait or was held back since. It is a memory only: offering twice
+    is harmless, and forgetting it all costs one more offer each.
+    """
     if ledger.state != "running":
         return []
     return [held for held in offerable(ledger) if _offer_at_ms(ledger, held, offered, reoffer_ms) <= now_ms]
@@ -69,7 +70,7 @@ def next_due_ms(
     ledger: Ledger, settings: FetchSettings, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED
 ) -> int | None:
     """Return the first moment, `now_ms` or later, at which `cut` or `offers_due` would yield something if the ledger
-    stays as it is; None if time alone brings nothing."""
+    stays as it is. `None`: time alone changes nothing."""
     if ledger.state != "running":
         return None
     moments = _cut_moments(ledger, settings)
@@ -105,8 +106,9 @@ def _count_open(ledger: Ledger, kind: Kind) -> int:
 
 
 def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
-    """The backfills, then one second look per setting: those that run on, and new ones from the frontier on. A new one
-    needs no write of its own: it can cut nothing before the tail moves the frontier it starts from."""
+    """Return the backfills, then one second look for each setting: running ones, and new ones that begin at the
+    frontier. A new one needs no write of its own: it can cut nothing before the tail moves the frontier where it
+    starts."""
     running = {each.delay_ms: each for each in ledger.passes if each.kind == "a"}
     again = tuple(
         running.get(delay_ms) or Pass(f"again-{delay_ms}", "a", ledger.frontier_ms, ledger.frontier_ms, None, delay_ms)
@@ -132,7 +134,7 @@ def _past_late(look: Pass, tail: list[OpenSlice], now_ms: int) -> Pass:
 def _cut_passes(
     ledger: Ledger, passes: tuple[Pass, ...], settings: FetchSettings, now_ms: int
 ) -> tuple[list[OpenSlice], tuple[Pass, ...]]:
-    """One slice a pass in turn, until no pass has room or a window that is due."""
+    """Cut one slice a pass in turn, until no pass has room or a window that is due."""
     fresh: list[OpenSlice] = []
     room = {"b": settings.back_open - _count_open(ledger, "b"), "a": settings.back_open - _count_open(ledger, "a")}
     cursors = list(passes)
@@ -153,8 +155,8 @@ def _cut_passes(
 
 
 def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings) -> Slice | None:
-    """The window that `reading` would cut next; None if it is at its end, would pass the watermark, or the same window
-    is open for another pass (a slice is known by its window, so this one waits for it)."""
+    """Return the window that `reading` would cut next. `None`: it is at its end, would pass the watermark, or the same
+    window is open for another pass (a slice is known by its window, so this one waits for it)."""
     at_ms = reading.cursor_ms
     if reading.kind == "b":
         assert reading.end_ms is not None
@@ -171,7 +173,7 @@ def _due_ms(piece: Slice, reading: Pass, settings: FetchSettings) -> int:
 
 
 def _cut_moments(ledger: Ledger, settings: FetchSettings) -> list[int]:
-    """The moment of the next cut of the tail and of each pass that has room."""
+    """Return the moment of the next cut of the tail and of each pass that has room."""
     moments: list[int] = []
     if _tail_room(ledger, settings) > 0:
         moments.append(next_end_ms(ledger.frontier_ms, settings.slice_ms, ledger.start_ms) + settings.settle_ms)

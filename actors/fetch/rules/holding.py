@@ -1,4 +1,4 @@
-"""What a holder does with a slice: take, complete, fail, release, halve, give up; and what befalls a silent one.
+"""What a holder does with a slice: take, complete, fail, release, halve, give up. And what happens when it goes silent.
 
 Every move names the slice and the fence that the holder got at its take. If the ledger no longer has this fence, epoch
 or slice, the move returns `StaleFence` and changes nothing. So a late message of an old holder has no effect, even if
@@ -20,9 +20,9 @@ from streams.backoff import Backoff, next_delay_ms
 MAX_REASON = 300
 """Characters of a reason that the record keeps: a ledger is one message, and a platform's error page is long."""
 MAX_PARKED = 700
-"""Of the reason for which a source is parked, which may quote the platform."""
+"""The same for the reason of a parked source, which may quote the platform."""
 TRUST = 3
-"""Windows in a row in which no row could be read before we stop to believe that it is the rows."""
+"""How many windows in a row may have no readable row before we stop blaming the rows."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -32,13 +32,13 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Not before `until_ms`: give the message back until then (or drop it; the slice is offered again then)."""
+    """Not before `until_ms`. Give the message back until then, or drop it: the slice is offered again then."""
 
     until_ms: int
 
 
 class StaleFence(msgspec.Struct, frozen=True):
-    """The ledger does not have the caller's slice and fence, or no longer: settle the message and forget it."""
+    """The ledger does not have, or no longer has, the caller's slice and fence. Settle the message and forget it."""
 
     why: str
 
@@ -69,7 +69,7 @@ class ReleasedDown(msgspec.Struct, frozen=True):
 
 
 class Halved(msgspec.Struct, frozen=True):
-    """Two slices stand in place of the one, with its attempt, to be offered at once."""
+    """Two slices replace the one, with its attempt, to be offered at once."""
 
     slices: tuple[OpenSlice, OpenSlice]
 
@@ -79,7 +79,7 @@ class TooNarrow(msgspec.Struct, frozen=True):
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """The slice is a hole now, and somebody has to be told."""
+    """The slice is a hole now, and an administrator must get a notice."""
 
     hole: Hole
     finished_pass: str = ""
@@ -93,8 +93,10 @@ def take(
     A slice that another node holds is given as well. Its message is redelivered only after the ack wait, so that holder
     is dead or cut off, and its fence is void from here on. That is a loss, not a failed attempt. A slice that was lost
     more than `most_losses` times kills its holders, and is given up.
+
     `Wait`: the slice's own wait or the source's hold lasts. `StaleFence`: the slice is not open, the source is stopped,
-    or the source is down and another slice is its probe."""
+    or the source is down and another slice is its probe.
+    """
     held = _find(ledger, slice_id)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -116,8 +118,8 @@ def take(
 def complete(
     ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
 ) -> tuple[Ledger, Completed | StaleFence]:
-    """End the slice: everything in its window has been stored. The watermark moves if it waited for this one, and a
-    source that was down is not any more. `is_readable`: whether any row of it could be read; None where it had none."""
+    """End the slice: everything in its window has been stored. The watermark moves if it waited for this slice, and the
+    source is not down any more. `is_readable`: whether any row of it could be read. `None`: it had no rows."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -154,10 +156,9 @@ def miss(
     chance: float,
     least_wait_ms: int = 0,
 ) -> tuple[Ledger, Retried | ReleasedDown | GaveUp | StaleFence]:
-    """Give the slice back after an attempt in which the platform gave no answer at all.
-
-    The source is down from here on, and no attempt is spent; but where others of it were read since the slice's last
-    miss, it is this window that the platform cannot answer for: it fails, as by `fail`."""
+    """Give the slice back after an attempt in which the platform gave no response at all.
+    The source is down from here on, and no attempt is spent. But if other slices of it were read since this slice's
+    last miss, the platform cannot answer for this window: it fails, as by `fail`."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -180,8 +181,8 @@ def fall_short(
     chance: float,
     is_readable: bool | None = None,
 ) -> tuple[Ledger, Retried | GaveUp | StaleFence]:
-    """Try once more what was read and is not whole, since an order that moved meanwhile may be the cause. The second
-    time it is a hole: to read it the same way again and again would miss the same."""
+    """Try an incomplete window once more, since an order that moved meanwhile may be the cause. The second time it
+    becomes a hole: reading it the same way again would miss the same orders."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -203,9 +204,9 @@ def misread(
     *,
     chance: float,
 ) -> tuple[Ledger, Retried | GaveUp | Released | StaleFence]:
-    """Fail the slice, whose answers are not as they were declared. Where no row of the source can be trusted to be
-    readable, the second such failure parks it: the declaration is wrong, and every window would fail in the same way.
-    Windows that are given up for it use up the trust there is."""
+    """Fail the slice, whose responses are not as declared. If the source is not known to have readable rows, the second
+    such failure parks it: the declaration is wrong, and every window would fail in the same way. Windows that are given
+    up for it use up the trust in the source."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -238,8 +239,8 @@ def release(
     hold_until_ms: int = 0,
     reason: str = "",
 ) -> tuple[Ledger, Released | StaleFence]:
-    """Give the slice back with its attempt unchanged: throttled, or the node is stopping. `hold_until_ms` holds back
-    the whole source; a hold that is already longer stands."""
+    """Give the slice back with its attempt unchanged: the platform throttled, or the node stops. `hold_until_ms` holds
+    back the whole source. A hold that is already longer stands."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
@@ -249,7 +250,7 @@ def release(
 
 
 def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, Released | StaleFence]:
-    """Give the slice back and stop the source until somebody resumes it: the platform refuses it for good."""
+    """Give the slice back and stop the source until a person resumes it: the platform refuses it for good."""
     after, result = release(ledger, slice_id, fence, now_ms, reason=reason)
     if isinstance(result, StaleFence):
         return ledger, result
@@ -259,8 +260,7 @@ def park(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) ->
 def split(
     ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, step_ms: int = 1000
 ) -> tuple[Ledger, Halved | TooNarrow | StaleFence]:
-    """Put two halves in the place of the slice, parted on a whole `step_ms`: it was too much for one attempt.
-
+    """Replace the slice by two halves, cut at a whole `step_ms`: it was too much for one attempt.
     The halves keep the attempt, so that failing and splitting together come to an end. `TooNarrow`, with nothing
     changed, if no step lies inside the window: let it fail instead."""
     held = _held(ledger, slice_id, fence)
@@ -277,9 +277,9 @@ def split(
 def expire(
     ledger: Ledger, settings: FetchSettings, now_ms: int, *, chance: float
 ) -> tuple[Ledger, tuple[Retried | GaveUp, ...]]:
-    """Take every slice away from a holder that has had it for `stale_after` or longer: its next attempt, or a hole.
-
-    For the monitor. It is the second net: a dead holder's message comes again after the ack wait; this one catches
+    """Take every slice away from a holder that has had it for `stale_after` or longer. It gets its next attempt, or
+    becomes a hole.
+    For the monitor. It is the second check. A dead holder's message comes again after the ack wait. This one catches
     slices whose message was lost, and holders that live and hang."""
     results: list[Retried | GaveUp] = []
     after = ledger
@@ -311,13 +311,13 @@ def _held(ledger: Ledger, slice_id: str, fence: int) -> OpenSlice | StaleFence:
 
 
 def _swapped(ledger: Ledger, old: OpenSlice, *new: OpenSlice) -> tuple[OpenSlice, ...]:
-    """The open slices with `new` (none, one or more) in the place of `old`."""
+    """Return the open slices with `new` (none, one or more) in the place of `old`."""
     at = ledger.open.index(old)
     return (*ledger.open[:at], *new, *ledger.open[at + 1 :])
 
 
 def _freed(held: OpenSlice, not_before_ms: int, reason: str, attempt: int | None = None) -> OpenSlice:
-    """`held` without a holder. It waits until after now at the least, so that earlier offers of it are void."""
+    """Return `held` without a holder. It waits at least until after now, so that earlier offers of it are void."""
     return replace(
         held,
         fence=0,
@@ -364,7 +364,7 @@ def _give_up(ledger: Ledger, held: OpenSlice, reason: str, now_ms: int) -> tuple
 
 
 def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
-    """Return the ledger with the trust that a window leaves in which rows could, or could not be read."""
+    """Return the ledger with its trust after a window whose rows could, or could not, be read."""
     if is_readable is None or (not is_readable and ledger.trust <= 0):
         return ledger
     return replace(ledger, trust=TRUST if is_readable else ledger.trust - 1)

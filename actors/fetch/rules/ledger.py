@@ -2,18 +2,19 @@
 
 It is changed only by compare-and-set on its key, and only by the moves in `cutting` (which windows come next),
 `holding` (take, complete, fail, …) and `steering` (what people and outcomes do to a source as a whole). A move is a
-plain function from a ledger to a ledger and a result. One that has nothing to change returns *the very same object*, so
+plain function from a ledger to a ledger and a result. A move that changes nothing returns *the very same object*, so
 `after is before` says that no write is needed, and many moves can be folded into one write.
 
 Rules, all times whole milliseconds UTC, windows half-open (`faults` checks them):
 
-- Tail slices tile `[start_ms, frontier_ms)` exactly. Each is open, a hole, or complete; complete ones are not listed:
+- Tail slices tile `[start_ms, frontier_ms)` exactly. Each is open, a hole, or complete. Complete ones are not listed:
   what lies in the tiling and is neither open nor a hole has been stored.
-- `watermark_ms` is the least start of an open tail slice or of a tail hole that nobody has accepted, else the
-  frontier. Each move sets it anew, and within an epoch it never goes back.
-- Slices of backfills and of second looks are listed beside the tail and touch neither frontier nor watermark.
-- `fence` is the number given at the latest take. A holder names the fence that it was given; any other changes nothing.
-- `epoch` is raised by a rewind; slices of an older epoch change nothing.
+- `watermark_ms` is the least start of an open tail slice or of a tail hole that nobody has accepted, else the frontier.
+  Each move sets it anew, and within an epoch it never goes back.
+- Slices of backfills and of second looks are listed beside the tail and change neither frontier nor watermark.
+- `fence` is the number given at the latest take. A holder names the fence that it was given. A move with any other
+  fence changes nothing.
+- A rewind raises `epoch`. Slices of an older epoch change nothing.
 """
 
 from typing import Literal
@@ -26,8 +27,8 @@ LedgerState = Literal["running", "paused", "parked"]
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """By how much a reading was short: `missing` of `listed` orders by the platform's own count; 0 of 0 where a list
-    broke off and nobody counts."""
+    """By how much a reading was short: `missing` of `listed` orders by the platform's own count. 0 of 0: a list broke
+    off and the platform counts nothing."""
 
     missing: int = 0
     listed: int = 0
@@ -37,9 +38,9 @@ class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenSlice(Slice, frozen=True, omit_defaults=True):
-    """A slice that is cut and not finished. `fence` 0: nobody holds it. `attempt` is from 1: failure and expiry raise
-    it, throttling does not. `losses` counts holders that vanished. Nobody may take it before `not_before_ms`. `short`:
-    what an earlier reading was short by; only one that shows otherwise completes the slice."""
+    """A slice that is cut and not finished. `fence` 0: nobody holds it. `attempt` counts from 1: failure and expiry
+    raise it, throttling does not. `losses` counts holders that vanished. Nobody may take it before `not_before_ms`.
+    `short`: the shortfall of an earlier reading. Only a reading that disproves it completes the slice."""
 
     cut_ms: int = 0
     attempt: int = 1
@@ -49,8 +50,8 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
     taken_ms: int = 0
     losses: int = 0
     reason: str = ""  # why the attempt before this one ended
-    misses: int = 0  # attempts in which the platform gave no answer, and that were not counted
-    others_read: bool = False  # another slice of the source was read since the last miss: it is this window's own
+    misses: int = 0  # attempts in which the platform gave no response, and that did not count
+    others_read: bool = False  # another slice of the source was read since the last miss, so this window is to blame
     pass_name: str = ""  # the backfill or second look that it belongs to
     short: Shortfall | None = None
 
@@ -60,13 +61,13 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
 
 
 class Hole(Slice, frozen=True, omit_defaults=True):
-    """A slice given up on. It holds the watermark back until somebody accepts it, and is listed until it is redriven or
-    forgotten. `short`: its window was read, and is known not to be whole; what was read is stored."""
+    """A slice given up on. It holds the watermark back until a person accepts it, and is listed until it is redriven or
+    forgotten. `short`: its window was read, and is known to be incomplete. What was read is stored."""
 
     since_ms: int = 0
     attempts: int = 0
     reason: str = ""
-    is_told: bool = False  # an administrator was told
+    is_told: bool = False  # an administrator got a notice
     accepted_by: str = ""
     pass_name: str = ""
     short: Shortfall | None = None
@@ -85,24 +86,25 @@ class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A time in which the source cannot be reached at all (`over_ms` 0), or could not, and somebody has yet to be told
-    that it is over. A slice that was taken under a higher fence than `fence` is a probe."""
+    """A time in which the source cannot be reached at all (`over_ms` 0), or could not, and the notice of its end is not
+    sent yet. A slice that was taken under a higher fence than `fence` is a probe."""
 
     since_ms: int
     fence: int = 0
-    probes: int = 0  # how many of them were not answered
-    probe_ms: int = 0  # no probe before
+    probes: int = 0  # how many of them had no response
+    probe_ms: int = 0  # no probe before this
     reason: str = ""
     is_told: bool = False
     over_ms: int = 0
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of one source. `open` is in the order of handing out: by start, the tail's first.
+    """The record of one source. `open` is in the order of delivery: the tail's first, each by start.
 
-    `trust` says whether its rows can be read as its adapter declares them: above 0, some could, and so many windows in
-    a row may still hold nothing but odd ones; 0, none ever could, or none any more; below, and a window has failed for
-    it. `owes_end`: an administrator was told of a hole, and is to be told when none is left."""
+    `trust` says whether its rows can be read as its adapter declares them. Above 0: some could, and so many windows in
+    a row may still hold only unreadable rows. 0: none ever could, or none any more. Below 0: a window has failed for
+    it. `owes_end`: an administrator got a notice of a hole, and must get one when none is left.
+    """
 
     start_ms: int
     frontier_ms: int
@@ -111,7 +113,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     fence: int = 0
     state: LedgerState = "running"
     reason: str = ""
-    hold_until_ms: int = 0  # throttled: nobody takes a slice before
+    hold_until_ms: int = 0  # throttled: nobody takes a slice before this
     open: tuple[OpenSlice, ...] = ()
     holes: tuple[Hole, ...] = ()
     passes: tuple[Pass, ...] = ()
@@ -142,7 +144,7 @@ def find_hole(ledger: Ledger, piece: Slice) -> Hole | None:
 
 
 def same_slice(one: Slice, other: Slice) -> bool:
-    """True if both have one identity, whatever else they record."""
+    """Return whether both have one identity, whatever else they record."""
     return (
         one.start_ms == other.start_ms
         and one.end_ms == other.end_ms
@@ -152,7 +154,7 @@ def same_slice(one: Slice, other: Slice) -> bool:
 
 
 def watermark_of(ledger: Ledger) -> int:
-    """Return where the watermark has to stand by the lists alone."""
+    """Return where the watermark must stand by the lists alone."""
     lowest = ledger.frontier_ms
     for held in ledger.open:
         if held.start_ms < lowest and held.kind == "t":
@@ -169,7 +171,7 @@ def revised(
     open: tuple[OpenSlice, ...] | None = None,
     holes: tuple[Hole, ...] | None = None,
 ) -> Ledger:
-    """Return the ledger with other lists, its watermark moved to match and its finished backfills gone."""
+    """Return the ledger with other lists, its watermark moved to match and its finished backfills removed."""
     after = msgspec.structs.replace(
         ledger,
         open=ledger.open if open is None else open,
@@ -180,34 +182,36 @@ def revised(
 
 
 def is_finished(ledger: Ledger, reading: Pass) -> bool:
-    """True if `reading` has an end, was cut up to it, and has no slice open any more."""
+    """Return whether `reading` has an end, was cut up to it, and has no slice open any more."""
     if reading.end_ms is None or reading.cursor_ms < reading.end_ms:
         return False
     return all(held.pass_name != reading.name for held in ledger.open)
 
 
 def in_order(slices: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
-    """Return open slices in the order of handing out: the tail's before the others, each by time."""
+    """Return open slices in the order of delivery: the tail's before the others, each by time."""
     return tuple(sorted(slices, key=lambda held: (held.kind != "t", held.start_ms, held.end_ms)))
 
 
 def faults(ledger: Ledger) -> list[str]:
-    """Return every rule that `ledger` breaks, in words; none if it is sound. For tests and `penstock doctor`."""
-    told: list[str] = []
+    """Return every rule that `ledger` breaks, in words, empty if it is sound. For tests and `penstock doctor`."""
+    broken: list[str] = []
     tail: list[Slice] = [held for held in ledger.open if held.kind == "t"]
     tail += [hole for hole in ledger.holes if hole.kind == "t" and hole.epoch == ledger.epoch]
     shared = overlapping(tail)
     if shared is not None:
-        told.append(f"tail slices {shared[0].slice_id} and {shared[1].slice_id} overlap")
-    told += [
+        broken.append(f"tail slices {shared[0].slice_id} and {shared[1].slice_id} overlap")
+    broken += [
         f"tail slice {piece.slice_id} lies outside [{ledger.start_ms}, {ledger.frontier_ms})"
         for piece in tail
         if not ledger.start_ms <= piece.start_ms < piece.end_ms <= ledger.frontier_ms
     ]
     if ledger.watermark_ms != watermark_of(ledger):
-        told.append(f"watermark {ledger.watermark_ms} should be {watermark_of(ledger)}")
+        broken.append(f"watermark {ledger.watermark_ms} should be {watermark_of(ledger)}")
     ids = [piece.slice_id for piece in (*ledger.open, *ledger.holes)]
-    told += [f"slice {slice_id} is listed twice" for slice_id in sorted({one for one in ids if ids.count(one) > 1})]
-    told += [f"open slice {held.slice_id} is of another epoch" for held in ledger.open if held.epoch != ledger.epoch]
-    told += [f"open slice {held.slice_id} has a fence never given" for held in ledger.open if held.fence > ledger.fence]
-    return told
+    broken += [f"slice {slice_id} is listed twice" for slice_id in sorted({one for one in ids if ids.count(one) > 1})]
+    broken += [f"open slice {held.slice_id} is of another epoch" for held in ledger.open if held.epoch != ledger.epoch]
+    broken += [
+        f"open slice {held.slice_id} has a fence never given" for held in ledger.open if held.fence > ledger.fence
+    ]
+    return broken

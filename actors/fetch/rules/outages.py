@@ -1,12 +1,12 @@
-"""A source that cannot be reached at all: how that is told from a window that fails, and how it is asked again.
+"""A source that cannot be reached at all: how it differs from a window that fails, and how it is probed.
 
-An attempt in which the platform gave no answer that could be used (refused, reset, timed out, 5xx, a page of its
-maintenance) is a *miss*. It says nothing of its window, so it spends no attempt: the source is down, and one open slice
-at a time is its probe, with a growing wait in between. The probe is the slice that missed least, so that one window for
-which the platform fails every time does not speak for the others. Any answer ends the outage. A window that misses
-again though others were read meanwhile has failed by its own fault, and `holding.miss` counts it.
+An attempt in which the platform gave no usable response (refused, reset, timed out, 5xx, a page of its maintenance) is
+a *miss*. It says nothing about its window, so it spends no attempt. The source is down, and one open slice at a time is
+its probe, with a growing wait in between. The probe is the slice with the fewest misses, so that one window for which
+the platform fails every time does not decide for the others. Any response ends the outage. A window that misses again
+though others were read meanwhile has failed by its own fault, and `holding.miss` counts it.
 
-The outage stands in the ledger, so that it outlives every node, and so does whether somebody was told of it.
+The ledger records the outage, and whether it was reported, so that both outlive every node.
 """
 
 from msgspec.structs import replace
@@ -15,11 +15,11 @@ from actors.fetch.rules.ledger import Ledger, OpenSlice, Outage
 from streams.backoff import Backoff, next_delay_ms
 
 LONGEST_PROBE_MS = 60_000
-"""So long at most a platform that is back may not be noticed; a request a minute hurts nobody."""
+"""The longest time in which a platform that is back may stay unnoticed. A request a minute hurts nobody."""
 
 
 def is_down(ledger: Ledger) -> bool:
-    """True while the source cannot be reached at all."""
+    """Return whether the source cannot be reached at all now."""
     return ledger.outage is not None and not ledger.outage.over_ms
 
 
@@ -31,8 +31,8 @@ def earliest_ms(ledger: Ledger, held: OpenSlice) -> int:
 
 
 def offerable(ledger: Ledger) -> list[OpenSlice]:
-    """Return the slices that nobody holds and somebody may; of a source that is down its next probe, or none while one
-    is under way."""
+    """Return the slices that nobody holds and a node may take. For a source that is down: its next probe, or none while
+    one is under way."""
     free = [held for held in ledger.open if not held.is_taken]
     outage = ledger.outage
     if outage is None or outage.over_ms:
@@ -43,7 +43,8 @@ def offerable(ledger: Ledger) -> list[OpenSlice]:
 
 
 def may_take(ledger: Ledger, held: OpenSlice) -> bool:
-    """True if `held` may be taken, as far as the outage goes. What somebody holds may be taken over: he vanished."""
+    """Return whether `held` may be taken, as far as the outage goes. A held slice may be taken over: its holder
+    vanished."""
     return held.is_taken or held in offerable(ledger)
 
 
@@ -57,8 +58,8 @@ def lengthened(
     chance: float,
     least_wait_ms: int = 0,
 ) -> Outage:
-    """Return the outage after one more miss, of `held`: the first, a probe's, or one of an attempt that was under way
-    when it began, which changes nothing."""
+    """Return the outage after one more miss, of `held`. The miss is the first, or a probe's, or of an attempt that was
+    under way when the outage began. The last kind changes nothing."""
     outage = ledger.outage or Outage(now_ms)
     if is_down(ledger) and held.fence <= outage.fence:
         return outage
@@ -69,8 +70,8 @@ def lengthened(
 
 
 def answered(ledger: Ledger, now_ms: int) -> Ledger:
-    """End the outage, if there is one: every slice is offered at once, and what was offered before is void. It stays in
-    the record until those who were told of it are told that it is over."""
+    """End the outage, if there is one. Every slice is offered at once, and earlier offers are void. A reported outage
+    stays in the record until its end is reported too."""
     outage = ledger.outage
     if outage is None or outage.over_ms:
         return ledger
@@ -79,23 +80,23 @@ def answered(ledger: Ledger, now_ms: int) -> Ledger:
 
 
 def others_read(pieces: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
-    """Return open slices after another one of their source was read: what missed, and misses again, does so alone."""
+    """Return open slices after another one of their source was read: a slice that misses again does so alone."""
     return tuple(replace(held, others_read=True) if held.misses and not held.others_read else held for held in pieces)
 
 
 def mark_reported(ledger: Ledger, since_ms: int, now_ms: int) -> Ledger:
-    """Record that an administrator was told that the source is down since `since_ms`. If it answered meanwhile, it is
-    recorded as over, so that he is told that as well."""
+    """Record the report that the source is down since `since_ms`. If it responded meanwhile, it is recorded as over, so
+    that the end is reported as well."""
     outage = ledger.outage
     if outage is None:
         return replace(ledger, outage=Outage(since_ms, is_told=True, over_ms=now_ms))
-    told = replace(outage, is_told=True, since_ms=since_ms)
-    return ledger if told == outage else replace(ledger, outage=told)
+    reported = replace(outage, is_told=True, since_ms=since_ms)
+    return ledger if reported == outage else replace(ledger, outage=reported)
 
 
 def mark_over(ledger: Ledger, over_ms: int, now_ms: int) -> Ledger:
-    """Record that an administrator was told that the outage ended at `over_ms`. If the source is down again by now,
-    that is another outage, of which he has to be told."""
+    """Record the report that the outage ended at `over_ms`. If the source is down again by now, that is another outage,
+    and must be reported again."""
     outage = ledger.outage
     if outage is None or not outage.is_told:
         return ledger

@@ -1,6 +1,6 @@
 """Every setting of fetching: its unit, range, default, reason, and the levels at which it may be set.
 
-Help texts, `penstock settings list` and the documentation are printed from this table; the readers check by it.
+Help texts, `penstock settings list` and the documentation are printed from this table. The readers check against it.
 """
 
 from typing import Literal
@@ -16,8 +16,8 @@ Unit = Literal[
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `low`, `high` and `default` are written as a user writes them. `settable_at` is the narrowest level:
-    one that is settable at `platform` may be set at `default` and `platform`."""
+    """One row. `low`, `high` and `default` are written as a user writes them. `settable_at` is the narrowest level: one
+    that is settable at `platform` may be set at `default` and `platform`."""
 
     what: str
     unit: Unit

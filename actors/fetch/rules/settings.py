@@ -1,8 +1,8 @@
-"""What can be set about fetching, and how three levels become one record.
+"""The settings of fetching, and how three levels become one record.
 
-A level (default, platform, source) is a flat JSON object of names of `SETTINGS`; a narrower level wins name by name.
-`parse_level` checks one document alone, at the door; `resolve` puts three together and checks what only holds between
-settings. Whoever follows the bucket keeps the last good record when either refuses.
+A level (default, platform, source) is a flat JSON object of names of `SETTINGS`. A narrower level wins name by name.
+`parse_level` checks one document alone, at the door. `resolve` combines three and checks the rules between settings.
+When either refuses, a node that follows the bucket keeps the last good record.
 """
 
 import sys
@@ -41,11 +41,11 @@ TOGETHER: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
 """Sums of durations on the left that may not exceed the one on the right, why, and what to do."""
 
 LevelValues = Mapping[str, object]
-"""Names to values as they stand in the JSON document."""
+"""Names to values, as in the JSON document."""
 
 
 class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of one source. Durations are milliseconds and end in `_ms`; `SETTINGS` says what each means."""
+    """All settings of one source. Durations are milliseconds and end in `_ms`. `SETTINGS` says what each means."""
 
     start: str = "-90d"
     slice_ms: int = 60_000
@@ -94,22 +94,22 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def first_ms(self, now_ms: int) -> int:
-        """Return where the source's time begins if it is first used at `now_ms`; `BadSetting` if that is the future."""
+        """Return where the source's time begins if it is first used at `now_ms`. Raises BadSetting if that is the
+        future."""
         return start_ms_of(self.start, now_ms)
 
 
 def parse_level(text: bytes, level: Level = "source", *, now_ms: int | None = None) -> dict[str, object]:
     """Return the values of one level's JSON document, each checked alone and against those beside it.
-
-    `BadSetting` for a document that is not one flat JSON object in UTF-8, a name that is unknown, stands twice or is
-    not settable at `level`, a value of the wrong kind or out of range, and, with `now_ms`, a start in the future."""
+    Raises BadSetting for a document that is not one flat JSON object in UTF-8, a name that is unknown, repeated or not
+    settable at `level`, a value of the wrong kind or out of range, and, with `now_ms`, a start in the future."""
     values = read_document(text)
     check_level(values, level, now_ms=now_ms)
     return values
 
 
 def check_level(values: LevelValues, level: Level = "source", *, now_ms: int | None = None) -> None:
-    """Check a level that did not come as JSON text (from a TOML file, say); as `parse_level`."""
+    """Check a level that did not come as JSON text (from a TOML file, for example), as `parse_level` does."""
     fields = {}
     for name, value in values.items():
         setting = _setting(name, value)
@@ -123,8 +123,9 @@ def check_level(values: LevelValues, level: Level = "source", *, now_ms: int | N
 
 
 def resolve(default: LevelValues, platform: LevelValues, source: LevelValues) -> FetchSettings:
-    """Return the settings of a source: the source's own values before its platform's before the default ones before
-    those of the table. `BadSetting` as for `parse_level`, or if values of several levels do not fit together."""
+    """Return the settings of a source. The source's own values come first, then its platform's, then the default ones,
+    then those of the table. Raises BadSetting as `parse_level` does, or if values of several levels do not fit
+    together."""
     read = dict(_DEFAULTS)
     for level in (default, platform, source):
         for name, value in level.items():
@@ -139,11 +140,11 @@ def as_level(settings: FetchSettings) -> dict[str, object]:
 
 
 def origins(default: LevelValues, platform: LevelValues, source: LevelValues) -> dict[str, Level | None]:
-    """Return for each setting the level that decides it; None where it is the table's own default."""
-    told: dict[str, Level | None] = dict.fromkeys(SETTINGS)
+    """Return for each setting the level that decides it. `None`: the table's own default."""
+    found: dict[str, Level | None] = dict.fromkeys(SETTINGS)
     for level, values in zip(LEVELS, (default, platform, source), strict=True):
-        told.update(dict.fromkeys(values, level))
-    return told
+        found.update(dict.fromkeys(values, level))
+    return found
 
 
 def _setting(name: str, value: object) -> Setting:
@@ -158,7 +159,8 @@ def _field(name: str) -> str:
 
 
 def _read(name: str, setting: Setting, value: object) -> object:
-    """Return the value as the record holds it; `BadSetting` if it is not of the setting's kind or out of its range."""
+    """Return the value as the record holds it. Raises BadSetting if it is not of the setting's kind or out of its
+    range."""
     match setting.unit:
         case "duration":
             return _bounded_duration(name, setting, value)
@@ -226,7 +228,7 @@ def _written(setting: Setting, value: object) -> object:
 
 
 def _check_together(read: Mapping[str, object]) -> None:
-    """Check what holds between settings, as far as `read` has both sides."""
+    """Check the rules between settings, as far as `read` has both sides."""
     for low, high, why, do in TOGETHER:
         names = (*low, high)
         if not all(name in read for name in names):
@@ -238,7 +240,7 @@ def _check_together(read: Mapping[str, object]) -> None:
 
 
 def _least(value: object) -> int:
-    """The duration, or the first of a list; an empty list has nothing that could be too short."""
+    """Return the duration, or the first of a list. An empty list has nothing that could be too short."""
     if isinstance(value, tuple):
         return value[0] if value else sys.maxsize
     assert isinstance(value, int)

@@ -1,10 +1,10 @@
 """Half-open pieces of a source's time: how they are named, cut on a grid, and halved.
 
-A slice is `[start_ms, end_ms)` in whole milliseconds UTC: the end of one is the start of the next, so that slices
-cover time without a gap or an overlap. What a platform is asked for is wider (the overlap) and is the fetcher's matter.
+A slice is `[start_ms, end_ms)` in whole milliseconds UTC. The end of one is the start of the next, so slices cover time
+without a gap or an overlap. A request to a platform covers more (the overlap), and that is up to the fetcher.
 
-The name of a slice carries all that identifies it (`t3-1700000000000-1700000060000`: kind, epoch, start, end), so that
-a repeat has the same name, and the name alone says which window of time is meant. It is a subject token.
+The name of a slice contains its identity (`t3-1700000000000-1700000060000`: kind, epoch, start, end), so a repeat has
+the same name, and the name alone gives the window. It is a subject token.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Literal, cast
 import msgspec
 
 Kind = Literal["t", "b", "a"]
-"""t: the live tail; b: a backfill or a hole read again behind the watermark; a: a second look ("again")."""
+"""`t`: the live tail. `b`: a backfill, or a hole read again behind the watermark. `a`: a second look ("again")."""
 
 Lane = Literal["tail", "back"]
 
@@ -48,7 +48,7 @@ class Slice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse_slice_id(text: str) -> Slice:
-    """Return the slice that `text` names; `MalformedSliceId` for every text that `slice_id` never gives."""
+    """Return the slice that `text` names. Raises MalformedSliceId for every text that `slice_id` never returns."""
     found = SLICE_ID.fullmatch(text)
     if found is None:
         raise MalformedSliceId(f"slice id {text[:80]!r}: expected <t|b|a><epoch>-<start ms>-<end ms>")
@@ -60,15 +60,13 @@ def parse_slice_id(text: str) -> Slice:
 
 def next_end_ms(at_ms: int, length_ms: int, anchor_ms: int) -> int:
     """Return the first point after `at_ms` of the grid that steps by `length_ms` through `anchor_ms`.
-
     A slice that starts between two points of the grid (the length was changed) is shorter than `length_ms`, once."""
     return at_ms + length_ms - (at_ms - anchor_ms) % length_ms
 
 
 def middle_ms(start_ms: int, end_ms: int, step_ms: int) -> int | None:
     """Return the point that halves `[start_ms, end_ms)`, on a whole multiple of `step_ms` since 1970.
-
-    None if no multiple lies strictly inside: the window cannot be split on that platform's clock."""
+    `None`: no multiple lies strictly inside, so the window cannot be split on that platform's clock."""
     middle = (start_ms + end_ms) // 2
     below = middle - middle % step_ms
     if below > start_ms:

@@ -1,6 +1,6 @@
-"""What is done to a source as a whole: pause, resume, rewind, backfills; and to its holes.
+"""What is done to a source as a whole (pause, resume, rewind, backfills) and to its holes.
 
-These moves come from people, from commands and from the monitor. A repeat changes nothing and gives the same object.
+These moves come from people, from commands and from the monitor. A repeat changes nothing and returns the same object.
 """
 
 from msgspec.structs import replace
@@ -10,29 +10,31 @@ from actors.fetch.rules.slices import Kind, MalformedSliceId, parse_slice_id
 
 
 class NotPossible(ValueError):
-    """The move would lose time or make no sense; the text says what to do instead."""
+    """The move would lose time or make no sense. The text says what to do instead."""
 
 
 def pause(ledger: Ledger, reason: str = "") -> Ledger:
-    """Stop cutting and offering; what somebody holds may finish. A parked source stays parked, with its reason."""
+    """Stop cutting and offering. Held slices may finish. A parked source stays parked, with its reason."""
     return ledger if ledger.state != "running" else replace(ledger, state="paused", reason=reason)
 
 
 def resume(ledger: Ledger, now_ms: int) -> Ledger:
-    """Run on after a pause or a parking. A hold by throttling stands. Offers made before are void: messages that
-    arrived meanwhile were dropped."""
+    """Run on after a pause or a parking. A hold by throttling stands. Earlier offers are void: messages that arrived
+    meanwhile were dropped."""
     if ledger.state == "running":
         return ledger
     return replace(ledger, state="running", reason="", hold_until_ms=max(ledger.hold_until_ms, now_ms + 1))
 
 
 def rewind(ledger: Ledger, to_ms: int) -> Ledger:
-    """Begin a new epoch that reads everything from `to_ms` on again; what is open now is void.
+    """Begin a new epoch that reads everything from `to_ms` on again. Open slices are void.
 
     Holes that begin before `to_ms` stay listed (the new epoch does not read all of them), later ones are read again.
-    Second looks go back to `to_ms`; passes take up again what they had open. A hole that was being read again behind
-    the watermark becomes a hole again.
-    `NotPossible` if `to_ms` lies beyond the watermark: slices that are open or given up there would vanish unread."""
+    Second looks go back to `to_ms`. Passes cut their open slices again. A hole that was being read again behind the
+    watermark becomes a hole again.
+
+    Raises NotPossible if `to_ms` lies beyond the watermark: open slices and holes there would vanish unread.
+    """
     if to_ms > ledger.watermark_ms:
         raise NotPossible(
             f"cannot rewind to {to_ms}: it lies beyond the watermark {ledger.watermark_ms}; accept the holes first"
@@ -52,7 +54,8 @@ def rewind(ledger: Ledger, to_ms: int) -> Ledger:
 
 
 def _orphans(ledger: Ledger, to_ms: int) -> list[Hole]:
-    """Open slices that neither the new epoch nor a pass reads again (holes redriven behind the watermark), as holes."""
+    """Return as holes the open slices that neither the new epoch nor a pass reads again (holes redriven behind the
+    watermark)."""
     running = {each.name for each in ledger.passes}
     return [
         _left(held, "rewound while it was open")
@@ -68,9 +71,8 @@ def _taken_back(ledger: Ledger, reading: Pass, to_ms: int) -> Pass:
 
 
 def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledger:
-    """Read `[start_ms, end_ms)` once more beside the live tail, which it does not touch.
-
-    `NotPossible` for an empty window, or for a name that another running backfill bears."""
+    """Read `[start_ms, end_ms)` once more beside the live tail, which it does not change.
+    Raises NotPossible for an empty window, or if another running backfill has the name."""
     if not 0 <= start_ms < end_ms:
         raise NotPossible(f"backfill {name}: the start {start_ms} must lie before the end {end_ms}")
     for each in ledger.passes:
@@ -82,8 +84,8 @@ def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledge
 
 
 def remove_backfill(ledger: Ledger, name: str) -> Ledger:
-    """Drop a backfill with the slices that it has open; its holes stay listed, and so do slices that are known to be
-    short. The same object if there is none."""
+    """Drop a backfill with its open slices. Its holes stay listed, and open slices that are known to be short become
+    holes. The same object if there is no such backfill."""
     passes = tuple(each for each in ledger.passes if each.name != name or each.kind != "b")
     if len(passes) == len(ledger.passes):
         return ledger
@@ -97,14 +99,14 @@ def remove_backfill(ledger: Ledger, name: str) -> Ledger:
 
 
 def _left(held: OpenSlice, why: str) -> Hole:
-    """Return the hole that an open slice leaves which nobody is to read any more."""
+    """Return the hole that remains of an open slice which no node will read any more."""
     reason = f"{held.short}; {why}" if held.short else why
-    since_ms = held.cut_ms if held.short else 0  # what was read before it was known to be short does not make up for it
+    since_ms = held.cut_ms if held.short else 0  # rows read before it was known to be short do not make up for it
     return Hole(held.kind, held.epoch, held.start_ms, held.end_ms, since_ms, reason=reason, short=held.short)
 
 
 def accept_hole(ledger: Ledger, slice_id: str, by: str) -> tuple[Ledger, bool]:
-    """Let the watermark pass the hole. It stays listed, with who accepted it. False if there is no such hole."""
+    """Let the watermark pass the hole. It stays listed, with who accepted it. Return False if there is no such hole."""
     hole = _hole(ledger, slice_id)
     if hole is None:
         return ledger, False
@@ -114,11 +116,10 @@ def accept_hole(ledger: Ledger, slice_id: str, by: str) -> tuple[Ledger, bool]:
 
 
 def redrive_hole(ledger: Ledger, slice_id: str, now_ms: int) -> tuple[Ledger, OpenSlice | None]:
-    """Open the hole's window again with attempt 1; give the slice that reads it, or None if there is no such hole.
-
+    """Open the hole's window again with attempt 1. Return the slice that reads it, or None if there is no such hole.
     A hole that the watermark has not passed comes back as itself. One that it has passed (accepted, or of an older
-    epoch) comes back as a backfill slice, so that the watermark need not go back; if that window is open as a
-    backfill already, that one stands for both."""
+    epoch) comes back as a backfill slice, so that the watermark need not go back. If that window is already open as a
+    backfill, that slice stands for both."""
     hole = _hole(ledger, slice_id)
     if hole is None:
         return ledger, None
@@ -146,7 +147,7 @@ def redrive_hole(ledger: Ledger, slice_id: str, now_ms: int) -> tuple[Ledger, Op
 
 
 def mark_reported(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
-    """Record that an administrator was told of the hole. False if there is no such hole."""
+    """Record that the hole was reported. Return False if there is no such hole."""
     hole = _hole(ledger, slice_id)
     if hole is None:
         return ledger, False
@@ -156,19 +157,19 @@ def mark_reported(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
 
 
 def owe_end(ledger: Ledger) -> Ledger:
-    """Record that an administrator was told of a hole, which may have gone meanwhile: he is to be told of the end."""
+    """Record that a hole was reported, which may have gone meanwhile. Its end must be reported too."""
     return ledger if ledger.owes_end else replace(ledger, owes_end=True)
 
 
 def mark_ended(ledger: Ledger) -> Ledger:
-    """Record that an administrator was told that no hole is left; nothing changes if he was told of another since."""
+    """Record the report that no hole is left. Nothing changes if another hole was reported since."""
     is_owed = any(hole.is_told and not hole.accepted_by for hole in ledger.holes)
     return replace(ledger, owes_end=False) if ledger.owes_end and not is_owed else ledger
 
 
 def forget_hole(ledger: Ledger, slice_id: str) -> tuple[Ledger, bool]:
-    """Take a hole off the list for good. False, with nothing changed, unless it was accepted before, or lies in a
-    backfill or a second look, which hold nothing back."""
+    """Remove a hole for good. Return False, with nothing changed, unless it was accepted before, or lies in a backfill
+    or a second look, which hold nothing back."""
     hole = _hole(ledger, slice_id)
     if hole is None or (hole.kind == "t" and not hole.accepted_by):
         return ledger, False

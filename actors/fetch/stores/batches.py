@@ -9,11 +9,11 @@ from streams.fetch_messages import Order
 Key: TypeAlias = tuple[str, str, str]
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""Bodies handed to a store at once; only orders of more than 30 kB come to it."""
+"""Bodies given to a store at once. Only orders of more than 30 kB reach it."""
 
 
 class Refusal(NamedTuple):
-    """An order that a store did not take by itself; `is_certain` if the store blames the order."""
+    """An order that a store did not take alone. `is_certain`: the store blames the order."""
 
     order: Order
     reason: str
@@ -21,13 +21,13 @@ class Refusal(NamedTuple):
 
 
 def key_of(order: Order) -> Key:
-    """Return what an order is stored under."""
+    """Return the key under which an order is stored."""
     return order.platform, order.source, order.order_key
 
 
 def fold(orders: Iterable[Order]) -> list[Order]:
     """Return the highest version of each key, by key: sinks that store the same keys then lock them in one order.
-    Of equal versions the first stands; they are copies of one fact."""
+    Of equal versions the first stands. They are copies of one fact."""
     newest: dict[Key, Order] = {}
     for order in orders:
         known = newest.get(key_of(order))
@@ -37,7 +37,7 @@ def fold(orders: Iterable[Order]) -> list[Order]:
 
 
 def parts(orders: Sequence[Order], most_bytes: int = BATCH_BYTES) -> list[Sequence[Order]]:
-    """Cut a batch where its bodies exceed `most_bytes`; an order alone may exceed it."""
+    """Cut a batch where its bodies exceed `most_bytes`. A single order may exceed it."""
     cut, start, size = [], 0, 0
     for at, order in enumerate(orders):
         own = memoryview(order.body).nbytes
@@ -49,18 +49,16 @@ def parts(orders: Sequence[Order], most_bytes: int = BATCH_BYTES) -> list[Sequen
 
 
 def poison_among(refusals: Sequence[Refusal], tried: int) -> list[Refusal]:
-    """Return the refusals that are the orders' own fault, of `tried` orders stored one by one in the end.
-
-    Where the error blames nobody, an order is at fault if others passed; if none did, it may as well be an outage, and
-    a batch is not thrown away on a guess."""
+    """Return the refusals that are the orders' own fault, of `tried` orders, stored one by one in the end.
+    If the error blames nothing, an order is at fault if others passed. If none did, it may as well be an outage, and a
+    batch is not thrown away on a guess."""
     some_passed = len(refusals) < tried
     return [refusal for refusal in refusals if refusal.is_certain or some_passed]
 
 
 async def store_by_halves(store: Store, orders: Sequence[Order], *, is_patient: bool) -> list[Refusal]:
-    """Store all orders that can be, and return those that cannot; k of n take about k log n tries more.
-
-    Raises StoreDown; what was stored until then stays stored, and is harmless when it is again. An `is_patient` call
+    """Store all orders that can be stored, and return the others. For k of n that takes about k log n more tries.
+    Raises StoreDown. Orders stored until then stay stored, and storing them again is harmless. With `is_patient` it
     raises StoreUncertain too, instead of looking for an order to blame."""
     try:
         await store.store(orders)

@@ -1,8 +1,8 @@
 """Orders in PostgreSQL, for production: any number of nodes write to one database.
 
-A batch is one statement, which is a transaction by itself and one round trip: the columns go over as arrays, `unnest`
-makes rows of them, and with history the changed rows (`RETURNING`) feed the second insert. Two sinks that store the
-same keys wait for each other and do not deadlock, because each batch is in the order of its keys.
+A batch is one statement, so it is one transaction and one round trip. The columns travel as arrays, `unnest` makes rows
+of them, and with history the changed rows (`RETURNING`) feed the second insert. Two sinks that store the same keys wait
+for each other and do not deadlock, because each batch is in the order of its keys.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,14 @@ from streams.fetch_messages import Order
 
 CONNECT_S = 10.0
 COMMAND_S = 60.0
-"""An answer that takes longer does not come; the batch is stored again."""
+"""A reply that takes longer does not come. The batch is stored again."""
 CREATING = 0x70656E73746F636B
 """Key of the advisory lock under which tables are created: `create table if not exists` may fail beside another."""
 
 
 def upsert(*, history: bool) -> Insert:
-    """Return the statement that stores a batch given as one array a column; its row count is the changed orders."""
+    """Return the statement that stores a batch given as one array a column. Its row count is the number of changed
+    orders."""
     arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
     rows = insert(ORDERS).from_select(NAMES, select(*arrays))
     newer = rows.excluded
@@ -60,10 +61,10 @@ class PostgresStore:
         try:
             await self._create()
         except _TROUBLE as error:
-            raise StoreDown(f"{self.name}: {_said(error)}") from error
+            raise StoreDown(f"{self.name}: {_error_text(error)}") from error
 
     async def store(self, orders: Sequence[Order]) -> int:
-        """Store a batch in one statement; see Store."""
+        """Store a batch in one statement. See Store."""
         columns = zip(*rows_of(orders, self._clock.now_ms()), strict=True)
         try:
             await self._create()
@@ -78,7 +79,7 @@ class PostgresStore:
         await self._engine.dispose()
 
     async def _create(self) -> None:
-        """Create missing tables; look first, since a role that may not create can still use what is there."""
+        """Create missing tables. Look first, since a role that may not create can still use existing ones."""
         if self._is_ready:
             return
         wanted = tables(history=self._history)
@@ -94,20 +95,20 @@ class PostgresStore:
 
     def _translated(self, error: Exception) -> StoreError:
         if is_refusal(error):
-            return OrderRefused(_said(error))
+            return OrderRefused(_error_text(error))
         self._is_ready = False
-        return StoreDown(f"{self.name}: {_said(error)}")
+        return StoreDown(f"{self.name}: {_error_text(error)}")
 
 
 _TROUBLE = (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 _REFUSALS = ("22", "23", "54")
-"""Classes of SQLSTATE that speak of a row: data exception, integrity constraint, program limit (an index row too long).
+"""Classes of SQLSTATE that blame a row: data exception, integrity constraint, program limit (an index row too long).
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 
 def is_refusal(error: Exception) -> bool:
-    """True if the error is about what was to be stored. All else (connection, locks, disk, rights, tables) passes, or
-    is for a person to mend, and the orders can wait."""
+    """Return whether the error blames the stored data. Any other error (connection, locks, disk, rights, tables)
+    passes, or a person must mend it, and the orders can wait."""
     cause: Any = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause.__cause__, asyncpg.DataError):
         return True
@@ -129,7 +130,7 @@ def _table_names(connection: Connection) -> list[str]:
     return inspect(connection).get_table_names()
 
 
-def _said(error: Exception) -> str:
-    """Return the database's own words, without the statement that SQLAlchemy puts behind them."""
+def _error_text(error: Exception) -> str:
+    """Return the database's own text, without the statement that SQLAlchemy appends."""
     words = error.orig if isinstance(error, DBAPIError) else error
     return f"{words}" or type(words).__name__

@@ -20,8 +20,8 @@ _POSTGRES = {"postgresql", "postgres", "postgresql+asyncpg"}
 
 
 def sql_store(url: str, *, history: bool = False) -> Store:
-    """Return the store at `url`, not opened yet; with `history`, each change is kept in `order_changes` too.
-    Raises ValueError, without the password, for a URL that is none of the forms above."""
+    """Return the store at `url`, not opened yet. With `history`, each change is kept in `order_changes` too.
+    Raises ValueError, without the password, for a URL that has none of the forms above."""
     try:
         parsed = make_url(url)
     except ArgumentError:

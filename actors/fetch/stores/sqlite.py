@@ -1,14 +1,15 @@
 """Orders in a SQLite file: the default, good for one machine.
 
-Several node processes of one machine may write the same file: write-ahead log, transactions that take the write lock at
-once (`BEGIN IMMEDIATE`; a transaction that reads first could not wait for the lock later), and `busy_timeout`.
+Several node processes of one machine may write the same file. That needs the write-ahead log, transactions that take
+the write lock at once (`BEGIN IMMEDIATE`, because a transaction that reads first could not wait for the lock later),
+and `busy_timeout`.
 
 `synchronous` is FULL: an order is acknowledged to the broker after the commit, so a commit has to outlive a power cut.
-NORMAL, the usual choice with a write-ahead log, may lose the last commits in one, and gained a tenth where it was
-measured (122,500 instead of 110,800 rows/s, 500 a transaction).
+NORMAL, the usual choice with a write-ahead log, may lose the last commits in a power cut, and was a tenth faster in a
+measurement (122,500 instead of 110,800 rows/s, 500 a transaction).
 
 The batch is one statement, run in a worker thread. `executemany` gives up the interpreter's lock once a row, and beside
-a busy event loop waits up to 5 ms for it each time: 620 rows/s, where one statement for the batch reaches 31,800.
+a busy event loop waits up to 5 ms for it each time: 620 rows/s, while one statement for the batch reaches 31,800.
 """
 
 import os
@@ -30,11 +31,11 @@ from streams.clock import SYSTEM, Clock
 from streams.fetch_messages import Order
 
 BUSY_S = 5.0
-"""How long to wait for another process's transaction; those take milliseconds."""
+"""How long to wait for another process's transaction. Those take milliseconds."""
 MOST_ROWS = 1_000
-"""Rows a statement: SQLite takes 32,766 parameters by default."""
+"""Rows in a statement: SQLite takes 32,766 parameters by default."""
 KEPT_STATEMENTS = 16
-"""Prepared ones, of some 100 kB each; with a backlog all batches are full, and so the same."""
+"""Prepared statements, of some 100 kB each. With a backlog all batches are full, and so have the same statement."""
 
 Synchronous = Literal["FULL", "NORMAL"]
 
@@ -52,8 +53,8 @@ def _upsert_sql() -> str:
     return str(upsert.compile(dialect=sqlite.dialect()))
 
 
-# What the upsert is about to change. It runs first, in the same transaction; nobody can write in between. (RETURNING
-# would hand the rows back one by one, each with a trip through the interpreter's lock.)
+# The rows that the upsert is about to change. This runs first, in the same transaction, and nobody can write in
+# between. (RETURNING would return the rows one by one, each with a trip through the interpreter's lock.)
 _CHANGES = f"""
 WITH batch ({", ".join(NAMES)}) AS (VALUES {_MARKS})
 INSERT INTO {ORDER_CHANGES.name} ({", ".join(NAMES)})
@@ -90,12 +91,12 @@ class SqliteStore:
         await anyio.to_thread.run_sync(self._connected, limiter=self._one_at_a_time)
 
     async def store(self, orders: Sequence[Order]) -> int:
-        """Store a batch in one transaction; see Store. Cancelling waits for it, at most `BUSY_S` and the write."""
+        """Store a batch in one transaction. See Store. Cancelling waits for it, at most `BUSY_S` and the write."""
         rows = rows_of(orders, self._clock.now_ms())
         return await anyio.to_thread.run_sync(self._store, rows, limiter=self._one_at_a_time)
 
     async def close(self) -> None:
-        """Close the file; the last process to do so folds the write-ahead log into it."""
+        """Close the file. The last process to do so merges the write-ahead log into it."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._disconnect, limiter=self._one_at_a_time)
 
@@ -118,7 +119,7 @@ class SqliteStore:
             connection.execute("COMMIT")
             return changed
         finally:
-            connection.rollback()  # of what an error left open; nothing after a commit
+            connection.rollback()  # rolls back what an error left open, does nothing after a commit
 
     def _upsert(self, connection: sqlite3.Connection, rows: list[Row]) -> int:
         values = [value for row in rows for value in row]
@@ -129,8 +130,8 @@ class SqliteStore:
         return connection.total_changes - before
 
     def _connected(self) -> sqlite3.Connection:
-        """Return the connection; a new one if the file is not the one that was opened: what is written to a deleted
-        file reports success, and is gone."""
+        """Return the connection. It is a new one if the file at the path is another: writes to a deleted file report
+        success, and are lost."""
         if self._connection is not None and self._file == _file_at(self._path):
             return self._connection
         self._disconnect()
@@ -150,7 +151,7 @@ class SqliteStore:
 
 
 _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, UnicodeEncodeError)
-"""What is wrong with a row. Everything else is wrong with the file, the disk or the tables."""
+"""Errors that blame a row. All others blame the file, the disk or the tables."""
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -162,7 +163,7 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 
 def _connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
-    """Connect without the driver's own idea of when a transaction begins; worker threads take turns with it."""
+    """Connect without the driver's own transactions. Worker threads take turns with the connection."""
     connection = sqlite3.connect(
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=KEPT_STATEMENTS
     )

@@ -1,7 +1,7 @@
-"""What a sink asks of the place where orders end up, and the three ways in which that place can say no.
+"""What a sink needs of the place for its orders, and the three ways in which that place can refuse.
 
-Stored orders are keyed by (platform, source, order_key), and only a higher version changes one. That guard is what
-turns "handed over at least once" into one effect: a batch may be stored again after any crash or lost connection.
+Stored orders are keyed by (platform, source, order_key), and only a higher version changes one. That guard turns
+"delivered at least once" into one effect: a batch may be stored again after any crash or lost connection.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,26 @@ class StoreError(Exception):
 
 
 class StoreDown(StoreError):
-    """The store takes nothing now, or nobody knows whether it took the batch. The orders are fine: store them again."""
+    """The store takes nothing now, or it is not known whether it took the batch. The orders are fine: store them
+    again."""
 
 
 class OrderRefused(StoreError):
-    """At least one order of the batch can never be stored; alone in a batch, it is that one."""
+    """At least one order of the batch can never be stored. Alone in a batch, it is that one."""
 
 
 class StoreUncertain(StoreError):
-    """It failed, and the error does not tell whether an order or the store is to blame."""
+    """It failed, and the error does not show whether an order or the store is to blame."""
 
 
 class Store(Protocol):
     """A place for orders."""
 
     name: str
-    """For logs; no password in it."""
+    """For logs. It holds no password."""
 
     async def open(self) -> None:
-        """Make ready to store: connect, create what is missing. Raises StoreDown. May be called again after it."""
+        """Make ready to store: connect, create what is missing. Raises StoreDown. May be called again after that."""
         ...
 
     async def store(self, orders: Sequence[Order]) -> int:
@@ -44,5 +45,5 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Never raises a StoreError."""
+        """Close connections. Never raises a StoreError."""
         ...

@@ -27,14 +27,14 @@ def _columns(*, is_keyed: bool) -> list[Column[str] | Column[int]]:
         Column("modified_ms", BigInteger, nullable=False),
         Column("fetched_ms", BigInteger, nullable=False),
         Column("stored_ms", BigInteger, nullable=False),
-        # JSON as the platform sent it. Text, because a JSON column parses each row again on its way in; whoever wants
-        # to look inside casts it (`body::jsonb`, `json_extract(body, …)`) or puts an index on that.
+        # JSON as the platform sent it. Text, because a JSON column parses each row again on its way in. To look inside,
+        # cast it (`body::jsonb`, `json_extract(body, …)`) or put an index on that.
         Column("body", Text, nullable=False),
     ]
 
 
-# SQLite: a table with a rowid, though its key is text. Without one the bodies would sit in the key's tree: a third of
-# the speed for keys in random order (36,900 instead of 110,800 rows/s, 500 a transaction, 500 B bodies).
+# SQLite: a table with a rowid, though its key is text. Without one the bodies would sit in the key's tree, at a third
+# of the speed for keys in random order (36,900 instead of 110,800 rows/s, 500 a transaction, 500 B bodies).
 ORDERS = Table("orders", METADATA, *_columns(is_keyed=True))
 ORDER_CHANGES = Table(
     "order_changes",
@@ -48,7 +48,7 @@ KEY = tuple(column.name for column in ORDERS.primary_key)
 
 
 def tables(*, history: bool) -> tuple[Table, ...]:
-    """Return the tables to have."""
+    """Return the wanted tables."""
     return (ORDERS, ORDER_CHANGES) if history else (ORDERS,)
 
 

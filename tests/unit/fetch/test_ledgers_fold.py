@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from actors.fetch.ledgers import BrokenLedger, Move, _apply_all, _Asked, read_ledger
+from actors.fetch.ledgers import BrokenLedger, Move, _apply_all, _Change, read_ledger
 from actors.fetch.rules.ledger import Ledger, OpenSlice, Pass, first_ledger
 from actors.fetch.sources import SourceKey
 
@@ -28,7 +28,7 @@ def raising(by: int) -> Move[int]:
 
 async def folded(steps: list[int], given_up: set[int]) -> tuple[Ledger, Ledger, list[int], list[str]]:
     before = first_ledger(0)
-    batch = [_Asked(raising(by), 1) for by in steps]
+    batch = [_Change(raising(by), 1) for by in steps]
     for at in given_up:
         batch[at % len(batch)].future.cancel()
     after, results, errors = _apply_all(batch, before)
