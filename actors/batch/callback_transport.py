@@ -1,8 +1,8 @@
-"""HTTP to where submitters say: the client of callbacks, which connects to no address within.
+"""HTTP to the URLs of submitters: the client of callbacks, which connects to no internal address.
 
-The list says which hosts may be named (`check_callback`, at the door and before each call). What a name leads to is
-looked up for each call, and checked then: of an answer of which any address is within, nothing is used. The client
-connects to the addresses that were checked, follows no redirect, and asks no proxy.
+The list says which hosts may be called (`check_callback`, at the door and before each call). Each call looks up its
+host and checks the addresses. If one of them is internal, the call uses none of them. The client connects to the
+checked addresses, follows no redirect, and uses no proxy.
 """
 
 import errno
@@ -20,11 +20,11 @@ CONNECTIONS = 16
 
 
 class BadCallback(ValueError):
-    """A URL that is not called; the message says why and what to do, without the URL's query."""
+    """A URL that must not be called. The message says why and what to do, without the URL's query."""
 
 
 def check_callback(url: str, allowed: Allowed) -> None:
-    """Raise BadCallback for a URL that may not be called."""
+    """Raise BadCallback for a URL that must not be called."""
     if len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise BadCallback(f"callback {url[:80]!a}: use up to {LONGEST_URL} printable ASCII characters, no blanks")
     try:
@@ -37,11 +37,11 @@ def check_callback(url: str, allowed: Allowed) -> None:
 
 
 def check_addresses(host: str, addresses: Iterable[str], allowed: Allowed) -> None:
-    """Raise OSError if any address that a host leads to may not be connected to."""
+    """Raise OSError if a host leads to an address that must not be connected to."""
     for address in addresses:
         if not may_connect(address, allowed):
-            said = f"{host} leads to {address}, which is not public; list its network in callback_hosts"
-            raise PermissionError(errno.EACCES, said)
+            why = f"{host} leads to {address}, which is not public; list its network in callback_hosts"
+            raise PermissionError(errno.EACCES, why)
 
 
 class _CheckedResolver(AbstractResolver):
@@ -64,6 +64,6 @@ class _CheckedResolver(AbstractResolver):
 
 @asynccontextmanager
 async def open_callback_transport(allowed: Allowed) -> AsyncIterator[Transport]:
-    """Open the client; closed with the block."""
+    """Open the client. It closes with the block."""
     async with open_transport(connections=CONNECTIONS, resolver=_CheckedResolver(allowed)) as transport:
         yield transport

@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
-"""Twelve tries within three hours: longer than a receiver takes to be deployed or repaired by day."""
+"""Twelve tries within three hours. A receiver takes less time to be deployed or repaired by day."""
 ATTEMPTS = TRIES.retries + 6
-"""Attempts of the job. A node that dies at a call uses one up. With some to spare, the last try is made and
-recorded."""
+"""Attempts of the job. A node that dies at a call uses one up. There are some to spare, so that the last try is made
+and recorded."""
 TIMEOUT_S = 10.0
 TTR_MS = 60_000
 MOST_BYTES = 65_536
-"""Bytes of an answer, of which only the status matters."""
+"""Limit of a response in bytes. Only its status matters."""
 
 
 class CallbackJob(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class CallbackJob(msgspec.Struct, frozen=True):
 
 
 class CallbackFailed(NamedTuple):
-    """Why a call failed, and when to try again. `None`: it is given up."""
+    """Why a call failed, and when to try again. `delay_ms` is `None`: it is given up."""
 
     reason: str
     delay_ms: int | None
@@ -73,7 +73,7 @@ class Moments:
         self._namespace = namespace
 
     async def tell(self, record: Instance) -> None:
-        """Report what the record owes, and record that. Raises the broker's errors: then it is owed as before."""
+        """Report what the record owes, and record that. Raises the broker's errors. Then it is owed as before."""
         owed = moments.owed(record)
         outgoing = [each for moment in owed for each in self._outgoing(record, moment)]
         for answer in await self._publisher.publish_many(outgoing):
@@ -95,13 +95,13 @@ class Moments:
 
 
 def outgoing_event(namespace: Namespace, event: BatchEvent) -> Outgoing:
-    """Return the message of an event, stored once within the server's duplicate window."""
+    """Return the message of an event. It is stored once within the server's duplicate window."""
     subject = namespace.event("batch", event.event, event.task, event.instance_id)
     return Outgoing(subject, encode_message(event), event.event_id)
 
 
 class CallbackSender:
-    """Makes the calls that are due. `secret` is read again for each call."""
+    """Makes the calls that are due. It reads `secret` again for each call."""
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class CallbackSender:
         self._chance = chance
         self._tries = tries
 
-    async def call(self, asked: CallbackJob, attempt: int) -> CallbackFailed | None:
-        """Make a call, if one is still to be made. None: nothing is left to do. Raises the broker's errors."""
+    async def call(self, job: CallbackJob, attempt: int) -> CallbackFailed | None:
+        """Make a call, if it is still due. Return None if nothing is left to do. Raises the broker's errors."""
         try:
-            record = await self._instances.get(asked.instance_id)
+            record = await self._instances.get(job.instance_id)
         except UnknownInstance:
             return None
-        moment = moments.find(record, asked.name, asked.pass_no)
+        moment = moments.find(record, job.name, job.pass_no)
         if moment is None or moment.state == "taken" or not record.callback:
             return None
         facts = fields(instance=record.instance_id, moment=moment.name, tries=attempt)
@@ -144,7 +144,7 @@ class CallbackSender:
             return None
         if self._tries.is_last(attempt):
             await self._record(record, moment, "given_up", attempt, why)
-            await self._tell_given_up(record, moment, why)
+            await self._report_given_up(record, moment, why)
             log.error("callback.given_up", extra=facts)
             return CallbackFailed(why, None)
         await self._record(record, moment, "waiting", attempt, why)
@@ -180,12 +180,12 @@ class CallbackSender:
         try:
             await self._instances.move(record.instance_id, move)
         except UnknownInstance:
-            return  # its time was over meanwhile
+            return  # it was removed meanwhile, after its time
 
-    async def _tell_given_up(self, record: Instance, moment: Moment, why: str) -> None:
+    async def _report_given_up(self, record: Instance, moment: Moment, why: str) -> None:
         event = moments.event_of(record, moment)
-        told = replace(event, event_id=f"{event.event_id}.given_up", event="callback_given_up", reason=why)
-        message = outgoing_event(self._namespace, told)
+        given_up = replace(event, event_id=f"{event.event_id}.given_up", event="callback_given_up", reason=why)
+        message = outgoing_event(self._namespace, given_up)
         await self._publisher.publish(message.subject, message.payload, message_id=message.message_id)
 
 

@@ -1,15 +1,17 @@
-"""Conductor: takes instances from one state to the next, and lets their work out at a bounded pace.
+"""Conductor: takes instances from one state to the next, and releases their work at a bounded pace.
 
-In: a look at an instance when its record changed, when an executor said that something is done, or when time alone
-makes one due. Out: pointers in WORK for a split, for chunks, for a reduce; the next state of the record; what it owes
-to those outside, by what the node hands us. State: none of its own; the record and the log of results are the state,
-and what was offered when is a cache that spares repeats.
-Who tends an instance is rendezvous hashing over the live nodes of the role; who admits a task's waiting instances too,
-all of them in one look. While that goes from one node to another each may count without the other's last starts: for a
-moment twice as many may be at work as the task allows.
-Under redelivery: two that both believe they tend an instance meet at compare-and-set; a pointer's subject must not
-exist, so offering twice is refused; a result counts at the place in the log at which it stands.
-When it cannot go on: an instance that fails is looked at again later, alone; the others go on.
+In: a look at an instance when its record changed, when an executor reported that something is done, or when time alone
+makes one due. Out: pointers in WORK for a split, for chunks, for a reduce, the next state of the record, and the
+moments that it owes. State: none of its own. The record and the log of results are the state. The times of the last
+offers are a cache that saves repeats.
+
+Rendezvous hashing over the live nodes of the role decides who tends an instance, and who admits a task's waiting
+instances, all of them in one look. While that moves from one node to another each may count without the other's last
+starts. For a moment twice as many may be at work as the task allows.
+
+Under redelivery: two nodes that both believe they tend an instance meet at compare-and-set. A pointer's subject must
+not exist, so the server refuses a second offer. A result counts at its place in the log. When it cannot go on: an
+instance that fails is looked at again later, alone. The others go on.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ log = logging.getLogger(__name__)
 
 ROLE = "conductor"
 WINDOW = 64
-"""Chunks of one instance that are let out at a time: enough to keep a dozen executors busy, few enough that the chunks
-of another instance do not stand behind a long row. At a rate they are fewer."""
+"""Chunks of one instance that are released at a time: enough to keep a dozen executors busy, few enough that the chunks
+of another instance do not wait behind a long row. With a rate they are fewer."""
 LOOK_MS = 1_000
-"""A look at an instance at work that nothing else asked for: news may be lost."""
+"""How soon an instance at work is looked at without any other cause: news may be lost."""
 AT_ONCE = 32
 WAITING_OF = "*"
-"""Before a task: all of its waiting instances, as one thing to look at. No id begins so."""
+"""Prefix of a task: all of its waiting instances, as one thing to look at. No id begins so."""
 COUNTED = 256
-"""Results that are counted by one change of the record."""
+"""Results that one change of the record counts."""
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
 
@@ -87,10 +89,10 @@ class Conductor:
         self._beats = beats
         self._clock = clock
         self._chance = chance
-        self._tell_moments = tell
+        self._report_moments = tell
         failures: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError, *GONE))
         self._tending = Tending(clock, failures, at_once=AT_ONCE, final=GONE)
-        self._untold: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError,))
+        self._report_failures: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError,))
         self._tends = tended_by(members, ROLE)
         self._offers = Offers(publisher, members, connection.namespace, clock)
         self._last_starts_ms: dict[str, int] = {}
@@ -114,8 +116,8 @@ class Conductor:
             await news.unsubscribe()
 
     def look_soon(self, instance_id: str) -> None:
-        """Look at an instance as soon as the look under way is over, if it is ours to tend; and at those of its task
-        that wait, if it is one of them or may have left its place to one."""
+        """Look at an instance as soon as the look under way is over, if this node tends it. Look also at the waiting
+        ones of its task, if it is one of them or may have left its place to one."""
         record = self._instances.seen(instance_id)
         if record is None:
             self._offers.forget(instance_id)
@@ -138,19 +140,19 @@ class Conductor:
     # ---- one look
 
     async def _tend(self, instance_id: str) -> int | None:
-        """Do what the instance's state asks for; return when to look again."""
+        """Do what the instance's state needs. Return when to look again."""
         record = self._instances.seen(instance_id)
         if record is None:
             self._offers.forget(instance_id)
             return None
-        is_told = await self._tell_owed(record)
+        is_reported = await self._report_owed(record)
         task = self._tasks.of_any(record.task)
         if record.state in FINAL:
             self._offers.forget(instance_id)
             until_ms = await self._keep_or_drop(record, task)
-            return until_ms if is_told else min(until_ms, self._clock.now_ms() + AGAIN_MS)
+            return until_ms if is_reported else min(until_ms, self._clock.now_ms() + AGAIN_MS)
         if record.state == "pending" and not record.is_cancelling:
-            return None if is_told else self._clock.now_ms() + AGAIN_MS
+            return None if is_reported else self._clock.now_ms() + AGAIN_MS
         results = [pair async for pair in self._results(record)]
         record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
         if record.state in FINAL:
@@ -164,22 +166,23 @@ class Conductor:
         is_more = len(results) == COUNTED
         return self._clock.now_ms() + (0 if is_more else LOOK_MS)
 
-    async def _tell_owed(self, record: Instance) -> bool:
-        """Tell what the record owes; False if that did not go, which holds up nothing else of the instance."""
+    async def _report_owed(self, record: Instance) -> bool:
+        """Report what the record owes. Return False if that failed, which delays nothing else of the instance."""
         try:
             if owed(record):
-                await self._tell_moments(record)
+                await self._report_moments(record)
         except FATAL:
             raise
         except StreamError as error:
-            self._untold.tell(record.instance_id, error)
+            self._report_failures.tell(record.instance_id, error)
             return False
-        self._untold.over(record.instance_id)
+        self._report_failures.over(record.instance_id)
         return True
 
     async def _admit(self, name: str) -> int | None:
         """Let waiting instances of a task begin, and return when to look again. One node does it for all of a task, in
-        one look at a time, so that its limits hold; what needs newer code than there is holds no place."""
+        one look at a time, so that its limits hold. An instance that needs newer code than any node has holds no
+        place."""
         task, now_ms = self._tasks.current(name), self._clock.now_ms()
         unfinished = self._instances.unfinished(name)
         if not self._tends(name) or all(each.state != "pending" for each in unfinished):
@@ -191,11 +194,11 @@ class Conductor:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
         if may_begin[:most]:
-            self._last_starts_ms[name] = now_ms  # before the watch tells it
+            self._last_starts_ms[name] = now_ms  # before the watch reports it
         for each in may_begin[:most]:
             try:
                 await self._instances.move(each, lambda record: moves.start(record, now_ms))
-            except (UnknownInstance, MalformedMessage) as error:  # the watch tells it, too
+            except (UnknownInstance, MalformedMessage) as error:  # the watch reports it too
                 self._tending.failures.tell(each, error)
         return min(next_ms, now_ms + LOOK_MS) if len(may_begin) > most else now_ms + LOOK_MS
 
@@ -209,7 +212,7 @@ class Conductor:
                     return
 
     def _next(self, record: Instance, task: TaskRecord, results: list[tuple[int, ChunkResult]]) -> Instance:
-        """Count what is new, let out what may run, and go on to the next state if it is time."""
+        """Count new results, release what may run, and go on to the next state if it is time."""
         now_ms = self._clock.now_ms()
         ended = [_ended(seq, result) for seq, result in results]
         upto = results[-1][0] if results else record.counted_seq
@@ -217,7 +220,7 @@ class Conductor:
         return moves.release(moves.end_running(counted, task.most_failures, now_ms), self._window(counted, task))
 
     def _window(self, record: Instance, task: TaskRecord) -> int:
-        """Return how many chunks of an instance may be out at a time."""
+        """Return how many chunks of an instance may be released at a time."""
         rate, made = task.limits.item_rate, made_so_far(record)
         if not rate or made is None:
             return WINDOW
@@ -227,7 +230,7 @@ class Conductor:
         return window(rate, made.items / max(1, made.chunks), workers=workers, sharing=sharing, most=WINDOW)
 
     async def _keep_step(self, record: Instance) -> Instance:
-        """Offer a split or a reduce anew, if whoever had it is silent."""
+        """Offer a split or a reduce anew if its executor is silent."""
         now_ms, fence = self._clock.now_ms(), record.step_fence
         if record.begun_fence != fence or now_ms < record.step_since_ms + BEAT_TTL_S * 1000 or record.is_paused:
             return record
@@ -239,9 +242,9 @@ class Conductor:
         )
 
     async def _answer_for_nobody(self, record: Instance, task: TaskRecord) -> None:
-        """End the chunks of a cancelled instance that no executor has answered for: nobody may serve its task any more.
-        Whoever still runs one finds that its result comes second; of what may not run twice he begins no more items,
-        and how those ended that were begun nobody knows."""
+        """End the chunks of a cancelled instance that no executor has ended: perhaps no process serves its task any
+        more. If an executor still runs such a chunk, its result comes second. It begins no more items that may not run
+        twice. Those that it had begun end as `unknown`."""
         for each in record.open:
             if self._clock.now_ms() < self._cancelled_since(record) + REOFFER_MS:
                 return
@@ -257,18 +260,18 @@ class Conductor:
             await self._items.add_result(record.instance_id, result)
 
     async def _closed(self, record: Instance, each: OpenChunk, indexes: Sequence[int]) -> list[int]:
-        """Return the indexes of a round that were begun; whoever runs it begins no others from now on."""
+        """Return the indexes of a round that were begun. Its executor begins no others from now on."""
         place = record.instance_id, each.chunk, each.round
         begun, seq = await self._items.begun(*place, if_unreadable=indexes)
         await self._items.begin(*place, begun, expected_seq=seq)
         return begun
 
     def _cancelled_since(self, record: Instance) -> int:
-        """Return since when this node has known that the instance is cancelled."""
+        """Return when this node learned that the instance is cancelled."""
         return self._cancelled.setdefault(record.instance_id, self._clock.now_ms())
 
     async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
-        """Remove everything of an instance whose time is over; return when that is."""
+        """Remove everything of an instance after its time. Return when that is."""
         self._cancelled.pop(record.instance_id, None)
         until_ms = record.ended_ms + task.keep_days * DAY_MS
         if self._clock.now_ms() >= until_ms:

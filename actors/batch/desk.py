@@ -1,4 +1,5 @@
-"""What every door to batches calls: submit, look, steer, and fetch the result. Holds no state of its own."""
+"""The operations that every door to batches calls: submit, show, control, and get the result. Holds no state of its
+own."""
 
 from __future__ import annotations
 
@@ -41,24 +42,24 @@ from streams.files import FileInfo, Files
 from streams.subjects import check_token
 
 INPUT_BYTES = 64 * 1024
-"""Of an input that is given as JSON: it stands in the instance's record, which is written at every step."""
+"""Limit in bytes of an input that is given as JSON: it stands in the instance's record, which every step writes."""
 LONGEST_NAME = 255
 NO_CALLBACK = "none"
-"""In place of a URL: nobody is called, whatever the task says."""
+"""In place of a URL: no callback, whatever the task says."""
 MOST_ITEMS = 1_000
 MOST_REDONE = 1_000
 MOST_SHOWN = 1_000
 SCANNED = 16
-"""Chunks that one page of items looks through at most, so that a page of rare failures stays quick."""
+"""How many chunks one page of items reads at most, so that a page of rare failures stays quick."""
 PAGE_BYTES = 512 * 1024
-"""Of a page of items: it fits into one message, with room for what JSON needs beside them."""
+"""Limit of a page of items in bytes. It fits into one message, with room for the JSON around them."""
 ROOM_EACH = 100
 
 
 class BatchDesk:
-    """One desk; `waits_for` tells whom an instance waits for, `callbacks` whom its submitters may have called. Raises
-    UnknownTask, UnknownInstance, InstanceExists, BatchRefused,
-    MalformedSubject, FileTooLarge, and the broker's errors."""
+    """One desk. `waits_for` returns what an instance waits for. `callbacks`: the hosts that submitters may have called.
+    Raises UnknownTask, UnknownInstance, InstanceExists, BatchRefused, MalformedSubject, FileTooLarge, and the broker's
+    errors."""
 
     def __init__(
         self,
@@ -84,14 +85,14 @@ class BatchDesk:
         self._admit = admit
 
     async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
-        """Make an instance. `upload`: a file to run it on, in place of one that `new` names. The same again under an id
-        of the caller's own is one instance, which stays as it was made first."""
+        """Make an instance. `upload`: a file to run it on, in place of one that `new` names. A repeat under the
+        caller's own id is the same instance, which stays as it was made first."""
         self._admit("batches")
         callback = self._checked_callback(new.callback or self._tasks.current(new.task).callback)
         chosen = check_token("instance", new.id or secrets.token_hex(8))
         if not 1 <= new.weight <= 1_000 or not -100 <= new.priority <= 100:
             raise BatchRefused(f"weight {new.weight}, priority {new.priority}: use 1 to 1000, and -100 to 100")
-        asked = _checked_input(new.input)
+        input_json = _checked_input(new.input)
         if new.tenant:
             check_token("tenant", new.tenant)
         _check_name("name", new.name)
@@ -103,12 +104,12 @@ class BatchDesk:
             await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=new.name)
         if file:
             named = {"name": new.name, "sheet": new.sheet, "encoding": encoding}
-            asked = await self._sheet_input(chosen, file, params=asked, **named)
+            input_json = await self._sheet_input(chosen, file, params=input_json, **named)
         record = Instance(
             instance_id=chosen,
             task=new.task,
             created_ms=self._clock.now_ms(),
-            input=asked,
+            input=input_json,
             tenant=new.tenant,
             priority=new.priority,
             weight=new.weight,
@@ -136,7 +137,7 @@ class BatchDesk:
         return Raw(msgspec.json.encode(given))
 
     async def _check_fresh(self, instance_id: str, file: str) -> None:
-        """Refuse a file that may be removed before its instance is made. One that has its instance stays."""
+        """Refuse a file that may be removed before its instance is made. A file that has its instance stays."""
         stored_ms = await self._files.stored_ms(file)
         if stored_ms is not None and stored_ms >= self._clock.now_ms() - FRESH_MS:
             return
@@ -146,8 +147,8 @@ class BatchDesk:
             )
 
     async def _create(self, record: Instance) -> Instance:
-        """Store the record. Of two that say the same, with the same bytes in their files, the first stands; the other
-        one's file goes."""
+        """Store the record. Of two equal ones, with the same bytes in their files, the first stands. The other one's
+        file is removed."""
         try:
             return await self._instances.create(record)
         except InstanceExists as taken:
@@ -181,8 +182,8 @@ class BatchDesk:
         most: int = 100,
         most_bytes: int = PAGE_BYTES,
     ) -> ItemPage:
-        """Return a page of an instance's items in their order, those that stand as wanted. A page may hold less than
-        `most`, none even, and still not be the last."""
+        """Return a page of an instance's items with the wanted status, in their order. A page may hold fewer than
+        `most`, or none, and still not be the last."""
         _check_most(most, MOST_ITEMS)
         record = await self._instances.get(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
@@ -204,7 +205,7 @@ class BatchDesk:
         return ItemPage(found, f"{after}.0" if after < chunks else "")
 
     async def pause(self, instance_id: str) -> View:
-        """Start nothing more of it; what runs, ends."""
+        """Start nothing more of it. Running items end."""
         return self._view(await self._instances.move(check_token("instance", instance_id), moves.pause))
 
     async def resume(self, instance_id: str) -> View:
@@ -212,7 +213,7 @@ class BatchDesk:
         return self._view(await self._instances.move(check_token("instance", instance_id), moves.resume))
 
     async def cancel(self, instance_id: str) -> View:
-        """End it: what runs ends, the rest is cancelled."""
+        """End it. Running items end, the rest is cancelled."""
         now_ms = self._clock.now_ms()
         move = await self._instances.move(
             check_token("instance", instance_id), lambda record: moves.cancel(record, now_ms)
@@ -220,7 +221,7 @@ class BatchDesk:
         return self._view(move)
 
     async def retry(self, instance_id: str, items: Sequence[int] = ()) -> View:
-        """Run what failed or was cancelled again, or only these items, and make the result anew."""
+        """Run failed or cancelled items again, or only these items, and make the result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
@@ -233,7 +234,7 @@ class BatchDesk:
         return self._view(after)
 
     async def result(self, instance_id: str, name: str = "") -> tuple[FileInfo, AsyncIterator[bytes]]:
-        """Return a file of the result, its first one without a name, and its bytes."""
+        """Return a file of the result and its bytes. Without a name it is the first file."""
         view = await self.show(instance_id)
         chosen = result_file(view, name)
         info = await find_file(self._files, view, chosen)
@@ -246,7 +247,7 @@ class BatchDesk:
         return [self._tasks.current(task) for task in self._tasks.known()]
 
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
-        """Change some of a task's limits, None takes one back to what the code says. They outlive a restart of the
+        """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart of the
         application."""
         self._tasks.current(task)
         return await self._tasks.limit(task, lambda record: _changed(record, changes))
@@ -283,7 +284,8 @@ class BatchDesk:
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
     async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemShown, int]]:
-        """Yield a chunk's items, each with its size in bytes; of some that are gone, at the first of them."""
+        """Yield a chunk's items, each with its size in bytes. Of missing chunks in a row, yield all items at the first
+        one."""
         chunk = await self._items.chunk(record, number)
         if chunk is not None:
             results = (await self._items.results(record.instance_id, [number]))[number]
@@ -310,11 +312,11 @@ def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> It
 
 
 def _checked_input(given: Raw) -> Raw:
-    """Return a copy, which keeps no request alive."""
-    asked = bytes(given)
-    if len(asked) > INPUT_BYTES:
-        raise BatchRefused(f"input: {len(asked)} bytes, at most {INPUT_BYTES}; send it as a file")
-    return Raw(asked or b"null")
+    """Return a copy, which keeps no request in memory."""
+    raw = bytes(given)
+    if len(raw) > INPUT_BYTES:
+        raise BatchRefused(f"input: {len(raw)} bytes, at most {INPUT_BYTES}; send it as a file")
+    return Raw(raw or b"null")
 
 
 def _checked_encoding(name: str) -> str:
@@ -346,10 +348,10 @@ def _check_items(record: Instance, items: Sequence[int]) -> None:
 def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     kept = [name for name in TaskLimits.__struct_fields__ if changes.get(name, 0) is not None]
     values = {name: getattr(record.limits, name) for name in kept}
-    asked = {name: value for name, value in changes.items() if value is not None}
+    changed = {name: value for name, value in changes.items() if value is not None}
     declared = msgspec.to_builtins(record.declared or TaskLimits())
     try:
-        return msgspec.convert({**declared, **values, **asked}, TaskLimits)
+        return msgspec.convert({**declared, **values, **changed}, TaskLimits)
     except msgspec.ValidationError as error:
         known = ", ".join(TaskLimits.__struct_fields__)
         raise BatchRefused(f"limits: {error}; there are {known}") from error

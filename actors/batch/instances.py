@@ -1,8 +1,8 @@
-"""The instances there are: one record each in INSTANCES, followed live, changed only by compare-and-set.
+"""The existing instances: one record each in INSTANCES, followed live, changed only by compare-and-set.
 
-A change is a move of `model/batch_moves.py`: a plain function from the record to the next one. A lost race reads again
-and moves again, and so does a write whose answer was lost, so a move must be harmless when it is applied twice; all of
-them are. Records of other makers that do not decode are told once and kept out.
+A change is a move of `actors/batch/rules/moves.py`: a plain function from the record to the next one. After a conflict
+the record is read and the move is applied again, and also after a write whose reply was lost. So a move must be
+harmless when it is applied twice. All of them are. Records that do not decode are logged once and kept out.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from streams.errors import MalformedMessage, RevisionConflict
 
 TRIES = 20
 GONE_S = 3_600
-"""How long it is told that a record is gone. Whoever was away for longer reads all anew."""
+"""For how many seconds a deletion stays visible. A node that was away for longer reads everything anew."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Instance).decode
 
@@ -32,7 +32,7 @@ class UnknownInstance(Exception):
 
 
 class InstanceExists(Exception):
-    """An instance of this id was made before, for something else."""
+    """An instance of this id was made before, for another input."""
 
     def __init__(self, first: Instance) -> None:
         super().__init__(
@@ -50,8 +50,8 @@ def decode_instance(raw: bytes) -> Instance:
 
 
 class Instances:
-    """A live view of all instances, and the way to change one. `run` follows; `get` and `move` need no `run`. What is
-    seen is the records without their inputs, which may be long, and are asked for one at a time."""
+    """A live view of all instances, and the way to change one. `run` follows them. `get` and `move` need no `run`. The
+    view holds the records without their inputs, which may be long. `get` reads one with its input."""
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
@@ -66,11 +66,11 @@ class Instances:
         return (record for _, record in self._live.items())
 
     def unfinished(self, task: str) -> list[Instance]:
-        """Return a task's instances that have not ended, as last seen; its cost does not grow with those that have."""
+        """Return a task's instances that have not ended, as last seen. The cost does not grow with those that have."""
         return list(self._unfinished.get(task, {}).values())
 
     def last_start_ms(self, task: str) -> int:
-        """Return when the last of a task's instances began, as last seen; 0 if none is known to."""
+        """Return when the last of a task's instances began, as last seen. 0 if none has."""
         return self._last_starts_ms.get(task, 0)
 
     def seen(self, instance_id: str) -> Instance | None:
@@ -78,11 +78,11 @@ class Instances:
         return self._live.get(instance_id)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the id of each instance that changed or vanished; it must be short."""
+        """Call `listener` with the id of each instance that changed or vanished. It must be short."""
         self._live.on_change(listener)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket until cancelled; started once all that stands there is known."""
+        """Follow the bucket until cancelled. Started once all present records are known."""
         await self._live.run(task_status=task_status)
 
     async def get(self, instance_id: str) -> Instance:
@@ -93,8 +93,8 @@ class Instances:
         return decode_instance(entry.raw)
 
     async def create(self, record: Instance) -> Instance:
-        """Store a new instance, and return it. A repeat with the same task and input returns the first one as it is by
-        now; anything else under its id raises InstanceExists."""
+        """Store a new instance, and return it. A repeat with the same task and input returns the first one in its
+        present state. Any other record under its id raises InstanceExists."""
         try:
             await self._bucket.create(record.instance_id, _encode(record))
         except RevisionConflict:
@@ -105,8 +105,8 @@ class Instances:
         return record
 
     async def move(self, instance_id: str, move: Callable[[Instance], Instance]) -> Instance:
-        """Apply `move` to the stored record, store what it returns if that is another, and return what stands there
-        now. Raises UnknownInstance, RevisionConflict after many lost races, OutcomeUnknown, Disconnected."""
+        """Apply `move` to the stored record, store the result if it is another object, and return the record that is
+        stored now. Raises UnknownInstance, RevisionConflict after many conflicts, OutcomeUnknown, Disconnected."""
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, Instance]:
             if entry is None:
@@ -116,7 +116,7 @@ class Instances:
             return (None if after is before else _encode(after)), after
 
         record, revision = await self._bucket.update(instance_id, change, tries=TRIES)
-        if instance_id in self._live:  # who counts what is at work counts it before the watch reports it
+        if instance_id in self._live:  # so that work is counted before the watch reports it
             self._live.learn(instance_id, _kept(record), revision)
         return record
 
@@ -125,7 +125,7 @@ class Instances:
         await self._bucket.delete(instance_id, ttl_s=GONE_S)
 
     def _sort(self, instance_id: str) -> None:
-        """Keep the unfinished instances of each task apart; a removed id may be another task's later."""
+        """Keep the unfinished instances of each task apart. A removed id may be another task's later."""
         if (task := self._task_of.pop(instance_id, None)) is not None:
             self._unfinished[task].pop(instance_id)
         record = self._live.get(instance_id)
@@ -138,6 +138,6 @@ class Instances:
 
 
 def _kept(record: Instance) -> Instance:
-    """Return what of a record stays in memory, for as long as there is the instance; `result` as a copy, since what is
-    decoded holds the whole message."""
+    """Return the part of a record that stays in memory as long as the instance exists. `result` is a copy, since a
+    decoded value keeps the whole message in memory."""
     return msgspec.structs.replace(record, input=NOTHING, result=msgspec.Raw(bytes(record.result)))

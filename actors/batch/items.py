@@ -1,11 +1,12 @@
-"""Items and results of instances on the stream ITEMS: what a split staged, and what became of it.
+"""Items and results of instances on the stream ITEMS: the chunks that a split staged, and their results.
 
-A chunk stands under the fence of the split that staged it. A split begun anew has another fence, so nothing that
-a silent one still writes is ever read; what a streaming one had staged stands, and another goes on behind it. Within
-one fence a repeat writes the same chunk to the same place. A result is
-written once: the first writer of a round wins, and whoever comes second is told.
+A chunk stands under the fence of the split that staged it. A split begun anew has another fence, so nobody reads what a
+silent one still writes. The chunks that a streaming split had staged stand, and another split continues after them.
+Within one fence a repeat writes the same chunk to the same place. A result is written once: the first writer of a round
+wins, and the second one learns it.
 
-Chunks are one message each, so a chunk is there wholly or not at all; what belongs to a split is told by its seal.
+Chunks are one message each, so a chunk is there completely or not at all. The seal of a split says which chunks belong
+to it.
 """
 
 import logging
@@ -26,11 +27,11 @@ from streams.publisher import Outgoing, Publisher
 log = logging.getLogger(__name__)
 
 PAGE = 64
-"""Messages read at a time."""
+"""Messages that one request reads."""
 
 
 class BatchItems:
-    """The items of all instances; `instance_id` is a subject token."""
+    """The items of all instances. `instance_id` is a subject token."""
 
     def __init__(self, connection: Connection, publisher: Publisher) -> None:
         self._connection = connection
@@ -38,11 +39,11 @@ class BatchItems:
         self._namespace = connection.namespace
         self._stream = connection.namespace.stream("ITEMS")
         self._writer = MarkedWriter(connection, publisher, self._stream)
-        self._told: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, int]] = set()
 
     async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> None:
         """Store chunks from number `first_chunk` on.
-        Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected: then stage them again, which is harmless."""
+        Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected. Then stage them again, which is harmless."""
         messages = [
             Outgoing(
                 self._chunk_subject(instance_id, fence, number),
@@ -56,20 +57,20 @@ class BatchItems:
                 raise outcome
 
     async def chunk(self, record: Instance, number: int) -> Chunk | None:
-        """Return a chunk; None if it is gone, or somebody put something else in its place."""
+        """Return a chunk. `None`: it is missing, or something else is in its place."""
         return (await self.chunks(record, [number]))[0]
 
     async def chunks(self, record: Instance, numbers: Sequence[int]) -> list[Chunk | None]:
-        """Return several chunks in the order asked for; None for those that are gone. Any replica is asked first, and
-        the leader about what that one has not got: it may be behind."""
+        """Return several chunks in the order of `numbers`. `None` stands for missing ones. Any replica replies first.
+        The leader replies for the chunks that this replica does not have: it may be behind."""
         subjects = [self._chunk_subject(record.instance_id, fence_of(record, number), number) for number in numbers]
         found = await last_entries(self._connection, self._stream, subjects)
         entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
         return [None if entry is None else _readable(entry) for entry in entries]
 
     async def lost(self, record: Instance, number: int) -> tuple[range, list[ChunkResult]]:
-        """Return the indexes of the items in the missing chunks from `number` on, and what results there are of them;
-        none if the one before is missing, too. Chunks tell where their items begin: those beside the gap tell its
+        """Return the indexes of the items in the missing chunks from `number` on, and their results. Both are empty if
+        the chunk before is missing too. A chunk knows where its items begin, so the chunks beside the gap give its
         ends."""
         first, results, made = 0, list[ChunkResult](), made_so_far(record)
         assert made is not None
@@ -80,11 +81,11 @@ class BatchItems:
             first = before.first + len(before.items)
         for start in range(number, made.chunks, PAGE):
             numbers = range(start, min(start + PAGE, made.chunks))
-            told = await self.results(record.instance_id, numbers)
+            found = await self.results(record.instance_id, numbers)
             for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
                 if chunk is not None:
                     return range(first, chunk.first), results
-                results += told[at]
+                results += found[at]
         return range(first, made.items), results
 
     async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
@@ -97,8 +98,8 @@ class BatchItems:
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
 
     async def rounds(self, record: Instance, chunk: int, number: int) -> list[ChunkResult] | None:
-        """Return the results of a chunk in the order of their rounds; None if one is gone without which nobody knows
-        what round `number` has to run."""
+        """Return the results of a chunk in the order of their rounds. `None`: one is missing that is needed to know
+        what round `number` must run."""
         found, due = (await self.results(record.instance_id, [chunk]))[chunk], earlier_rounds(record, chunk)
         while (missing := missing_round(found, number, due)) is not None:
             subject = self._namespace.subject("results", record.instance_id, str(chunk), str(missing))
@@ -109,8 +110,8 @@ class BatchItems:
         return sorted(found, key=lambda each: each.round)
 
     async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
-        """Store a result; False if that round of the chunk has one already: ours, of a try before, or another's. What
-        stands in its place and is none is replaced."""
+        """Store a result. Return False if that round of the chunk has one already: ours, of a try before, or another
+        node's. A message in its place that is no result is replaced."""
         subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
         expected_seq = 0
         while True:
@@ -127,8 +128,8 @@ class BatchItems:
     async def begun(
         self, instance_id: str, chunk: int, number: int, *, if_unreadable: Sequence[int] = ()
     ) -> tuple[list[int], int]:
-        """Return the indexes of a round that were begun, and the sequence to name at the next mark (0: none yet).
-        `if_unreadable`: the indexes for which a mark stands that cannot be decoded."""
+        """Return the begun indexes of a round, and the sequence to name at the next mark (0: none yet).
+        `if_unreadable`: the indexes to return if the mark cannot be decoded."""
         subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
         found = await last_entries(self._connection, self._stream, [subject])
         if subject not in found:
@@ -137,11 +138,11 @@ class BatchItems:
         try:
             return msgspec.json.decode(entry.payload, type=list[int]), entry.seq
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            self._tell_unreadable(entry, error)
+            self._log_unreadable(entry, error)
             return list(if_unreadable), entry.seq
 
     def next_mark(self) -> str:
-        """Return a name for a mark that no other has."""
+        """Return a unique name for a mark."""
         return self._writer.next_mark()
 
     async def begin(
@@ -154,9 +155,9 @@ class BatchItems:
         expected_seq: int,
         mark: str | None = None,
     ) -> int:
-        """Mark items of a round as begun, before they begin; return the sequence of the mark. What may be called again
-        with the same has a name for it in `mark`: then a call before that was stored is found.
-        Raises RevisionConflict when another has marked some meanwhile."""
+        """Mark items of a round as begun, before they begin. Return the sequence of the mark. A call that may be
+        repeated with the same arguments has a name for it in `mark`: then a stored earlier call is found.
+        Raises RevisionConflict when another node has marked some meanwhile."""
         subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
         return await self._writer.write(subject, msgspec.json.encode(indexes), expected=expected_seq, again=mark)
 
@@ -179,20 +180,20 @@ class BatchItems:
         return await last_entry(self._connection, self._stream, subject)
 
     def _result(self, entry: LogEntry) -> ChunkResult | None:
-        """Return a result as it stands at its place; None, and a word in the log, if it is none, or another's."""
+        """Return the result at its place. `None`, and a line in the log, if it is no result, or of another place."""
         try:
             result = decode_result(entry.payload)
         except MalformedMessage as error:
-            self._tell_unreadable(entry, error)
+            self._log_unreadable(entry, error)
             return None
         if entry.subject.endswith(f".{result.chunk}.{result.round}"):
             return result
-        self._tell_unreadable(entry, ValueError(f"it is of chunk {result.chunk}, round {result.round}"))
+        self._log_unreadable(entry, ValueError(f"it is of chunk {result.chunk}, round {result.round}"))
         return None
 
-    def _tell_unreadable(self, entry: LogEntry, error: Exception) -> None:
-        if (entry.subject, entry.seq) not in self._told:
-            self._told.add((entry.subject, entry.seq))
+    def _log_unreadable(self, entry: LogEntry, error: Exception) -> None:
+        if (entry.subject, entry.seq) not in self._logged:
+            self._logged.add((entry.subject, entry.seq))
             log.warning("items.unreadable", extra=fields(subject=entry.subject, seq=entry.seq, error=str(error)))
 
     def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:

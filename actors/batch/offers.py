@@ -1,7 +1,7 @@
-"""What of an instance can be worked on, as pointers in the work queue WORK.
+"""The work of an instance that is due, as pointers in the work queue WORK.
 
-A pointer's subject is the piece of work, and must not exist: so what is offered twice, by whomever, waits there once.
-What was offered when is a cache that spares repeats.
+A pointer's subject names the piece of work, and must not exist. So work that several nodes offer waits there once. The
+times of the last offers are a cache that saves repeats.
 """
 
 import logging
@@ -25,7 +25,7 @@ REOFFER_MS = 15_000
 
 
 class Offers:
-    """What one conductor offers."""
+    """The offers of one conductor."""
 
     def __init__(self, publisher: Publisher, members: Members, namespace: Namespace, clock: Clock) -> None:
         self._publisher = publisher
@@ -36,12 +36,12 @@ class Offers:
         self._waiting: set[str] = set()
 
     def forget(self, instance_id: str) -> None:
-        """Forget an instance that is over, or gone."""
+        """Forget an instance that is over, or removed."""
         self._offered.pop(instance_id, None)
         self._waiting.discard(instance_id)
 
     async def offer(self, record: Instance) -> None:
-        """Offer what is due and was not offered lately. Raises the broker's errors: offer it again."""
+        """Offer what is due and was not offered lately. Raises the broker's errors. Then offer it again."""
         now_ms, known = self._clock.now_ms(), self._offered.get(record.instance_id, {})
         due = dict(self._pointers(record, now_ms))
         fresh = {subject: pointer for subject, pointer in due.items() if known.get(subject, 0) + REOFFER_MS <= now_ms}
@@ -55,7 +55,7 @@ class Offers:
         self._offered[record.instance_id] = {subject: now_ms if subject in fresh else known[subject] for subject in due}
 
     def _pointers(self, record: Instance, now_ms: int) -> Iterator[tuple[str, Pointer]]:
-        """Yield what can be worked on now, each with the one subject on which it may wait."""
+        """Yield the work that is due now, each with the one subject on which it may wait."""
         task, instance_id, namespace = record.task, record.instance_id, self._namespace
         may_run = record.is_cancelling or self.has_worker(record)
         if record.state in ("splitting", "reducing") and not record.is_paused and may_run and not record.is_cancelling:
@@ -70,14 +70,14 @@ class Offers:
                 yield namespace.subject("work", "batch", task, "map", instance_id, place), pointer
 
     def has_worker(self, record: Instance) -> bool:
-        """Whether what works on the task is new enough for the instance, or nothing works on it at all: then whoever
-        comes finds the pointers. What is not offered does not stand in the way of older instances."""
+        """Return whether a live node has new enough code for the instance, or no node serves the task: then the next
+        one that does finds the pointers. Pointers that are not offered do not block older instances."""
         if not is_too_new(self._members, record):
             self._waiting.discard(record.instance_id)
             return True
         if record.instance_id not in self._waiting:
             self._waiting.add(record.instance_id)
             newest = newest_version(self._members, record.task)
-            told = fields(instance=record.instance_id, task=record.task, needs=version_of(record), newest=newest)
-            log.warning("instance.waits_for_version", extra=told)
+            facts = fields(instance=record.instance_id, task=record.task, needs=version_of(record), newest=newest)
+            log.warning("instance.waits_for_version", extra=facts)
         return False

@@ -1,11 +1,12 @@
-"""Batch submissions: instances that were handed in by a plain publish, checked and made.
+"""Batch submissions: instances from plain publishes, checked and made.
 
-In: JSON on `submit.batch.<task>`, as the batch service's `submit` takes it, from whoever may publish there, in any
-language. Out: instances, made by what the node hands us; what is refused becomes a dead letter
-`dead.batch.<task>.<sequence>` with the payload as it came and the reason. State: none. The task in the subject counts;
-one in the payload must be the same.
-Under redelivery: an instance without an id is named after its message, so a repeat makes no second one.
-When it cannot go on: while the broker takes nothing, messages stay where they are and come again.
+In: JSON on `submit.batch.<task>`, as the batch service's `submit` takes it, from any program that may publish there, in
+any language. Out: instances, made by the node's `submit` function. A refused message becomes a dead letter
+`dead.batch.<task>.<sequence>` with its unchanged payload and the reason. State: none. The task in the subject counts.
+One in the payload must be the same.
+
+Under redelivery: an instance without an id is named after its message, so a repeat makes no second one. When it cannot
+go on: while the broker takes nothing, messages stay where they are and come again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,8 +22,8 @@ ENGINE = "batch"
 CAPACITY = 200
 
 Submit = Callable[[str, bytes, str], Awaitable[str]]
-"""Makes an instance of a task (empty: the payload names it), by a payload, and the id that it has if the payload names
-none. Returns why it is refused, nothing if it is made. Raises StreamError when it should come again."""
+"""Makes an instance of a task (empty: the payload names it) from a payload, with the given id if the payload names
+none. Returns why it is refused, empty if it is made. Raises StreamError when the message should come again."""
 
 
 def batch_submissions(submit: Submit, connection: Connection, publisher: Publisher, stop: anyio.Event) -> Submissions:

@@ -1,8 +1,8 @@
-"""The tasks there are: what an application declared of each, one record in TASKS, followed live.
+"""The existing tasks: what an application declared of each, one record in TASKS, followed live.
 
-An application that serves a task writes its record when it starts, and again when its code says something else; limits
-that a person set by `penstock batch task` win, so that a restart does not undo them: the record has what is in force
-(`limits`) and what the code said (`declared`), and a limit in which the two differ was set by a person.
+An application that serves a task writes its record when it starts, and again when its code changes. Limits that a
+person set by `penstock batch task` win, so that a restart does not undo them. The record has the limits in force
+(`limits`) and those of the code (`declared`). If the two differ in a limit, a person set it.
 """
 
 import logging
@@ -28,48 +28,48 @@ Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a task may happen at once, over the whole cluster; 0: no limit. Rates are per second."""
+    """How much of a task may happen at once, over the whole cluster. `0`: no limit. Rates are per second."""
 
     main_concurrency: Count = 10
-    """Instances that split, run or reduce at the same time; the others wait in their order."""
+    """Instances that split, run or reduce at the same time. The others wait in their order."""
     main_rate: Rate = 0.0
     item_rate: Rate = 0.0
     item_concurrency: Count = 0
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What there is to know of a task. `version`: of the application that declared it."""
+    """All facts about a task. `version`: of the application that declared it."""
 
     task: str
     app: str = ""
     version: str = ""
     limits: TaskLimits = TaskLimits()
     declared: TaskLimits | None = None
-    """What the application's code says of the limits; None in records of before there was this."""
+    """The limits of the application's code. `None` in records that are older than this field."""
     attempts: Annotated[int, Meta(ge=1, le=100)] = 3
     retry_base_ms: Annotated[int, Meta(ge=1)] = 1_000
     retry_cap_ms: Annotated[int, Meta(ge=1)] = 60_000
     most_failures: Share = 1.0
     """Share of the items that may fail before the instance is stopped."""
     is_idempotent: bool = True
-    """Whether an item may run twice; if not, one whose end nobody knows ends as `unknown`."""
+    """Whether an item may run twice. If not, an item whose end is not known ends as `unknown`."""
     has_check: bool = False
-    """Whether the task can be asked what became of an item whose end nobody knows."""
+    """Whether the task can check what happened to an item whose end is not known."""
     is_streaming: bool = False
     """Whether items may run before the split has ended."""
     chunk_items: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
     item_timeout_ms: Annotated[int, Meta(ge=1)] = 60_000
     step_timeout_ms: Annotated[int, Meta(ge=1)] = 21_600_000
-    """How long a split or a reduce may take; one that never comes back fails then, and is begun again."""
+    """How long a split or a reduce may take. One that never returns fails then, and is begun again."""
     keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
     executor: str = "python"
-    """`python`, or where somebody else runs the items: `http:URL`, `nats:SUBJECT`."""
+    """`python`, or where an external program runs the items: `http:URL`, `nats:SUBJECT`."""
     callback: str = ""
-    """The URL that is told of instances whose submitter names none."""
+    """The callback URL for instances whose submitter names none."""
 
     @property
     def retries(self) -> Backoff:
-        """Return how failed items go round again, and how often steps do: a step is begun again at once."""
+        """Return how failed items run again, and how often steps do. A step is begun again at once."""
         return Backoff(
             retries=self.attempts - 1, growth="exponential", base_ms=self.retry_base_ms, cap_ms=self.retry_cap_ms
         )
@@ -91,7 +91,7 @@ def decode_task(raw: bytes) -> TaskRecord:
 
 
 def _limits_with(fresh: TaskLimits, before: TaskRecord) -> TaskLimits:
-    """Return the limits that the code says now, but for those that a person set."""
+    """Return the limits of the present code, but keep those that a person set."""
     if before.declared is None:
         return before.limits
     names = TaskLimits.__struct_fields__
@@ -100,7 +100,7 @@ def _limits_with(fresh: TaskLimits, before: TaskRecord) -> TaskLimits:
 
 
 def _declared(record: TaskRecord, entry: Entry[bytes] | None) -> TaskRecord:
-    """Return the record to store where there is this entry: limits that a person set stay."""
+    """Return the record to store in place of this entry. Limits that a person set stay."""
     limits = record.limits
     if entry is not None:
         try:
@@ -111,7 +111,7 @@ def _declared(record: TaskRecord, entry: Entry[bytes] | None) -> TaskRecord:
 
 
 class Tasks:
-    """A live view of the tasks. `current` is cheap to ask at any time."""
+    """A live view of the tasks. `current` is cheap at any time."""
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
@@ -125,8 +125,8 @@ class Tasks:
         return record
 
     def of_any(self, task: str) -> TaskRecord:
-        """Return a task's record as last seen; of one whose record somebody removed, what holds where nothing is said.
-        Raises UnknownTask if there is one that this node cannot read."""
+        """Return a task's record as last seen. If somebody removed the record, return the defaults. Raises UnknownTask
+        if there is one that this node cannot read."""
         return self.current(task) if task in self._live else TaskRecord(task=task)
 
     def known(self) -> tuple[str, ...]:
@@ -134,15 +134,15 @@ class Tasks:
         return tuple(sorted(task for task, _ in self._live.items()))
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the key of each task that changed or vanished; it must be short."""
+        """Call `listener` with the key of each task that changed or vanished. It must be short."""
         self._live.on_change(listener)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket until cancelled; started once all that stands there is known."""
+        """Follow the bucket until cancelled. Started once all present records are known."""
         await self._live.run(task_status=task_status)
 
     async def declare(self, record: TaskRecord) -> None:
-        """Store what an application says of its task; limits that a person set stay. A repeat stores nothing.
+        """Store an application's declaration of its task. Limits that a person set stay. A repeat stores nothing.
         The view knows it at once."""
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, TaskRecord]:
@@ -154,7 +154,7 @@ class Tasks:
         self._live.learn(record.task, stored, revision)
 
     async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
-        """Change a task's limits as they stand. Raises UnknownTask, MalformedMessage, RevisionConflict."""
+        """Change a task's present limits. Raises UnknownTask, MalformedMessage, RevisionConflict."""
 
         def limited(entry: Entry[bytes] | None) -> tuple[bytes, TaskRecord]:
             if entry is None:

@@ -1,14 +1,17 @@
-"""Uploads: removes files that were sent for an instance which was never made, and those of reduces that count no more.
+"""Uploads: removes files that were sent for an instance which was never made, and files of reduces that do not count
+any more.
 
 In: a look every hour, on the one node that rendezvous hashing names. Out: nothing. State: the object store and the
-instances. Under repetition: what is removed is removed.
-A file is stored before its instance is made, so one without an instance may be about to get one. It is removed when it
-is `KEEP_MS` old by the server's clock; the desk makes no instance of a file that is older than half of that, so that no
-submission, however slow, meets the removal: a process that stood still for the other half, between the two, makes an
-instance whose split fails and says that the file is not there.
-Each reduce writes in a place of its own, so one that was stopped and wakes takes nothing's place. What lies where no
-result is, or will be, goes: of one that failed or came late, and of the pass before once there is a newer result.
-When it cannot go on: it looks again in an hour.
+instances. Under repetition: a removed file stays removed.
+
+A file is stored before its instance is made, so a file without an instance may be about to get one. It is removed when
+it is `KEEP_MS` old by the server's clock. The desk makes no instance of a file that is older than half of that, so that
+no submission, however slow, meets the removal. If a process stands still for the other half, between the two, it makes
+an instance whose split fails and reports that the file is missing.
+
+Each reduce writes in a place of its own, so a stopped one that wakes up overwrites nothing. Files in a place that has
+no result, and will have none, are removed: those of a reduce that failed or came late, and those of the pass before
+once there is a newer result. When it cannot go on: it looks again in an hour.
 """
 
 import logging
@@ -29,14 +32,14 @@ from streams.files import Files
 log = logging.getLogger(__name__)
 
 KEEP_MS = 24 * 3_600_000
-"""A person who is asked for another try comes back the same day."""
+"""A person who must try again comes back the same day."""
 FRESH_MS = KEEP_MS // 2
 LOOK_S = 3_600
 ROLE = "conductor"
 
 
 class Uploads:
-    """One node's part in it."""
+    """One node's part of the removal."""
 
     def __init__(self, files: Files, instances: Instances, members: Members, clock: Clock) -> None:
         self._files = files
@@ -57,8 +60,8 @@ class Uploads:
                 log.warning("uploads.look_failed", extra=fields(error=str(error)))
 
     async def sweep(self, now_ms: int) -> int:
-        """Remove the uploads that nobody made an instance of in time, the pieces of those that were never finished, and
-        what reduces wrote that count no more; return how many they were."""
+        """Remove the uploads that got no instance in time, the pieces of unfinished ones, and the files of reduces that
+        do not count any more. Return how many they were."""
         removed = await self._files.remove_unfinished(now_ms - KEEP_MS)
         async for info in self._files.all():
             if await self._may_go(info.name, now_ms) and await self._files.delete(info.name):
@@ -77,7 +80,7 @@ class Uploads:
         return stored_ms is not None and stored_ms < now_ms - KEEP_MS
 
     async def _is_there(self, instance_id: str) -> bool:
-        """Whether there is such an instance; one that does not decode is there, too."""
+        """Return whether there is such an instance. One that does not decode exists too."""
         try:
             await self._instances.get(instance_id)
         except UnknownInstance:

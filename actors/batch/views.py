@@ -1,4 +1,4 @@
-"""An instance, its items and its files as people and programs are told of them, at every door."""
+"""An instance, its items and its files as every door shows them to people and programs."""
 
 import secrets
 from typing import Any, Literal
@@ -24,8 +24,8 @@ class Beat(Struct, frozen=True):
 
 
 class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance is submitted with when a file comes along. `file`: its name in the object store; `name`: what
-    its sender called it; `params`: whatever else was given."""
+    """The input of an instance with a file. `file`: its name in the object store. `name`: the name that its sender
+    gave. `params`: all other input."""
 
     file: str
     name: str = ""
@@ -33,11 +33,11 @@ class SheetInput(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str = ""
     params: msgspec.Raw = msgspec.Raw(b"null")
     digest: str = ""
-    """Of the file's bytes, so that the same file sent twice is known as the same."""
+    """The digest of the file's bytes, so that the same file sent twice is recognised."""
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """An instance as people see it. `items`: how many there are, None before the split has ended."""
+    """An instance as people see it. `items`: how many there are. `None`: the split has not ended."""
 
     instance_id: str
     task: str
@@ -54,23 +54,23 @@ class View(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     step: Beat | None = None
     waits: str = ""
-    """For whom, if nobody who is there can work on it."""
+    """What it waits for, if no live node can work on it."""
     result: Any = None
     files_at: str = ""
-    """What stands before the names of its files in the object store: each reduce has a place of its own."""
+    """The prefix of its files in the object store. Each reduce has a place of its own."""
     callback: str = ""
     """Without its query."""
     calls: tuple[Moment, ...] = ()
-    """What the callback is told, and how far that is."""
+    """The reports to the callback, and the state of each."""
 
     @property
     def is_over(self) -> bool:
         return self.state in FINAL
 
     def files(self) -> list[str]:
-        """Return the names of the result's files, as the task's own code tells them."""
-        told = self.result.get("files") if isinstance(self.result, dict) else None
-        return [each for each in told if isinstance(each, str)] if isinstance(told, list) else []
+        """Return the names of the result's files, as the task's own code gives them."""
+        names = self.result.get("files") if isinstance(self.result, dict) else None
+        return [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
 
 
 class ItemShown(Struct, frozen=True):
@@ -83,19 +83,19 @@ class ItemShown(Struct, frozen=True):
 
 
 class ItemPage(Struct, frozen=True):
-    """Some items, and where the next page begins; empty: there is none."""
+    """Some items, and the cursor of the next page. Empty: there is none."""
 
     items: list[ItemShown]
     cursor: str = ""
 
 
 def upload_name(instance_id: str) -> str:
-    """Return a fresh name for an upload in the object store: one that is sent again does not touch the first one."""
+    """Return a fresh name for an upload in the object store. A second upload does not overwrite the first one."""
     return f"{_uploads(instance_id)}{secrets.token_hex(4)}"
 
 
 def is_upload_of(instance_id: str, file: str) -> bool:
-    """Whether a name in the object store is one that `upload_name` made for this instance, and nobody else's file."""
+    """Return whether `upload_name` made this name of the object store for this instance."""
     return file.startswith(_uploads(instance_id))
 
 
@@ -104,8 +104,9 @@ def _uploads(instance_id: str) -> str:
 
 
 def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
-    """Return the sheet that an instance was submitted with; None if its input is another. A file that was not uploaded
-    for this instance is none: a submitter may write anything into an input, other people's files, too."""
+    """Return the sheet that an instance was submitted with. `None`: its input is another. A file that was not uploaded
+    for this instance does not count: a submitter may write anything into an input, also the names of other people's
+    files."""
     try:
         sheet = msgspec.json.decode(given, type=SheetInput)
     except msgspec.MsgspecError:
@@ -114,7 +115,7 @@ def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
 
 
 def result_file(view: View, name: str = "") -> str:
-    """Return the name of a result's file, of its first one without a name. Raises BatchRefused if there is none."""
+    """Return the name of a result's file. Without a name it is the first one. Raises BatchRefused if there is none."""
     names = [each for each in view.files() if each]
     if name in names or (names and not name):
         return name or names[0]

@@ -1,4 +1,4 @@
-"""Runs rounds of chunks: the items that a round has to run, as the task's limits let them go, and its one result."""
+"""Runs rounds of chunks: the items of a round, as the task's limits allow, and their one result."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from streams.errors import TooLarge
 log = logging.getLogger(__name__)
 
 TRUSTED = 5
-"""Deliveries of a chunk's pointer. After so many it has lost its executors: one of its items may take them down. What
-stopping nodes give back counts, too, and item by item a list is slow: so not sooner."""
+"""Deliveries of a chunk's pointer. After so many the chunk has lost its executors, and one of its items may kill them.
+Pointers that stopping nodes give back count too, and running a list item by item is slow, so the limit is not lower."""
 
 
 class NothingBegan(Exception):
-    """Nothing of the work began before the node was told to stop, or others were to do it: it is anybody's."""
+    """Nothing of the work began, because the node stops or other nodes should run it. Any node may take it."""
 
 
 class Chunks:
-    """The chunks of one process. `node` names it in results. `at_once(task)`: items of a task that may be at work here
-    at the same time, None: any number. Where it is none, others have them all, and what has not begun is theirs."""
+    """The chunks of one process. `node` names it in results. `at_once(task)`: how many items of a task may run here at
+    the same time. `None`: no limit. `0`: this process has no share. Other processes run the remaining items."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Chunks:
         self._stop = stop
 
     async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, deliveries: int) -> None:
-        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, with this one. One that comes
-        again while it is at work here, since the link was away, waits for its end. Raises NothingBegan, and the
-        broker's errors."""
+        """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, this one included. A pointer
+        that comes again while its round runs here, since the link was lost, waits for the end. Raises NothingBegan, and
+        the broker's errors."""
         place = record.instance_id, pointer.chunk, pointer.round
         async with self._rounds.setdefault(place, anyio.Lock()):
             await self._run_round(handler, record, pointer, is_suspected=deliveries > TRUSTED)
@@ -92,7 +92,7 @@ class Chunks:
         reach("batch.result")
 
     async def _store(self, record: Instance, result: ChunkResult) -> None:
-        """Store a result; of what is too large for a message the longest that its items told are left out."""
+        """Store a result. If it is too large for a message, leave out the longest infos of its items."""
         while True:
             try:
                 await retried(partial(self._items.add_result, record.instance_id, result))
@@ -114,13 +114,13 @@ class Chunks:
         *,
         is_suspected: bool,
     ) -> ChunkResult:
-        """Run a round, and return what became of it. A node that is told to stop leaves to the next round what has not
-        begun; raises NothingBegan if that is all."""
+        """Run a round, and return its result. A stopping node leaves items that have not begun to the next round.
+        Raises NothingBegan if no item has begun."""
         indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
         outcomes: list[Outcome] = []
         is_once = not handler.record.is_idempotent
         is_cancelled = partial(self._is_cancelled, record)
-        if is_once or not record.is_cancelling:  # what may not run twice may have begun
+        if is_once or not record.is_cancelling:  # items that may not run twice may have begun
             attempts = attempts_of(indexes, earlier, pointer.round)
             turn = Round(record.instance_id, attempts, most=handler.record.attempts, is_once=is_once)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
@@ -144,8 +144,8 @@ class Chunks:
         *,
         is_suspected: bool,
     ) -> list[Outcome]:
-        """Run the items as the task's limits let them go. Of a task whose items are limited in number no others are at
-        work in this process meanwhile."""
+        """Run the items as the task's limits allow. If the task's items are limited in number, no others run in this
+        process meanwhile."""
         most = self._at_once(handler.record.task)
         turns = self._turns.setdefault(handler.record.task, anyio.Lock())
         outcomes: list[Outcome] = []

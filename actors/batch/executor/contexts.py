@@ -1,4 +1,4 @@
-"""What the user's own code is given: to commit items, to look at one, to read how all of them ended."""
+"""What the user's own code gets: to commit items, to see one item, to read how all of them ended."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from streams.batch_messages import (
 from streams.files import Files
 
 BUFFERED = 8
-"""Chunks that are put together before they are stored: one wait for eight messages."""
+"""Chunks that are collected before they are stored: one wait for eight messages."""
 AT_ONCE = 8
 T = TypeVar("T")
 
 
 class NotJson(ValueError):
-    """What the user's code gave cannot be written as JSON."""
+    """The value from the user's code cannot be written as JSON."""
 
 
 def as_json(value: object, what: str) -> Raw:
-    """Return a value's JSON. Raises NotJson, naming `what` was given."""
+    """Return a value's JSON. Raises NotJson, which names the value as `what`."""
     if isinstance(value, Raw):
         return value
     try:
@@ -50,17 +50,17 @@ def as_json(value: object, what: str) -> Raw:
 
 
 def text_of(error: object) -> str:
-    """Return what an error says, as text that can be stored: the code it comes from may give half a character, or fail
-    to say anything."""
+    """Return an error's text, made fit to be stored. The user's code may yield half a character, or fail to yield a
+    text."""
     try:
         text = str(error)
-    except BaseException:  # of the user's code
+    except BaseException:  # errors of the user's code
         text = "it cannot be told"
     return printable(text)
 
 
 class NotTheSame(ValueError):
-    """A streaming split that was begun again gave other items than before."""
+    """A repeated streaming split gave other items than before."""
 
     def __init__(self, items: int) -> None:
         super().__init__(
@@ -69,7 +69,7 @@ class NotTheSame(ValueError):
 
 
 class _Step:
-    """What a split and a reduce have in common."""
+    """The common part of a split and a reduce."""
 
     def __init__(self, record: Instance, files: Files, latest: Callable[[], Instance | None]) -> None:
         self.instance_id = record.instance_id
@@ -82,12 +82,12 @@ class _Step:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody cancelled the instance; what is written from then on counts no more."""
+        """Whether the instance was cancelled. Writes from then on do not count."""
         return is_step_over(self._latest(), self._record)
 
     @property
     def input(self) -> Any:
-        """What the instance was submitted with, as plain values."""
+        """The input of the instance, as plain values."""
         return msgspec.json.decode(self._record.input)
 
     def read_input(self, type_: type[T]) -> T:
@@ -95,12 +95,12 @@ class _Step:
         return msgspec.json.decode(self._record.input, type=type_)
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Tell people how far this step is; cheap, call it as often as you like."""
+        """Report to people how far this step is. It is cheap: call it as often as you like."""
         self.done, self.total = done, total
 
 
 class SplitContext(_Step):
-    """For a split: `commit` items, as many as there are, in an order that a repeat gives again."""
+    """For a split: `commit` any number of items, in an order that a repeat gives again."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class SplitContext(_Step):
         self._storing = anyio.Lock()
 
     async def commit(self, *items: object) -> None:
-        """Add items, each any JSON value or struct. They are stored some thousand at a time; nothing runs before the
-        split has ended, unless it streams. What a streaming split had made before it was begun again stands: it is only
-        checked that it comes again. Raises NotJson, NotTheSame, and the broker's errors, after which the split is begun
+        """Add items, each any JSON value or struct. They are stored some thousand at a time. Nothing runs before the
+        split has ended, unless it streams. When a streaming split begins again, its earlier items stand. `commit` only
+        checks that they come again. Raises NotJson, NotTheSame, and the broker's errors, after which the split begins
         again."""
         for item in items:
             self._add(as_json(item, f"item {self._count}"))
@@ -163,7 +163,7 @@ class SplitContext(_Step):
             self._open, self._open_bytes = [], 0
 
     async def _store(self) -> Seal:
-        async with self._storing:  # what streams is stored beside the user's code, too
+        async with self._storing:  # a streaming split is stored beside the user's code, too
             full = self._full[:]
             made = Seal(
                 fence=self._record.step_fence,
@@ -179,20 +179,20 @@ class SplitContext(_Step):
         return made
 
     async def made(self) -> Seal:
-        """Store what was committed, and return what the split has come to so far. For the executor."""
+        """Store the committed items, and return the seal of the split so far. For the executor."""
         self._close()
         return await self._store()
 
     async def seal(self) -> Seal:
-        """Store the rest, and return what the split came to. For the executor. Raises NotTheSame."""
+        """Store the rest, and return the seal of the split. For the executor. Raises NotTheSame."""
         if self._behind is not None and self._count < self._behind.items:
             raise NotTheSame(self._behind.items)
         return await self.made()
 
 
 class ItemContext(msgspec.Struct, frozen=True):
-    """For one item: its place, and which attempt this is, from 1. `key` is the same for every attempt of this item:
-    give it to whoever recognises a repeat."""
+    """One item's place, and its attempt, from 1. `key` is the same for every attempt of this item. Pass it to systems
+    that recognise a repeat by a key."""
 
     instance_id: str
     index: int
@@ -204,8 +204,8 @@ class ItemContext(msgspec.Struct, frozen=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True):
-    """How one item ended. `info`: what its code returned, or why it failed. `item`: None of one whose chunk was removed
-    from the stream by hand."""
+    """How one item ended. `info`: what its code returned, or why it failed. `item`: `None` if somebody removed its
+    chunk from the stream by hand."""
 
     index: int
     item: Any
@@ -224,16 +224,16 @@ class ReduceContext(_Step):
 
     @property
     def counts(self) -> Counts:
-        """How many items ended how."""
+        """How many items ended with each status."""
         return self._record.counts
 
     def file_name(self, name: str) -> str:
-        """Return under which name to put a file of the result into `files`: each time that a reduce is begun has its
-        own place, and that of the one whose result counts is looked into."""
+        """Return the name under which to put a file of the result into `files`. Each run of a reduce has its own place,
+        and readers look into the place of the one whose result counts."""
         return files_at(self.instance_id, self._record.step_fence) + name
 
     async def read(self, page: int = 1_000) -> AsyncIterator[list[ItemResult]]:
-        """Yield the results of all items, in the items' order, `page` at a time; the last page is shorter."""
+        """Yield the results of all items, in the items' order, `page` at a time. The last page is shorter."""
         held: list[ItemResult] = []
         async for results in self._chunks():
             held += results
@@ -246,7 +246,7 @@ class ReduceContext(_Step):
     async def _chunks(self) -> AsyncIterator[list[ItemResult]]:
         seal = self._record.seal
         assert seal is not None
-        upto, held = 0, list[ChunkResult]()  # results of chunks that are gone
+        upto, held = 0, list[ChunkResult]()  # results of missing chunks
         for first in range(0, seal.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, seal.chunks))
             chunks = await self._items.chunks(self._record, numbers)

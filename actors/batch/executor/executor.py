@@ -1,14 +1,14 @@
-"""Executor: works on what the conductor points at, for the tasks that this process serves.
+"""Executor: works on the conductor's pointers, for the tasks that this process serves.
 
 In: pointers of WORK, two consumers a task: splits and reduces, and chunks. Out: chunks under the split's fence and
-their seal, or how far a streaming one is; one result a round of a chunk; what a reduce returned; a word to the
-conductor after each. State: none; the record and the log have it.
-Under redelivery: a pointer to what is over, or bears an old fence, is acknowledged and forgotten. A chunk that is run
-twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins, and one
-that was begun and has no end is asked about, or ends as `unknown`; of others the one that takes its process down is
-found, and fails.
-When it cannot go on: the pointer is given back, and comes again to anybody; a step whose executor falls silent is begun
-anew under another fence.
+their seal, or the progress of a streaming one, one result a round of a chunk, the value that a reduce returned, and a
+message to the conductor after each. State: none. The record and the log have it.
+
+Under redelivery: a pointer to finished work, or with an old fence, is acknowledged and forgotten. A chunk that is run
+twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins. If one was
+begun and has no end, the task's `check` decides, or it ends as `unknown`. For other tasks an item that kills its
+process is found, and fails. When it cannot go on: the pointer is given back, and comes again to any node. A step whose
+executor falls silent is begun anew under another fence.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ AGAIN_S, MOST_AGAIN_S = 1.0, 30.0
 """A pointer that was given back comes again after a second for each delivery that it has had."""
 ASIDE_S = 5.0
 SHARE_S = 0.25
-"""How soon a worker takes up the part of one that has left."""
+"""How soon a worker takes over the part of one that has left."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
-"""In which state a step may begin: a pointer may come late, and the fence stays as it was when its step has ended."""
+"""The state in which a step may begin. A pointer may come late, and the fence stays the same after its step has
+ended."""
 
 
 class TooOld(Exception):
@@ -59,8 +60,8 @@ class TooOld(Exception):
 
 
 class Executor:
-    """Serves tasks in one process. `newest(task)`: the newest version of its code that is at work anywhere.
-    `may_take(task)`: whether its items may run here, or others are as many as may run."""
+    """Serves tasks in one process. `newest(task)`: the newest version of its code on any live node. `may_take(task)`:
+    whether its items may run here. They may not if other processes already run as many as the limit allows."""
 
     def __init__(
         self,
@@ -82,21 +83,21 @@ class Executor:
         self._newest = newest
         self._may_take = may_take
         self._aside: set[Puller] = set()
-        self._told_old: set[str] = set()
+        self._logged_old: set[str] = set()
         self._stop = stop
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The keys of the tasks that are served."""
+        """The keys of the served tasks."""
         return tuple(self._handlers)
 
     @property
     def handlers(self) -> tuple[TaskHandler, ...]:
-        """What this process serves."""
+        """The handlers of this process."""
         return tuple(self._handlers.values())
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Work until the node is asked to stop, and then finish what is in hand."""
+        """Work until the node stops, and then finish the work in hand."""
         async with open_external(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
             for handler in handlers:
                 steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
@@ -123,7 +124,7 @@ class Executor:
             await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
 
     async def _keep_share(self, handler: TaskHandler, puller: Puller) -> None:
-        """Take no chunks while others are as many as may work on the task's items."""
+        """Take no chunks while other processes are as many as may work on the task's items."""
         while not self._stop.is_set():
             if puller not in self._aside:
                 puller.set_capacity(handler.chunks if self._may_take(handler.record.task) else 0)
@@ -147,7 +148,7 @@ class Executor:
             await delivery.nak(0 if self._stop.is_set() else AGAIN_S)
         except TooOld as error:
             await self._step_aside(handler, puller, delivery, error)
-        except Exception as error:  # one pointer's trouble, foreseen or not, must not stop the others
+        except Exception as error:  # the trouble of one pointer, foreseen or not, must not stop the others
             trace = None if isinstance(error, StreamError) else error
             log.warning("executor.gave_back", exc_info=trace, extra=fields(subject=delivery.subject, error=str(error)))
             await delivery.nak(min(AGAIN_S * delivery.delivered, MOST_AGAIN_S))
@@ -156,10 +157,10 @@ class Executor:
                 delivery.forget()
 
     async def _step_aside(self, handler: TaskHandler, puller: Puller, delivery: Delivery, error: TooOld) -> None:
-        """Leave the work to newer code: where that is at work, take none of the task's for a while; else drop the
-        pointer, so that it is not in the way of older instances. It is offered again when such code comes."""
-        if str(error) not in self._told_old:
-            self._told_old.add(str(error))
+        """Leave the work to newer code. If a live node has it, take none of the task's pointers for a while. If not,
+        drop the pointer, so that it does not block older instances. It is offered again when such code comes."""
+        if str(error) not in self._logged_old:
+            self._logged_old.add(str(error))
             log.warning("executor.too_old", extra=fields(subject=delivery.subject, error=str(error)))
         newest = self._newest(handler.record.task)
         if newest is None or is_older(newest, error.needed):
@@ -183,7 +184,7 @@ class Executor:
         if is_older(handler.record.version, needed) and not record.is_cancelling:
             raise TooOld(handler.record.task, handler.record.version, needed)
         if record.is_paused:
-            return  # resumed, it is offered anew
+            return  # when it is resumed, it is offered again
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open:

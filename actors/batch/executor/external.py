@@ -38,7 +38,7 @@ class Rejected(Exception):
 
 
 SendRequest = Callable[[bytes, float], Awaitable[bytes]]
-"""Sends a request and returns its answer within so many seconds. Raises NextRound, Rejected."""
+"""Sends a request and returns its reply within so many seconds. Raises NextRound, Rejected."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -58,21 +58,21 @@ class ExternalCall(NamedTuple):
     contexts: Sequence[ItemContext]
 
 
-def written_request(asked: ExternalCall) -> bytes:
+def written_request(call: ExternalCall) -> bytes:
     """Return the request's JSON."""
-    pairs = zip(asked.items, asked.contexts, strict=True)
+    pairs = zip(call.items, call.contexts, strict=True)
     items = [{"index": at.index, "attempt": at.attempt, "item": item} for item, at in pairs]
-    return msgspec.json.encode({"instance": asked.contexts[0].instance_id, "items": items})
+    return msgspec.json.encode({"instance": call.contexts[0].instance_id, "items": items})
 
 
-def read_answer(raw: bytes, asked: ExternalCall) -> list[object]:
+def read_answer(raw: bytes, call: ExternalCall) -> list[object]:
     """Return the reply's outcome of each item, as a `map_many` would. Raises NextRound if it is no valid reply."""
     try:
         answer = msgspec.json.decode(raw, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NextRound(f"the answer is not {{'outcomes': [...]}}: {error}") from error
-    told = {outcome.index: outcome for outcome in answer.outcomes}
-    return [_end(told.get(context.index)) for context in asked.contexts]
+    by_index = {outcome.index: outcome for outcome in answer.outcomes}
+    return [_end(by_index.get(context.index)) for context in call.contexts]
 
 
 def _end(outcome: _Outcome | None) -> object:
@@ -96,12 +96,12 @@ def _reason(info: Raw) -> str:
 
 
 async def run_external(
-    ask: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
+    send: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
 ) -> Sequence[object]:
     """Send the items, and return an outcome for each, as a `map_many` does."""
-    asked = ExternalCall(items, contexts)
+    call = ExternalCall(items, contexts)
     try:
-        return read_answer(await ask(written_request(asked), timeout_s), asked)
+        return read_answer(await send(written_request(call), timeout_s), call)
     except Rejected as error:
         return [Reject(str(error))] * len(items)
     except NextRound as error:
@@ -120,17 +120,17 @@ async def open_external(handlers: Sequence[TaskHandler], connection: Connection)
             if kind == "http":
                 if session is None:
                     session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
-                bound.append(_asking(handler, partial(_post, session, place)))
+                bound.append(_bound(handler, partial(_post, session, place)))
             elif kind == "nats":
-                bound.append(_asking(handler, partial(_request, connection, place)))
+                bound.append(_bound(handler, partial(_request, connection, place)))
             else:
                 bound.append(handler)
         yield bound
 
 
-def _asking(handler: TaskHandler, ask: SendRequest) -> TaskHandler:
+def _bound(handler: TaskHandler, send: SendRequest) -> TaskHandler:
     timeout_s = handler.record.item_timeout_ms / 1000
-    return replace(handler, run=None, run_many=partial(run_external, ask, timeout_s))
+    return replace(handler, run=None, run_many=partial(run_external, send, timeout_s))
 
 
 async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeout_s: float) -> bytes:
@@ -173,8 +173,8 @@ async def _request(connection: Connection, subject: str, payload: bytes, timeout
         raise NextRound(f"{subject}: {error}"[:MOST_REASON]) from error
     code = answer.headers.get("Nats-Service-Error-Code", "")
     if code:
-        told = answer.headers.get("Nats-Service-Error", "").encode() or answer.payload
-        raise _refusal(int(code) if code.isdecimal() and len(code) < 10 else 500, told)
+        text = answer.headers.get("Nats-Service-Error", "").encode() or answer.payload
+        raise _refusal(int(code) if code.isdecimal() and len(code) < 10 else 500, text)
     return answer.payload
 
 

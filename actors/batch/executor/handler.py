@@ -24,7 +24,7 @@ class Reject(Exception):
 class TaskHandler:
     """One task as this process serves it. `run` takes one item and its context. `run_many` takes a list of both and
     returns an answer for each. One of the two is set. An answer is any JSON value, or an exception in its place.
-    `check` says whether an item of unknown end happened. None: it does not know either."""
+    `check` says whether an item of unknown end happened. `None`: it does not know either."""
 
     record: TaskRecord
     split: Callable[[SplitContext], Awaitable[None]]
@@ -36,6 +36,6 @@ class TaskHandler:
     concurrency: int = 1
     """Items of one chunk that run at the same time."""
     is_loop: bool = False
-    """Whether `run_many` runs one after the other. Then lists are short, so that a node can stop between two."""
+    """Whether `run_many` runs items one after the other. Then lists are short, so that a node can stop between two."""
     chunks: int = 2
     """Chunks that this process works on at the same time."""

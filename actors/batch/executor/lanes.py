@@ -1,4 +1,4 @@
-"""How the items of a task begin in this process: in their turn, at its share of the task's rate."""
+"""When the items of a task may begin in this process: in their turn, at its share of the task's rate."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,17 +13,17 @@ FEWEST = 10
 
 
 class Gate(Protocol):
-    """Where the items of one chunk begin, in their turn."""
+    """The items of one chunk pass it before they begin, in their turn."""
 
     def is_shut(self) -> bool:
-        """Whether nothing may begin any more. May be asked from a thread."""
+        """Return whether nothing may begin any more. A thread may call it."""
 
     async def enter(self, most: int) -> int:
-        """Wait until some of `most` items may begin; return how many. None may any more: 0."""
+        """Wait until some of `most` items may begin. Return how many. `0`: none may any more."""
 
 
 class OpenGate:
-    """A gate that lets in whatever comes."""
+    """A gate that admits every item at once."""
 
     def is_shut(self) -> bool:
         return False
@@ -33,7 +33,7 @@ class OpenGate:
 
 
 class TaskGate:
-    """A gate that lets items in at their task's rate, until the node is told to stop or the instance is cancelled."""
+    """A gate that admits items at their task's rate, until the node stops or the instance is cancelled."""
 
     def __init__(self, rates: Shares, task: str, is_over: Callable[[], bool], stop: anyio.Event) -> None:
         self._rates = rates
@@ -55,7 +55,8 @@ class TaskGate:
 
 
 def chunk_size(most: int, per_s: float) -> int:
-    """Return how many items a chunk shall have: at a rate no more than a fifth of a second's worth, so that each worker
-    has some, and people see every second how far it is; at a low one up to ten, but no more than run in a second."""
+    """Return how many items a chunk should have. With a rate it is at most a fifth of a second's worth, so that each
+    worker has some, and people see progress every second. With a low rate it is up to ten, but no more than run in a
+    second."""
     fewest = min(FEWEST, max(1, int(per_s * FEWEST_S)))
     return min(most, max(fewest, int(per_s * CHUNK_S))) if per_s > 0 else most

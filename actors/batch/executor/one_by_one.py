@@ -1,17 +1,17 @@
 """Runs items one by one, each marked in the log before it begins: items that may not run twice, and items of a chunk
 whose executors have died.
 
-The mark of a round is one message that lists indexes. It is written by compare-and-set, so of two executors that hold
-the same round one goes on and the other stops.
+The mark of a round is one message that lists indexes. It is written by compare-and-set, so if two executors hold the
+same round, one goes on and the other stops.
 
-Of items that may not run twice the mark lists all that have begun. An executor that takes the round up later finds
+For items that may not run twice the mark lists all that have begun. An executor that takes the round over later finds
 items that have begun and have no end. Their end is not known, so the task's `check` decides, if there is one, or the
 item ends as `unknown`. So does an item that exceeded its time and may still run, unless `check` says that it happened.
 An executor that leaves items to another round, or to a retry, marks once more, so that no other holder of this round
 begins them.
 
-Of a chunk whose executors have died the mark lists the items at which they did, and at last the item that runs now. An
-item that ran at three deaths takes its process down: it has failed, and the others go on.
+For a chunk whose executors have died the mark lists the items at which they did, and at last the item that runs now. An
+item that ran at three deaths kills its process: it has failed, and the others go on.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ async def run_marked(
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
-    """Run the items that have not begun, as the gate lets them in, and find the end of those that have. Return the
+    """Run the items that have not begun, as the gate admits them, and find the end of those that have. Return the
     outcomes in the order of the items. Raises RevisionConflict if another executor holds the round too."""
     marks = await _Marks.read(log, pointer, if_unreadable=[index for index, _ in items])
     begun = marks.indexes
     outcomes: list[Outcome] = []
     for index, item in items:
-        known = await _asked(handler, turn, index, item) if index in begun else None
+        known = await _checked(handler, turn, index, item) if index in begun else None
         if known is not None:
             outcomes.append(known)
             continue
         if not await gate.enter(1):
-            continue  # what was begun has to have its end in this round, so the others are still looked at
+            continue  # a begun item must get its end in this round, so go on with the others
         await marks.set(marks.indexes if index in begun else [*marks.indexes, index])
         [ended] = await run_items(handler, turn, [(index, item)], OpenGate())
-        if ended.status == "unknown" and (known := await _asked(handler, turn, index, item)) and known.status == "ok":
+        if ended.status == "unknown" and (known := await _checked(handler, turn, index, item)) and known.status == "ok":
             ended = known
         outcomes.append(ended)
     if len(outcomes) < len(items):
@@ -72,8 +72,8 @@ async def run_suspected(
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
-    """Run items of which one may take its process down, as the gate lets them in. Meanwhile the process runs no other
-    items in this way. Raises RevisionConflict if another executor holds the round too."""
+    """Run items of which one may kill its process, as the gate admits them. Meanwhile the process runs no other items
+    in this way. Raises RevisionConflict if another executor holds the round too."""
     marks = await _Marks.read(log, pointer)
     deaths = marks.indexes
     outcomes: list[Outcome] = []
@@ -111,8 +111,8 @@ class _Marks:
         self.indexes = indexes
 
 
-async def _asked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
-    """Return how an item that has begun has ended. None: it certainly did not happen, and may run."""
+async def _checked(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome | None:
+    """Return how a begun item has ended. `None`: it certainly did not happen, and may run."""
     text = UNKNOWN
     if handler.check is not None:
         try:

@@ -1,4 +1,4 @@
-"""Runs one round of one chunk: the user's code on each item, and what became of it."""
+"""Runs one round of one chunk: the user's code on each item, and the outcomes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from streams.clock import monotonic_s
 FEW = 8
 LATE = "took longer than allowed"
 SHORT_S = 0.1
-"""Where a list runs one after the other it grows as long as it ends so soon."""
+"""If a list runs one after the other, the next one is longer as long as lists end this soon."""
 
 
 class Round(NamedTuple):
-    """One round of one chunk: which try it is for each item, and the last one that an item has. `is_once`: they may not
+    """One round of one chunk: the attempt of each item, and the last attempt that an item has. `is_once`: items may not
     run twice."""
 
     instance_id: str
@@ -32,17 +32,17 @@ class Round(NamedTuple):
     is_once: bool = False
 
     def context(self, index: int) -> ItemContext:
-        """Return what the code of an item is given."""
+        """Return the context of an item for its code."""
         return ItemContext(self.instance_id, index, self.attempts[index])
 
     def may_repeat(self, index: int) -> bool:
-        """Whether the item may go round again if it fails."""
+        """Return whether the item may run in another round if it fails."""
         return self.attempts[index] < self.most
 
 
 async def run_items(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
-    """Run the items as the gate lets them in, and return how those ended that began. Never raises for what the user's
-    code does."""
+    """Run the items as the gate admits them, and return the outcomes of those that began. Never raises for errors of
+    the user's code."""
     if handler.run is not None:
         return await _run_each(handler, turn, items, gate)
     outcomes, left = list[Outcome](), items
@@ -57,8 +57,8 @@ async def run_items(handler: TaskHandler, turn: Round, items: Sequence[tuple[int
 
 
 async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
-    """Run items one by one, some at the same time. One of the places waits at the gate, so that it is asked for as many
-    as there are."""
+    """Run items one by one, some at the same time. One worker at a time waits at the gate, so that the gate gets one
+    request for each item."""
     outcomes: list[Outcome] = []
     waiting = list(reversed(items))
     at_gate = anyio.Lock(fast_acquire=True)
@@ -122,8 +122,8 @@ def _one_each(answers: Sequence[object] | None, count: int) -> Sequence[object]:
     if answers is None:
         return [None] * count
     if not isinstance(answers, list | tuple) or len(answers) != count:
-        told = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
-        raise Reject(f"map_many returned {told} for {count} items; return one for each, or nothing")
+        what = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
+        raise Reject(f"map_many returned {what} for {count} items; return one for each, or nothing")
     return answers
 
 
@@ -132,7 +132,7 @@ def _ok(index: int, answer: object) -> Outcome:
         return Outcome(index, "ok")
     try:
         return Outcome(index, "ok", as_json(answer, "what the item returned"))
-    except NotJson as error:  # it was done; only what it told is lost
+    except NotJson as error:  # the item succeeded, only its returned value is lost
         return Outcome(index, "ok", as_json({"not_told": str(error)}, ""))
 
 
@@ -146,7 +146,7 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
             return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
         case NextRound():
             text = text_of(error)
-        case TimeoutError() if turn.is_once:  # its thread may be at work still, or what it waited for
+        case TimeoutError() if turn.is_once:  # its thread may still be at work, or what it waited for
             return Outcome(index, "unknown", _reason(f"{text_of(error) or LATE}; {UNKNOWN}"))
         case TimeoutError():
             text = text_of(error) or LATE

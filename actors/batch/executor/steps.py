@@ -1,7 +1,8 @@
-"""Runs splits and reduces: each once under its fence, while it beats, within its time.
+"""Runs splits and reduces: each once under its fence, while it sends heartbeats, within its time.
 
-The record says under which fence a step was begun, its beat that it is under way. Whoever falls silent, or hands the
-pointer on, has had his turn: the step is begun anew under another fence, and what he still writes is never read.
+The record names the fence under which a step was begun. Its heartbeat shows that it is under way. If an executor falls
+silent, or gives the pointer back, the step is begun anew under another fence, and nobody reads what the first one still
+writes.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 3.0
 STAGE_S = 0.5
-"""How often what a streaming split has made is let out: each time may be a short chunk and a change of the record."""
+"""How often the new chunks of a streaming split are released. Each time may cost a short chunk and a change of the
+record."""
 _PASSING = (*FATAL, Disconnected, OutcomeUnknown, RevisionConflict, StoreFull, NoStream)
 
 
 class Steps:
-    """The steps of one process. `node` names it in beats. `chunk_items(record)`: how many items a chunk of the task has
-    at the most."""
+    """The steps of one process. `node` names it in heartbeats. `chunk_items(record)`: how many items a chunk of the
+    task has at most."""
 
     def __init__(
         self,
@@ -62,14 +64,15 @@ class Steps:
         self._clock = clock
 
     async def run(self, handler: TaskHandler, record: Instance, *, is_repeat: bool) -> None:
-        """Run the step at which an instance is, if it begins here. Raises the broker's errors; then it comes again."""
+        """Run the current step of an instance, if it begins here. Raises the broker's errors. Then the pointer comes
+        again."""
         if is_repeat and record.begun_fence == record.step_fence:
             await self._renew(record)
         elif await self._begins(record):
             await self._step(handler, record)
 
     async def _renew(self, record: Instance) -> None:
-        """Have the step begun under a new fence: whoever had this pointer first may have written some of it, or write
+        """Have the step begun under a new fence: the first holder of this pointer may have written some of it, or write
         on. A split that is not the same twice would be a mixture of two."""
         fence = record.step_fence
         await self._instances.move(
@@ -77,8 +80,8 @@ class Steps:
         )
 
     async def _begins(self, record: Instance) -> bool:
-        """Say that the step is under way here; False if it is already: somebody removed its pointer from the queue, and
-        it was offered again."""
+        """Record that the step is under way here. Return False if it is already: somebody removed its pointer from the
+        queue, and it was offered again."""
         is_ours = False
 
         def begin(before: Instance) -> Instance:
@@ -89,11 +92,11 @@ class Steps:
 
         await self._instances.move(record.instance_id, begin)
         if is_ours:
-            await self._beats.put(beat_key(record), self._told(0, None), ttl_s=BEAT_TTL_S)
+            await self._beats.put(beat_key(record), self._heartbeat(0, None), ttl_s=BEAT_TTL_S)
         return is_ours
 
     async def _step(self, handler: TaskHandler, record: Instance) -> None:
-        """Run a step while it beats, within its time, and say how it ended."""
+        """Run a step while it sends heartbeats, within its time, and record how it ended."""
         context, body = self._opened(handler, record)
         limit_s = handler.record.step_timeout_ms / 1000
         failed: Exception | None = None
@@ -108,7 +111,7 @@ class Steps:
                 if scope.cancelled_caught and not context.is_cancelled:
                     raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
             except Exception as error:  # the border to the user's code
-                failed = error  # told below: raised within the group it would become a group of its own
+                failed = error  # reported below: raised within the group it would become a group of its own
             tasks.cancel_scope.cancel()
         if failed is None:
             return
@@ -120,7 +123,7 @@ class Steps:
     def _opened(
         self, handler: TaskHandler, record: Instance
     ) -> tuple[SplitContext | ReduceContext, Callable[[], Awaitable[None]]]:
-        """Return what the step's code is given, and what runs it."""
+        """Return the context of the step's code, and the function that runs it."""
         latest = partial(self._instances.seen, record.instance_id)
         if record.state == "reducing":
             reduce = ReduceContext(record, self._files, latest, self._items)
@@ -140,7 +143,7 @@ class Steps:
         )
 
     async def _stream(self, record: Instance, context: SplitContext) -> None:
-        """Let out what the split has made so far, every now and then."""
+        """Release the new chunks of the split regularly."""
         chunks = 0
         while True:
             await anyio.sleep(STAGE_S)
@@ -174,8 +177,8 @@ class Steps:
         )
 
     async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
-        """Say every few seconds that the step is under way, and how far. One that counts no more and does not see it
-        for itself is ended."""
+        """Report every few seconds that the step is under way, and its progress. End a step that does not count any
+        more and does not notice."""
         while True:
             was_cancelled = context.is_cancelled
             await anyio.sleep(BEAT_S)
@@ -183,16 +186,17 @@ class Steps:
                 step.cancel()
                 return
             try:
-                await self._beats.put(beat_key(record), self._told(context.done, context.total), ttl_s=BEAT_TTL_S)
+                await self._beats.put(beat_key(record), self._heartbeat(context.done, context.total), ttl_s=BEAT_TTL_S)
             except FATAL:
                 raise
-            except StreamError as error:  # the step itself goes on: its writes have a fence, and tries of their own
+            except StreamError as error:  # the step itself goes on: its writes have a fence, and retries of their own
                 log.warning("step.beat_failed", extra=fields(instance=record.instance_id, error=str(error)))
 
-    def _told(self, done: int, total: int | None) -> bytes:
+    def _heartbeat(self, done: int, total: int | None) -> bytes:
         return msgspec.json.encode({"by": self._node, "done": done, "total": total})
 
 
 def _goes_round_again(error: Exception) -> bool:
-    """Whether the step itself is not to blame: it met the link, a race, or a server that will take the same later."""
+    """Return whether the step itself is not to blame: it met the link, a conflict, or a server that will take the same
+    later."""
     return isinstance(error, _PASSING) or (isinstance(error, Refused) and is_passing(error))

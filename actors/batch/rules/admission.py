@@ -1,8 +1,8 @@
-"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first; how many
-at its rate, evenly spaced; and how many chunks of one that is at work are let out at a time.
+"""Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first. Also how
+many may begin at its rate, evenly spaced, and how many chunks of a running one may be released at a time.
 
-Tenants that have less at work come first among equals, so that one that submits a hundred does not make all others wait
-for all of them.
+Tenants with less work come first among equals, so that one that submits a hundred instances does not make all others
+wait.
 """
 
 import math
@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from actors.batch.rules.record import FINAL, Instance
 
 SAVED_MS = 100
-"""For so long what the rate allows is saved up, for looks that come late."""
+"""How much of the rate is saved for late looks."""
 
 AHEAD_S = 1.5
-"""So much of what runs at a rate may stand before an instance that comes later, urgent or small as it may be."""
+"""How much work at a rate may stand before an instance that comes later, even if that one is urgent or small."""
 HANDS = 2
 """Chunks that a worker has in hand at a time."""
 
 
 def admit(instances: Iterable[Instance], most: int) -> list[str]:
-    """Return the ids of the instances of one task that may begin now, in their order; `most` at work at a time, 0: any
-    number. Paused ones neither begin nor hold a place, so that they stand in nobody's way: those that go on again may
-    for a while be more than `most`."""
+    """Return the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
+    at a time. `0`: no limit. Paused ones neither begin nor hold a place, so they block nobody. After a resume there may
+    be more than `most` for a while."""
     waiting: list[Instance] = []
     at_work: Counter[str] = Counter()
     for each in instances:
@@ -63,8 +63,9 @@ def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
 
 
 def window(rate: float, chunk_items: float, *, workers: int, sharing: int, most: int) -> int:
-    """Return how many chunks of an instance may be let out at a time, at most `most`: at a rate of items a second only
-    what soon runs, together with those that are `sharing` it, but enough that no worker waits for another's chunk."""
+    """Return how many chunks of an instance may be released at a time, at most `most`. With a rate of items a second it
+    is only what runs soon, together with those that are `sharing` it, but enough that no worker waits for another's
+    chunk."""
     if rate <= 0:
         return most
     chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items))

@@ -1,11 +1,12 @@
-"""Whom a callback may reach, and how it is signed. Pure.
+"""Which hosts a callback may reach, and how it is signed. Pure.
 
-Callbacks go where a submitter says, from within the operator's network: so the operator lists the hosts, and addresses
-that are not public are refused wherever a name leads to them, unless the operator lists their network.
+A submitter chooses the URL of a callback, and the call comes from within the operator's network. So the operator lists
+the hosts. Addresses that are not public are refused even if a listed name leads to them, unless the operator lists
+their network.
 
-An entry is a host name, `*.` and a name (what is below it), `*` (any name), or an address; each for https on port 443,
+An entry is a host name, `*.` and a name (its subdomains), `*` (any name), or an address. Each is for https on port 443,
 or on the port that it names. A network (`10.0.0.0/8`) lets listed names lead into it, and each of its addresses be
-called on port 443. Plain http is for loopback addresses that stand in the list, and for nothing else.
+called on port 443. Plain http is for listed loopback addresses only.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ _NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
 _V6_GLOBAL = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _LINKS = (_NAT64, IPv6Network("::/96"))
-"""Networks whose addresses end with the address of version 4 to which they lead."""
+"""Networks whose addresses end with the version 4 address to which they lead."""
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -36,7 +37,7 @@ class Allowed(NamedTuple):
 
 
 def parse_allowed(entries: Iterable[str]) -> Allowed:
-    """Return the list. Raises ValueError, naming the entry, for what is none."""
+    """Return the list. Raises ValueError, naming the entry, for an invalid one."""
     hosts: set[tuple[str, int]] = set()
     networks: list[Network] = []
     for entry in entries:
@@ -48,8 +49,8 @@ def parse_allowed(entries: Iterable[str]) -> Allowed:
 
 
 def refusal_of(scheme: str, host: str, port: int, allowed: Allowed) -> str:
-    """Return why nobody may be called there, with what to do; empty if it may be. `host`: as a parsed URL has it, in
-    ASCII and without brackets."""
+    """Return why the host must not be called, with what to do. Empty if it may be. `host`: as in a parsed URL, in ASCII
+    and without brackets."""
     address, plain = _address(host), host.lower()
     if scheme != "https" and not (scheme == "http" and address is not None and address.is_loopback):
         return f"{scheme} is not encrypted; use https"
@@ -60,13 +61,13 @@ def refusal_of(scheme: str, host: str, port: int, allowed: Allowed) -> str:
 
 
 def may_connect(address: str, allowed: Allowed) -> bool:
-    """True if an address that a listed name leads to may be connected to."""
+    """Return whether a connection may be made to an address of a listed name."""
     found = _address(address)
     return found is not None and (is_public(found) or _is_within(found, allowed.networks))
 
 
 def is_public(address: Address) -> bool:
-    """True if an address is anybody's to reach, and so are all that it stands for."""
+    """Return whether an address is public, and so are all that it stands for."""
     address = _plain(address)
     if isinstance(address, IPv6Address):
         if address not in _V6_GLOBAL:
@@ -83,8 +84,8 @@ def signature(secret: str, body: bytes, at_s: int) -> str:
 
 
 def tenant_secret(secret: str, tenant: str) -> str:
-    """Return what calls for a tenant are signed with: HMAC-SHA256 over its name, in hex; without a tenant the secret
-    itself. So no tenant can sign what goes to another."""
+    """Return the key that signs calls for a tenant: HMAC-SHA256 over its name, in hex. Without a tenant it is the
+    secret itself. So no tenant can sign calls to another."""
     return hmac.new(secret.encode(), tenant.encode(), hashlib.sha256).hexdigest() if tenant else secret
 
 
@@ -96,7 +97,7 @@ def _network(entry: str) -> Network:
 
 
 def _host(entry: str) -> tuple[str, int]:
-    """Return an entry's host and port. An address of version 6 stands in brackets if it has a port."""
+    """Return an entry's host and port. A version 6 address stands in brackets if it has a port."""
     host, colon, number = entry.rpartition(":") if re.search(r"(?:^[^:]*|\]):[^:]*$", entry) else (entry, "", "")
     port = int(number) if number.isascii() and number.isdecimal() and len(number) <= 5 else 0
     plain = host.lower().removeprefix("[").removesuffix("]")
@@ -122,7 +123,7 @@ def _is_listed_name(name: str, port: int, allowed: Allowed) -> bool:
 
 
 def _is_number(name: str) -> bool:
-    """True for what some resolvers take for an address, as 0x7f000001 and 127.1: no name of a host ends so."""
+    """Return whether some resolvers take the name for an address, as 0x7f000001 and 127.1. No host name ends so."""
     return re.fullmatch(r"[0-9]+|0x[0-9a-f]*", name.rpartition(".")[2]) is not None
 
 
@@ -131,7 +132,7 @@ def _is_within(address: Address, networks: Iterable[Network]) -> bool:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address that a text is, the one of version 4 if it only wraps one."""
+    """Return the address in a text, or the version 4 address that it wraps."""
     try:
         return _plain(ip_address(text))
     except ValueError:

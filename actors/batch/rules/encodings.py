@@ -13,7 +13,7 @@ ENCODINGS = {
     "iso-8859-15": "iso-8859-15",
     **{f"windows-{number}": f"cp{number}" for number in (874, *range(1250, 1259))},
 }
-"""Python's codec by the name that the web has for an encoding (https://encoding.spec.whatwg.org/#names-and-labels)."""
+"""Python's codec by the web's name of an encoding (https://encoding.spec.whatwg.org/#names-and-labels)."""
 _LABELS = {
     "utf8": "utf-8",
     "us-ascii": "utf-8",
@@ -24,16 +24,16 @@ _LABELS = {
     "latin1": "windows-1252",
     "x-sjis": "shift-jis",
 }
-"""What else programs call them; Latin-1 is what the web takes it for."""
+"""Names that other programs use. Latin-1 is what the web takes it for."""
 
 
 def known_encoding(name: str) -> str | None:
-    """Return the name of an encoding in small letters, None if we know none of this name."""
+    """Return the name of an encoding in small letters, or None if the name is unknown."""
     known = name.lower().replace("_", "-")
     known = _LABELS.get(known, known)
     return known if not known or known in ENCODINGS else None
 
 
 def unknown_encoding(name: str) -> str:
-    """Return what is said of a name that is none."""
+    """Return the error text for an unknown name."""
     return f"encoding {name[:80]!a}: not one of {', '.join(ENCODINGS)}"

@@ -50,7 +50,7 @@ def mark_reported(record: Instance, moments: Collection[Moment]) -> Instance:
 
 
 def find(record: Instance, name: str, pass_no: int) -> Moment | None:
-    """Return a moment of the record, None if it is not there or not any more."""
+    """Return a moment of the record, or None if it is not there, or not any more."""
     return next((each for each in record.moments if (each.name, each.pass_no) == (name, pass_no)), None)
 
 

@@ -1,8 +1,8 @@
-"""How the record of an instance changes: plain functions from a record and what happened to the next record.
+"""How the record of an instance changes: plain functions from a record and an event to the next record.
 
-Whoever calls them stores what they return by compare-and-set, and only then acts on it; a move that finds itself late
-(another fence, another state) returns the record as it is. Nothing here depends on who calls: two that both tend an
-instance meet at the store.
+The caller stores the result by compare-and-set, and only then acts on it. A move that comes late (another fence,
+another state) returns the record unchanged. Nothing here depends on the caller: if two nodes tend an instance, the
+store decides.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ MAX_REASON = 300
 
 
 class RoundEnded(NamedTuple):
-    """One result as it stands in the log: what became of a chunk's items in one round. `again`: items that go round
-    once more; `left`: items that this round has not begun. `redone`: how the items of this result had ended in an
-    earlier pass, which counts no more. `is_gone`: the chunk was not there any more."""
+    """One result in the log: how a chunk's items ended in one round. `again`: items that run once more. `left`: items
+    that this round has not begun. `redone`: how the items of this result had ended in an earlier pass, which counts no
+    more. `is_gone`: the chunk was missing."""
 
     seq: int
     chunk: int
@@ -54,15 +54,17 @@ def start(record: Instance, now_ms: int) -> Instance:
 
 
 def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:
-    """Begin the split or the reduce that is offered under this fence: once, whoever else has its pointer."""
+    """Begin the split or the reduce that is offered under this fence. Only the first holder of its pointer begins
+    it."""
     if not _is_step(record, fence) or record.begun_fence == fence or record.is_cancelling or record.is_paused:
         return record
     return replace(record, begun_fence=fence, step_attempts=record.step_attempts + 1, step_since_ms=now_ms)
 
 
 def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
-    """Offer the split or the reduce anew: whoever began it is silent. What it still writes bears an old fence. One that
-    was begun so often takes its process down: the instance fails. One that nobody began waits for its turn."""
+    """Offer the split or the reduce anew, because its executor is silent. What that one still writes has an old fence.
+    A step that was begun too often kills its process: the instance fails. A step that was not begun waits for its
+    turn."""
     if not _is_step(record, fence) or record.begun_fence != fence:
         return record
     if record.step_attempts - record.step_failures < MOST_STARTS:
@@ -73,7 +75,7 @@ def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
 
 def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
     """Try the split or the reduce again, or let the instance fail after its last attempt. A begin whose process died
-    was none: it says nothing against the step."""
+    does not count as a failure of the step."""
     if not _is_step(record, fence) or record.is_cancelling:
         return record
     failures = record.step_failures + 1
@@ -83,8 +85,8 @@ def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms
 
 
 def stage(record: Instance, made: Seal) -> Instance:
-    """Let what a streaming split has made so far run before it is sealed. From now on it stands: whoever begins the
-    split again goes on behind it."""
+    """Let the chunks of a streaming split run before it is sealed. From now on they stand: the next run of the split
+    continues after them."""
     if record.state != "splitting" or made.fence != record.step_fence or record.is_cancelling:
         return record
     before = record.staged
@@ -104,7 +106,7 @@ def seal_split(record: Instance, seal: Seal, now_ms: int) -> Instance:
 
 
 def release(record: Instance, most_open: int) -> Instance:
-    """Let chunks run, in their order, as many as `most_open` allows at a time."""
+    """Release chunks, in their order, as many as `most_open` allows at a time."""
     made = made_so_far(record)
     if record.state not in ("splitting", "running") or made is None or record.is_paused or record.is_cancelling:
         return record
@@ -118,7 +120,7 @@ def release(record: Instance, most_open: int) -> Instance:
 def count(
     record: Instance, results: Sequence[RoundEnded], policy: Backoff, now_ms: int, *, chance: float, upto_seq: int
 ) -> Instance:
-    """Count results in the order of the log, up to `upto_seq`; each once, whatever was counted before."""
+    """Count results in the order of the log, up to `upto_seq`. Each counts once, whatever was counted before."""
     counts, reasons, gone, failed_now = record.counts, record.reasons, record.gone, record.failed_now
     open_chunks = {each.chunk: each for each in record.open}
     for ended in results:
@@ -143,9 +145,9 @@ def count(
 
 
 def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance:
-    """Go on to the reduce when every item has ended; fail when more items failed than the task allows; or, being
-    cancelled, end when nothing is open any more. What failed in an earlier pass stops none before it has run again;
-    when every item has ended it counts, if it still stands."""
+    """Go on to the reduce when every item has ended. Fail when more items failed than the task allows. End a cancelled
+    instance when no chunk is open any more. Failures of an earlier pass stop no instance before the items have run
+    again. When every item has ended they count, if they still stand."""
     if record.state in FINAL or record.state == "reducing":
         return record
     if record.is_cancelling and not record.open:
@@ -165,7 +167,7 @@ def end_running(record: Instance, most_failures: float, now_ms: int) -> Instance
 
 
 def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
-    """Count what has no end as failed, when every chunk is over: it was in chunks that are gone."""
+    """Count items without an end as failed, when every chunk is over: they were in missing chunks."""
     if not lost:
         return record
     counts = replace(record.counts, failed=record.counts.failed + lost)
@@ -174,8 +176,8 @@ def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
 
 
 def cancel_rest(record: Instance, now_ms: int) -> Instance:
-    """End a cancelled instance: every item that has not ended is cancelled. One that was stopped for a reason has
-    failed."""
+    """End a cancelled instance: every item that has not ended is cancelled. An instance that was stopped for a reason
+    has failed."""
     if not record.is_cancelling or record.open or record.state in FINAL:
         return record
     counts, made = record.counts, made_so_far(record)
@@ -186,7 +188,7 @@ def cancel_rest(record: Instance, now_ms: int) -> Instance:
 
 
 def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> Instance:
-    """Publish the one result, and be done."""
+    """Publish the one result, and end the instance."""
     if record.state != "reducing" or fence != record.step_fence:
         return record
     done = replace(record, state="done", result=result, result_fence=fence, ended_ms=now_ms, reason="")
@@ -194,7 +196,7 @@ def reduced(record: Instance, fence: int, result: msgspec.Raw, now_ms: int) -> I
 
 
 def pause(record: Instance) -> Instance:
-    """Start nothing more; what runs, ends."""
+    """Start nothing more. Running items end."""
     return record if record.state in FINAL or record.is_paused else replace(record, is_paused=True)
 
 
@@ -211,8 +213,8 @@ def cancel(record: Instance, now_ms: int) -> Instance:
 
 
 def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
-    """Run again what failed or was cancelled (only `items`, if given), and reduce again: a new pass over all chunks.
-    The result that was published stays until there is a new one. A split that did not end is begun again."""
+    """Run failed or cancelled items again (only `items`, if given), and reduce again: a new pass over all chunks. The
+    published result stays until there is a new one. A split that did not end is begun again."""
     counts, made = record.counts, made_so_far(record)
     if record.state not in FINAL or (record.state == "done" and not (items or counts.failed or counts.cancelled)):
         return record
@@ -250,7 +252,7 @@ def _stop(record: Instance, reason: str, now_ms: int) -> Instance:
 
 
 def _failing(before: Instance, after: Instance, now_ms: int) -> Instance:
-    """Return `after`, which tells of its first failure if it has one and `before` had none."""
+    """Return `after`. It owes a report of its first failure if it has a failure and `before` had none."""
     is_first = _failures(before.counts) == 0 < _failures(after.counts)
     return reach(after, "first_failure", now_ms) if is_first else after
 

@@ -1,4 +1,4 @@
-"""Which items of a chunk a round runs, and what its result says. Pure; executors and the conductor both go by it."""
+"""Which items of a chunk a round runs, and what its result contains. Pure. Executors and the conductor both use it."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -24,19 +24,19 @@ LEFT_OUT = Raw(b'{"not_told":"left out: too much was told of this chunk for one 
 MOST_REASONS = 3
 MAX_REASON = 300
 MOST_ATTEMPTS = 101
-"""Rounds that are kept for what goes round again: a task has at most a hundred attempts."""
+"""Rounds that are kept for items that run again: a task has at most a hundred attempts."""
 
 
 def items_to_run(chunk: Chunk, earlier: Sequence[ChunkResult], number: int, redo: Collection[int] = ()) -> list[int]:
-    """Return the indexes that round `number` runs. The first round runs all; the first round of a later pass what
-    failed, was cancelled or never ran, or exactly the items in `redo`; a later round of a pass those of its first round
-    that go round again or have not begun."""
+    """Return the indexes that round `number` runs. The first round runs all. The first round of a later pass runs items
+    that failed, were cancelled or never ran, or exactly the items in `redo`. A later round of a pass runs the items of
+    its first round that must run again or have not begun."""
     first = _first_of_pass(number)
     if number > first:
         before, here = _split_at(earlier, first)
         stands = _stands(chunk, here)
-        asked = items_to_run(chunk, before, first, redo)
-        return [index for index in asked if stands[index] in (None, "again")]
+        due = items_to_run(chunk, before, first, redo)
+        return [index for index in due if stands[index] in (None, "again")]
     if number == 1:
         return list(range(chunk.first, chunk.first + len(chunk.items)))
     stands = _stands(chunk, earlier)
@@ -46,8 +46,8 @@ def items_to_run(chunk: Chunk, earlier: Sequence[ChunkResult], number: int, redo
 
 
 def attempts_of(indexes: Sequence[int], earlier: Sequence[ChunkResult], number: int) -> dict[int, int]:
-    """Return which try round `number` is for each of these items, within its pass: rounds that have not begun an item
-    were none of its tries."""
+    """Return which attempt round `number` is for each of these items, within its pass. A round that has not begun an
+    item does not count as its attempt."""
     _, here = _split_at(earlier, _first_of_pass(number))
     if not any(result.left for result in here):
         return dict.fromkeys(indexes, round_of_pass(number))
@@ -59,9 +59,9 @@ def attempts_of(indexes: Sequence[int], earlier: Sequence[ChunkResult], number: 
 
 
 def missing_round(known: Sequence[ChunkResult], number: int, earlier: Sequence[int]) -> int | None:
-    """Return a round that must have a result before round `number` of the chunk can run, and is not among those known;
-    None if there is none. `earlier`: the first rounds of passes before. In each pass a round that left something to the
-    next one has a next one."""
+    """Return a round that must have a result before round `number` of the chunk can run, and is not among the known
+    ones. `None`: there is none. `earlier`: the first rounds of passes before. In each pass, a round that left something
+    to the next one has a next one."""
     rounds = {each.round for each in known}
     nexts = (each.round + 1 for each in known if (each.again or each.left) and each.round + 1 != number)
     due = (*earlier, *range(_first_of_pass(number), number), *nexts)
@@ -69,8 +69,8 @@ def missing_round(known: Sequence[ChunkResult], number: int, earlier: Sequence[i
 
 
 def may_leave(number: int) -> bool:
-    """Whether the next round may run what this one has not begun: a pass has room for so many rounds, and some are for
-    what goes round again."""
+    """Return whether the next round may run what this one has not begun. A pass has a limit of rounds, and some are for
+    items that run again."""
     return round_of_pass(number) < ROUNDS - MOST_ATTEMPTS
 
 
@@ -84,8 +84,8 @@ def result_of(
     *,
     left: int = 0,
 ) -> ChunkResult:
-    """Return the result of a round: its outcomes, one for each item that it ran, counted; `left` are those that it has
-    not begun. What an item told beyond `INFO_BYTES` is left out."""
+    """Return the result of a round: its outcomes, one for each item that it ran, counted. `left`: how many it has not
+    begun. Infos beyond `INFO_BYTES` are left out."""
     ends = Counter[str](outcome.status for outcome in outcomes)
     again = ends.pop("again", 0)
     redone: Counter[str] = Counter()
@@ -108,20 +108,20 @@ def result_of(
 
 
 def gone(number_of_chunk: int, number: int, by: str) -> ChunkResult:
-    """Return the result of a round whose chunk is not there any more."""
+    """Return the result of a round whose chunk is missing."""
     return ChunkResult(chunk=number_of_chunk, round=number, by=by, is_gone=True)
 
 
 def cancelled(indexes: Sequence[int], begun: Collection[int] = ()) -> list[Outcome]:
     """Return the outcomes of items that did not run, since their instance was cancelled. `begun`: those that did begin,
-    and may not run twice; nobody knows how they ended."""
+    and may not run twice. They end as unknown."""
     unknown = Raw(encode(UNKNOWN))
     return [Outcome(index, "unknown", unknown) if index in begun else Outcome(index, "cancelled") for index in indexes]
 
 
 def shortened(result: ChunkResult) -> ChunkResult | None:
-    """Return the result with a tenth less of what its items told, and a word in the place of the longest; None if they
-    told nothing."""
+    """Return the result with a tenth less of its items' infos, and a note in the place of the longest. `None`: they
+    have no infos."""
     sizes = {each.index: len(bytes(each.info)) for each in result.others if each.info != NOTHING}
     if not sizes:
         return None
