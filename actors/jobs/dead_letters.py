@@ -33,7 +33,7 @@ from streams.subjects import Namespace, token_of
 ENGINE = "jobs"
 LONGEST_REASON = 2_000
 MOST_LOOKED_UP = 1_000
-"""The server answers for 1,024 subjects at once."""
+"""The server replies for 1,024 subjects at once."""
 _LINE = re.compile(r"attempt (\d+) at (\S+?)(?: on (\S+))?: (.*)", re.S)
 
 
@@ -81,8 +81,8 @@ def job_of(letter: DeadLetter) -> JobRecord:
 
 
 def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
-    """Return the job as it is sent again: due now, attempts from the start, no longer expiring. It is an add of its
-    own, known by the dead letter."""
+    """Return the job as it is sent again: due now, attempts from 0, without an expiry. It is an add of its own, known
+    by the dead letter."""
     line = f"{_again(letter_seq)} at {_moment(now_ms)}"
     return replace(
         job,
@@ -102,11 +102,10 @@ def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
 async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
 ) -> list[StreamError | None]:
-    """Store a dead letter for each. Return None for one that is stored, else the reason why not (then the job must not
-    be settled).
-
-    A dead letter that an earlier try has stored is not stored again. Raises the errors of `Publisher.publish_many`:
-    call it again."""
+    """Store a dead letter for each. Return None for a stored one, else the reason why not. Then the job must not be
+    settled.
+    A dead letter that an earlier try has stored is not stored again. Raises the errors of `Publisher.publish_many`.
+    Then call it again."""
     letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
     known = await _epochs(connection, namespace, subjects)
@@ -121,7 +120,8 @@ async def write_dead_letters(
 
 
 def _message_id(letter: DeadLetter, seq: int) -> str:
-    """A job that was sent again and failed again is another message, so another dead letter."""
+    """Return the id of the message. A job that was sent again and failed again is another message, so another dead
+    letter."""
     return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
 
 

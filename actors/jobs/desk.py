@@ -1,10 +1,12 @@
-"""Job desk: what every door calls. Adds jobs, hands them out, takes them back, shows them.
+"""Job desk: the operations that every door calls. It adds jobs, hands them out, takes them back, shows them.
 
 In: calls of the HTTP gateway, the micro service, the command line, the submissions. Out: answers as values, one for
-each job or receipt. State: none but the waits of those who wait for a job; every truth is in the stream.
-Under repeats: an id is added once; a receipt that was finished is finished again; whatever else comes twice is `stale`.
-When it cannot go on: what the broker layer raises goes to the caller (Disconnected, NoStream, StoreFull: not done;
-OutcomeUnknown: ask again). A caller's mistake is a BadJob, or, of one among many, an answer with the code `bad`.
+each job or receipt. State: only the waits of callers that wait for a job. All other state is in the stream. Under
+repeats: an id is added once. A finish of a finished receipt is `ok` again. Any other repeat is `stale`.
+
+When it cannot go on: the caller gets the broker's errors. Disconnected, NoStream and StoreFull mean that nothing was
+done. After OutcomeUnknown, call again. A caller's mistake is a BadJob, or, for one among many, an answer with the code
+`bad`.
 """
 
 import builtins
@@ -66,14 +68,15 @@ from streams.nonces import fresh_nonce
 from streams.subjects import token_of
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Of jobs handed out or shown in one call, unless the door has a limit of its own."""
+"""Limit in bytes of the jobs handed out or shown in one call, unless the door has a limit of its own."""
 LONGEST_WAIT_MS = 60_000
-"""A long poll ends after this; its caller asks again. Links in between give up on silence sooner or later."""
+"""A long poll ends after this, and its client calls again. Links in between sooner or later give up on silence."""
 LONGEST_HOLDER = 128
 ADD_S = 20.0
-"""How long the desk tries to add: with what its caller waits, less than the server remembers message ids."""
+"""How long the desk tries to add. Together with its caller's wait this is less than the server remembers message
+ids."""
 STILL_S = 10.0
-"""Who stood still for longer may hold adds that their callers have made elsewhere since."""
+"""A node that stood still for longer may hold adds that their callers have made on other nodes since."""
 
 Allowed = Callable[[str], bool]
 
@@ -83,8 +86,8 @@ def anywhere(_topic: str) -> bool:
 
 
 class JobDesk:
-    """One node's desk; safe for many callers at once. `chance` gives numbers in [0, 1); `admit` raises what keeps
-    anything from being added, `check` what keeps jobs that are there from being moved."""
+    """One node's desk. Many callers may use it at once. `chance` returns numbers in [0, 1). `admit` raises the reason
+    why nothing can be added, `check` the reason why existing jobs cannot be moved."""
 
     def __init__(
         self,
@@ -121,11 +124,12 @@ class JobDesk:
     async def add(
         self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
     ) -> builtins.list[Added | NotAdded]:
-        """Add jobs; return what became of each, in order. None keeps another back.
+        """Add jobs. Return the result of each, in order. A refused job does not stop the others.
 
-        Stored by the time of the answer. A repeat is known by its nonce; one without a nonce is an add of its own.
-        `first`: when the caller asked for this first. `trace_s`: how long after the job's end an add with a
-        nonce of its caller's own is known. Raises BadJob for more than 1,000 of them."""
+        They are stored by the time of the answer. A repeat is known by its nonce. A job without a nonce is an add of
+        its own. `first`: when the caller first requested this. `trace_s`: how many seconds after the job's end an add
+        with the caller's own nonce is still known. Raises BadJob for more than 1,000 of them.
+        """
         if len(jobs) > MOST_JOBS:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
         self._admit("jobs")
@@ -163,9 +167,9 @@ class JobDesk:
         return job
 
     async def _within_quotas(
-        self, asked: Sequence[NewJob], made: Sequence[JobRecord | NotAdded]
+        self, jobs: Sequence[NewJob], made: Sequence[JobRecord | NotAdded]
     ) -> builtins.list[Added | NotAdded | None]:
-        """Return the answers to those that are refused already, None for the others."""
+        """Return the answers to the jobs that are refused already, None for the others."""
         answers: builtins.list[Added | NotAdded | None] = [None if isinstance(job, JobRecord) else job for job in made]
         rooms: dict[str, int] = {}
         for at, job in enumerate(made):
@@ -177,17 +181,17 @@ class JobDesk:
                 rooms[job.topic] -= 1
                 self._quota.added(job.topic, 1)
             else:
-                answers[at] = await self._beyond_quota(asked[at], job, most)
+                answers[at] = await self._beyond_quota(jobs[at], job, most)
         return answers
 
-    async def _beyond_quota(self, asked: NewJob, job: JobRecord, most: int) -> Added | NotAdded | None:
-        """Return the answer to one too many; None for what adds nothing: a repeat, or one that takes a place."""
+    async def _beyond_quota(self, new: NewJob, job: JobRecord, most: int) -> Added | NotAdded | None:
+        """Return the answer to a job above the quota. `None`: it adds nothing, as it is a repeat, or replaces a job."""
         first = await self._store.find_key(job.topic, token_of(job.id))
         if first is not None and first.known is not None and is_same_add(job, first.known):
             return None
-        if first is not None and asked.on_same == "replace" and first.state in ("delayed", "ready"):
+        if first is not None and new.on_same == "replace" and first.state in ("delayed", "ready"):
             return None
-        if first is not None and first.job is not None and asked.on_same == "keep":
+        if first is not None and first.job is not None and new.on_same == "keep":
             there = first.job
             return Added(
                 topic=job.topic,
@@ -217,10 +221,11 @@ class JobDesk:
         holder: str = "",
         most_bytes: int = MOST_BYTES,
     ) -> builtins.list[Reserved]:
-        """Hand out up to `most` ready jobs, waiting up to `wait_ms` for the first; none is an empty list.
+        """Hand out up to `most` ready jobs. Wait up to `wait_ms` for the first. Return an empty list if there is none.
 
         Each is held for its TTR, or for `ttr_ms` instead. `holder`: a name for people. `most_bytes`: of all of them
-        together. May be cancelled; what was in hand then is given back. Raises BadJob."""
+        together. May be cancelled: jobs in hand are given back then. Raises BadJob.
+        """
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
         check_range("wait_ms", wait_ms, 0, LONGEST_WAIT_MS)
@@ -235,11 +240,11 @@ class JobDesk:
         return [reserved_of(reservation) for reservation in reservations]
 
     async def finish(self, receipts: Sequence[str]) -> builtins.list[JobReply]:
-        """Done; return for each `ok` or `stale`. Its id is free then, unless its topic remembers it."""
+        """Finish each. Return `ok` or `stale` for each. Its id is free then, unless its topic remembers it."""
         return await self._settle(receipts, self._finish)
 
     async def touch(self, receipts: Sequence[str], *, ttr_ms: int | None = None) -> builtins.list[JobReply]:
-        """Hold each for its TTR from now on, or for `ttr_ms`; `ok` with the new end, or `stale`."""
+        """Hold each for its TTR from now on, or for `ttr_ms`. Return `ok` with the new end, or `stale`."""
         if ttr_ms is not None:
             check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
         return await self._settle(receipts, lambda some: self._store.touch_many(some, ttr_ms=ttr_ms))
@@ -247,9 +252,8 @@ class JobDesk:
     async def release(
         self, receipts: Sequence[str], *, delay_ms: int | None = None, reason: str = "", counts: bool = True
     ) -> builtins.list[JobReply]:
-        """Take each back, to be ready again in `delay_ms`, else after its topic's backoff; `ok` or `stale`.
-
-        `counts`: the attempt is used up, and if it was the last one the job becomes a dead letter."""
+        """Take each back, to be ready again in `delay_ms`, else after its topic's backoff. Return `ok` or `stale`.
+        With `counts` the attempt is used up, and if it was the last one the job becomes a dead letter."""
         if delay_ms is not None:
             check_range("delay_ms", delay_ms, 0, LONGEST_DELAY_MS)
         delay = self._backoff_ms if delay_ms is None else delay_ms
@@ -258,12 +262,12 @@ class JobDesk:
         )
 
     async def bury(self, receipts: Sequence[str], *, reason: str = "") -> builtins.list[JobReply]:
-        """Make each a dead letter; `ok` or `stale`."""
+        """Make each a dead letter. Return `ok` or `stale`."""
         return await self._settle(receipts, lambda some: self._store.bury_many(some, reason=reason))
 
     async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> JobReply:
-        """Finish the reservation of the job of this id in any topic that is allowed, of several the latest. For those
-        who keep no receipt: it ends whoever's hold there is."""
+        """Finish the reservation of the job of this id in any allowed topic, the latest of several. For clients that
+        keep no receipt: it ends any client's hold."""
         self._check()
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
         held = [(each.seq, each, each.job) for each in found if each.state == "reserved" and each.job is not None]
@@ -277,13 +281,13 @@ class JobDesk:
     def _backoff_ms(self, job: JobRecord) -> int:
         return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=self._chance())
 
-    # ---- what a person does
+    # ---- operations for people
 
     async def delete(
         self, topic: str | None, job_id: str, *, nonce: str = "", is_allowed: Allowed = anywhere
     ) -> JobReply:
-        """Remove the job of this id in whatever state, without `topic` from every topic that is allowed; `ok` or
-        `not_found`. Not handed out any more after the answer; who holds it may still be at it. What is over stays
+        """Remove the job of this id in whatever state, without `topic` from every allowed topic. Return `ok` or
+        `not_found`. After the answer it is not handed out any more. Its holder may still work on it. Finished jobs stay
         known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
         self._check()
         mark = named_nonce(job_id, nonce) if nonce else ""
@@ -302,9 +306,9 @@ class JobDesk:
         return JobReply(code="ok", reason=f"it was {was}", id=job_id)
 
     async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:
-        """Make a job ready now: the one of this id, if it is delayed or buried; or up to `most` of a topic, the buried
-        ones, or if there are none the delayed ones, in the order in which they came there. Return how many. Raises
-        BadJob."""
+        """Make a job ready now: the one of this id, if it is delayed or buried. Without an id make up to `most` of a
+        topic ready: the buried ones, or if there are none the delayed ones, in the order in which they came there.
+        Return how many. Raises BadJob."""
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
         self._check()
@@ -326,7 +330,7 @@ class JobDesk:
         return kicked
 
     async def peek(self, topic: str, job_id: str) -> Listed | None:
-        """Return the job of this id in whatever state; None if there is none or it is not known any more. Raises
+        """Return the job of this id in whatever state. `None`: there is none or it is not known any more. Raises
         BadJob."""
         check_topic(topic)
         found = await self._store.find(topic, check_id(job_id))
@@ -343,9 +347,9 @@ class JobDesk:
         due_before_ms: int | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> ListPage:
-        """Return jobs of a state, in the order in which they came into it; `after` is an earlier page's. With bounds,
-        those due in `[due_after_ms, due_before_ms)` only. A page may be short of `limit`, or empty, and not the last
-        one. Raises BadJob."""
+        """Return jobs of a state, in the order in which they came into it. `after` is an earlier page's cursor. With
+        bounds, only those due in `[due_after_ms, due_before_ms)`. A page may hold fewer than `limit`, or none, and not
+        be the last one. Raises BadJob."""
         check_topic(topic)
         check_range("limit", limit, 1, MOST_JOBS)
         if state not in get_args(State):
@@ -384,8 +388,8 @@ class JobDesk:
         return self._topics.known()
 
     async def change_topic(self, topic: str, values: Mapping[str, object]) -> TopicView:
-        """Set what is named about a topic (`default`: about all), take back what is None, and return what is in force
-        then. Raises BadJob."""
+        """Set some of a topic's settings (`default`: of all topics). `None` resets one to the wider level. Return what
+        is in force then. Raises BadJob."""
         if topic != DEFAULT:
             check_topic(topic)
         if not values:
@@ -412,7 +416,7 @@ class JobDesk:
     async def _settle(
         self, receipts: Sequence[str], act: Callable[[Sequence[JobReceipt]], Awaitable[Sequence[Outcome]]]
     ) -> builtins.list[JobReply]:
-        """Act on each receipt once, and answer each that was asked."""
+        """Act on each receipt once, and answer each receipt of the call."""
         if len(receipts) > MOST_JOBS:
             raise BadJob("receipts", len(receipts), "are too many for one call", f"send at most {MOST_JOBS}")
         read: dict[str, JobReceipt] = {}
@@ -442,8 +446,8 @@ class JobDesk:
         return [outcomes[at] for at in range(len(receipts))]
 
     async def _found(self, topic: str | None, job_id: str) -> Sequence[Found]:
-        """Return the job of this id, or those of every topic that has one; also what is known of those that are
-        over."""
+        """Return the job of this id, or those of every topic that has one. Finished ones that are still known are
+        included."""
         check_id(job_id)
         if topic is None:
             return await self._store.find_everywhere(token_of(job_id))
@@ -457,12 +461,12 @@ def _too_old(job: NewJob, still_s: float) -> NotAdded:
 
 
 def write_cursor(cursor: str, about: Sequence[str]) -> str:
-    """Return the store's cursor with a mark of the list that it belongs to; the end is the end."""
+    """Return the store's cursor with a mark of its list. The empty cursor stays empty."""
     return f"{cursor}.{_mark(cursor, about)}" if cursor else ""
 
 
 def read_cursor(text: str, about: Sequence[str]) -> str:
-    """Return the store's cursor. Raises BadCursor for one of another list, or that somebody changed."""
+    """Return the store's cursor. Raises BadCursor for one of another list, or a changed one."""
     cursor, _, mark = text.rpartition(".")
     if text and (not text.isascii() or mark != _mark(cursor, about)):
         raise BadCursor("not a cursor of this list")

@@ -1,15 +1,15 @@
-"""Hands out ready jobs: waits for them, lane by lane, at the topic's rate, and not while it is paused.
+"""Hands out ready jobs: waits for them, lane by lane, at the topic's rate, and not while the topic is paused.
 
-Who waits has a pull request standing at the server, so that a job is with him as soon as it is ready, and nothing is
-fetched ahead. A wait ends early when the topic's settings change (a pause, another lane, the topic's first job) and
-goes on under the new ones; when the node stops it ends with nothing.
+A waiting client has a pull request at the server, so it gets a job as soon as one is ready, and nothing is prefetched.
+A wait ends early when the topic's settings change (a pause, another lane, the topic's first job) and goes on under the
+new ones. When the node stops it ends with nothing.
 
 Priorities are lanes with a consumer each. High comes before normal before low, but each eighth turn begins at the
-lowest (job_rules.lane_order). Who waits does so at every lane at once; should two bring a job in the same moment, what
-is beyond the wish goes back.
+lowest (job_rules.lane_order). A client waits at every lane at once. If two lanes bring a job in the same moment, the
+surplus is given back.
 
-The order is **pull, reserve, ack** (job_store.py): a crash after the pull gives the job back with the ack wait, and one
-after the reserve with the TTR.
+The order is **pull, reserve, ack** (reservations.py). After a crash following the pull, the job comes back with the ack
+wait. After a crash following the reserve, it comes back with the TTR.
 """
 
 import logging
@@ -41,14 +41,15 @@ log = logging.getLogger(__name__)
 HANDING_S = 15.0
 """How long after its last call a desk keeps its part of a topic's rate."""
 RESERVE_S = 10.0
-"""How long the step from pulled to reserved may take, when nobody waits for it any more."""
+"""How long the step from pulled to reserved may take when its caller has gone."""
 GIVE_BACK_S = 2.0
 LONGEST_HOLD_S = 1.0
-"""How long a job is held for the topic's rate; for longer it goes back to the queue. Well below the ack wait."""
+"""How long a job is held for the topic's rate. If the wait is longer, the job is given back to the queue. Well below
+the ack wait."""
 
 
 class Handout:
-    """Hands out the jobs of all topics; safe for many callers at once."""
+    """Hands out the jobs of all topics. Many callers may use it at once."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class Handout:
     async def take(
         self, topic: str, *, most: int, wait_s: float, ttr_ms: int | None, holder: str, most_bytes: int
     ) -> list[JobReservation]:
-        """Return up to `most` jobs, at least one if one becomes ready within `wait_s`. May be cancelled: what was
-        reserved in that moment is given back."""
+        """Return up to `most` jobs, at least one if one becomes ready within `wait_s`. May be cancelled: jobs reserved
+        in that moment are given back."""
         until_s = monotonic_s() + (0 if self._is_ending else wait_s)
         while True:
             deliveries = await self._ready(_Wish(topic, most, most_bytes, until_s))
@@ -88,26 +89,26 @@ class Handout:
                 return reservations
 
     def end_waits(self) -> None:
-        """End every wait, and have none from now on: the node stops."""
+        """End every wait, and allow none from now on: the node stops."""
         self._is_ending = True
         for topic in tuple(self._waits):
             self._look_again(topic)
 
     def handing(self) -> tuple[str, ...]:
-        """Return the topics with a rate whose jobs this node has handed out lately: it spends a part of that rate."""
+        """Return the topics with a rate whose jobs this node has handed out lately. It spends a part of that rate."""
         since_s = monotonic_s() - HANDING_S
         self._handed_s = {topic: at_s for topic, at_s in self._handed_s.items() if at_s >= since_s}
         return tuple(sorted(self._handed_s))
 
     @property
     def waiting(self) -> int:
-        """Callers that wait for a job now."""
+        """How many callers wait for a job now."""
         return sum(map(len, self._waits.values()))
 
     # ---- waiting
 
     async def _ready(self, wish: "_Wish") -> list[Delivery]:
-        """Return ready jobs, pulled and not yet reserved; none when the time is up."""
+        """Return ready jobs, pulled and not yet reserved. Empty when the time is up."""
         has_looked = False
         while not has_looked or (wish.left_s > 0 and not self._is_ending):
             has_looked = True
@@ -118,7 +119,7 @@ class Handout:
         return []
 
     async def _look(self, wish: "_Wish") -> list[Delivery]:
-        """Look once under the present settings, and wait; the caller looks again when they change."""
+        """Look once under the present settings, and wait. The caller looks again when they change."""
         settings = self._topics.current(wish.topic)
         if settings.is_paused or wish.topic not in self._topics:
             await anyio.sleep(wish.left_s)
@@ -146,7 +147,8 @@ class Handout:
         return await self._paid(wish, await self._pull(wish, lanes, 1, wish.left_s))
 
     async def _paid(self, wish: "_Wish", deliveries: list[Delivery]) -> list[Delivery]:
-        """Return what came while we waited, once the rate lets it out. Nothing was spent for it before."""
+        """Return the jobs that came while we waited, once the rate allows it. They have not used any of the rate
+        yet."""
         if not deliveries:
             return []
         try:
@@ -164,7 +166,7 @@ class Handout:
 
     @contextmanager
     def _heeding_changes(self, topic: str) -> Iterator[None]:
-        """End what is within when the topic's settings change. Whoever has something in hand there returns it first."""
+        """End the block when the topic's settings change. A caller with jobs in hand returns them first."""
         waits = self._waits.setdefault(topic, set())
         with anyio.CancelScope() as scope:
             waits.add(scope)
@@ -197,7 +199,7 @@ class Handout:
         return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, wait_s)
 
     async def _wait_at_all(self, wish: "_Wish", lanes: Sequence[Priority], wait_s: float) -> list[Delivery]:
-        """Wait for the first job of any lane. What another lane brings in the same moment goes back."""
+        """Wait for the first job of any lane. Jobs that other lanes bring in the same moment are given back."""
         brought: dict[Priority, list[Delivery]] = {}
 
         async def wait(lane: Priority) -> None:
@@ -230,7 +232,8 @@ class Handout:
     # ---- reserving
 
     async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[JobReservation]:
-        """Turn deliveries into reservations. Not cut short by a cancellation: half of them would be held by nobody."""
+        """Turn deliveries into reservations. A cancellation does not interrupt this: some jobs would be reserved
+        without a holder."""
         reach("job.pull")
         with anyio.move_on_after(RESERVE_S, shield=True) as step:
             handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder)
@@ -239,7 +242,7 @@ class Handout:
         for error in handed.failures:
             log.warning("jobs.not_reserved", extra=fields(error=str(error)))
         if handed.failures and not handed.reservations:
-            raise handed.failures[0]  # an empty answer would say that nothing is ready
+            raise handed.failures[0]  # an empty answer would mean that nothing is ready
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
@@ -250,7 +253,7 @@ class Handout:
 
 
 class _Wish(NamedTuple):
-    """What a caller asks for. `until_s`: of the monotonic clock."""
+    """One caller's request. `until_s`: of the monotonic clock."""
 
     topic: str
     most: int

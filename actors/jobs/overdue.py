@@ -1,11 +1,10 @@
 """Overdue jobs: makes jobs ready that came due while the store was full.
 
-nats-server 2.15.1 does not repeat a firing that it could not store: it believes that it is on its way, until its next
-start. So when there is room again, every schedule whose time has passed is moved to its ready subject.
-
-In: the state of the store (actors/runtime/store_watch.py). Out: moves, each on the condition that the job stands where
-it was read. State: none. Every node of the role looks; of two that move a job one is refused. When it cannot go on: it
-looks again, and at its next start the server fires them all.
+nats-server 2.15.1 does not repeat a firing that it could not store: until its next start it believes that the firing is
+on its way. So when there is room again, every schedule whose time has passed is moved to its ready subject. In: the
+state of the store (actors/runtime/store_watch.py). Out: moves, each on the condition that the job's message has not
+changed since it was read. State: none. Every node of the role looks. If two move the same job, the server refuses one.
+When it cannot go on: it looks again, and the server fires them all at its next start.
 """
 
 import logging
@@ -23,13 +22,13 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 AGAIN_S, LOOKS = 5.0, 4
-"""How often is looked after there is room. What came due in the last moments is late by then as well."""
+"""How often it looks after there is room. Jobs that came due in the last moments are late by then as well."""
 LATE_MS = 3_000
-"""A server that fires by itself is never so late after the room has come, unless it has a great deal to fire."""
+"""A server that fires by itself is never this late after there is room, unless it has a great deal to fire."""
 
 
 class OverdueJobs:
-    """A node's part in it."""
+    """A node's part of this."""
 
     def __init__(self, connection: Connection, store: JobStore) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
-"""How many jobs a topic may still take: its setting `most_waiting` against what is delayed and ready.
+"""How many jobs a topic may still take: its setting `most_waiting` minus the delayed and ready ones.
 
-A count costs the server one look a state, so it is kept for a moment, with what we added since. Several nodes that add
-at once may so go beyond the limit by what they add in that moment; the limit keeps a runaway producer out, to the
-thousand, not to the job.
+A count costs the server one look a state, so it is kept for a moment, with our own adds since. So several nodes that
+add at once may exceed the limit by their adds in that moment. The limit stops a runaway producer, to the thousand, not
+to the job.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class Quota:
         self._known: dict[str, _Known] = {}
 
     async def room(self, topic: str, most_waiting: int) -> int:
-        """Return how many more jobs the topic takes; below 0: it has too many already."""
+        """Return how many more jobs the topic takes. Below 0: it has too many already."""
         known = self._known.get(topic)
         if known is None or monotonic_s() - known.at_s > FRESH_S:
             if len(self._known) >= FEW_TOPICS:
@@ -38,7 +38,7 @@ class Quota:
         return most_waiting - known.waiting
 
     def added(self, topic: str, count: int) -> None:
-        """Count what was added."""
+        """Count these adds."""
         known = self._known.get(topic)
         if known is not None:
             known.waiting += count

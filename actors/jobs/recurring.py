@@ -1,15 +1,15 @@
 """Recurring jobs: the one node that holds the lease adds the next occurrence of each as an ordinary job.
 
 In: the records of RECURRING, as people change them, and the time. Out: jobs, added by the desk under the id
-`<name>.<due>`. State: the record itself says what was claimed and what was added; what is in memory is a copy.
+`<name>.<due>`. State: the record says what was claimed and what was added. The memory holds a copy.
 
 Under repeats: the claim is stored by revision first, then the job is added, then the record says so. A crash in between
-leaves the claim, and the next leader adds the job again, which is the same add by its claim, and makes no second
-job. A leader that was deposed in the middle stores nothing.
+leaves the claim. The next leader adds the job again. By its claim that is the same add, and makes no second job. A
+leader that lost its lease in the middle stores nothing.
 
-Exactness is the delay timer's: most occurrences wait as delayed jobs before they are due
-(actors/jobs/rules/recurrence.py). When it cannot go on: a record that cannot be followed is told and left alone; a desk
-that refuses is asked again.
+The delay timer makes it exact: most occurrences wait as delayed jobs before they are due
+(actors/jobs/rules/recurrence.py). When it cannot go on: a record that cannot be followed is logged and left alone. If
+the desk refuses, the node tries again.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ log = logging.getLogger(__name__)
 BUCKET = "RECURRING"
 LEASE = "jobs.recurring"
 LEASE_TTL_S = 3
-"""A killed leader is followed within five seconds; what was added ahead does not wait for that."""
+"""Another node follows a killed leader within five seconds. Occurrences added ahead do not wait for that."""
 AT_ONCE = 128
-"""Records that are attended to at a time; thousands may be due in the same second."""
+"""Records that are looked at at a time. Thousands may be due in the same second."""
 TRACE_S = 600
-"""How long the end of an occurrence is known to a leader that adds it again; the next one leads within seconds."""
+"""How many seconds the end of an occurrence stays known to a leader that adds it again. The next one leads within
+seconds."""
 OPEN_STATES = ("delayed", "ready", "reserved")
 FORESEEN = (StreamError, BadRecurrence)
 
@@ -87,7 +88,7 @@ class JobDoor(Protocol):
 
 
 class OccurrenceRefused(StreamError):
-    """The desk did not add an occurrence; the text is its reason."""
+    """The desk did not add an occurrence. The text is its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def names_of(key: str) -> tuple[str, str]:
 
 
 class RecurringJobs:
-    """A node's part in it; it adds only while it leads. `clock` is the server's."""
+    """A node's part of this. It adds only while it leads. `clock` is the server's."""
 
     def __init__(
         self,
@@ -184,11 +185,11 @@ class RecurringJobs:
         try:
             return await self._attend(lease, key)
         except RevisionConflict:
-            log.debug("recurring.changed", extra=fields(key=key))  # its news comes by the watch
+            log.debug("recurring.changed", extra=fields(key=key))  # the watch brings the change
             return self._clock.now_ms() + AGAIN_MS
 
     async def _attend(self, lease: Lease, key: str) -> int | None:
-        """Bring a record up to the present moment; return when to look again."""
+        """Bring a record up to the present moment. Return when to look again."""
         topic, name = names_of(key)
         while lease.is_held() and (held := self._live.get(key)) is not None:
             record = held.record
@@ -214,7 +215,7 @@ class RecurringJobs:
         return None
 
     async def _decided(self, topic: str, name: str, record: Recurring) -> Step:
-        """Decide what follows. Whether the occurrence before is finished is read only where one is to be added."""
+        """Decide what follows. The state of the occurrence before is read only when one is to be added."""
         now_ms = self._clock.now_ms()
         step = decide(record, now_ms, is_open=False)
         if step.record.adding and record.overlap == "skip" and await self._is_open(topic, name, record.added_ms):
@@ -222,12 +223,12 @@ class RecurringJobs:
         return step
 
     async def _set(self, key: str, held: _Held, record: Recurring) -> None:
-        """Store the record at the revision that it had. Raises RevisionConflict if a person was first."""
+        """Store the record at the revision that it had. Raises RevisionConflict if a person changed it first."""
         revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
         self._live.learn(key, _Held(revision, record), revision)
 
     async def _add(self, topic: str, name: str, held: _Held) -> None:
-        """Add what is claimed; what has expired by now is left out, as if it had been added in time."""
+        """Add the claimed occurrences. Leave out those that have expired by now, as if they had been added in time."""
         now_ms, record = self._clock.now_ms(), held.record
         claimed = [occurrence(topic, name, record, due_ms, claim=held.revision) for due_ms in record.adding]
         jobs = [job for job in claimed if job.expires_ms is None or job.expires_ms > now_ms]
@@ -237,15 +238,15 @@ class RecurringJobs:
             log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
 
     async def _is_open(self, topic: str, name: str, due_ms: int) -> bool:
-        """Return whether the occurrence is not finished: it waits, also for its retry, or somebody works on it."""
+        """Return whether the occurrence is not finished: it waits, also for its retry, or a holder works on it."""
         if not due_ms:
             return False
         found = await self._store.find(topic, occurrence_id(name, due_ms))
         return found is not None and found.state in OPEN_STATES
 
     async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> None:
-        """Remove those that nobody has had yet and that are not due; by sequence, so that none that has just become
-        due is taken from its worker's hands."""
+        """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
+        become due is taken from its worker."""
         for due_ms in dues:
             found = await self._store.find(topic, occurrence_id(name, due_ms))
             is_waiting = found is not None and found.state == "delayed" and found.job and not found.job.attempts

@@ -1,8 +1,8 @@
-"""Sends dead letters of jobs round again: the same id, a new epoch, due now (actors/jobs/dead_letters.py).
+"""Sends dead letters of jobs again: the same id, a new epoch, due now (actors/jobs/dead_letters.py).
 
-In: letters, named or of a topic. Out: jobs of JOBS; what stays says why. State: none. Under repeats: a letter is
-removed once its job is stored. After a crash in between, the add is known by the letter, and the letter goes without a
-second job. Another job under that id keeps the letter where it is.
+In: dead letters, named or of a topic. Out: jobs of JOBS, and a reason for each dead letter that stays. State: none.
+Under repeats: a dead letter is removed once its job is stored. After a crash in between, the add is known by the dead
+letter, which is removed without a second job. If another job has that id, the dead letter stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAGE = 256
 
 
 class ReplayedJob(NamedTuple):
-    """What became of one letter. `is_done` letters are gone from the stream."""
+    """The result of one dead letter. With `is_done` it is gone from the stream."""
 
     seq: int
     id: str
@@ -34,7 +34,7 @@ class ReplayedJob(NamedTuple):
 
 
 class JobReplay:
-    """`clock` is the server's."""
+    """Sends dead letters again. `clock` is the server's."""
 
     def __init__(self, connection: Connection, store: JobStore, clock: Clock) -> None:
         self._connection = connection
@@ -44,9 +44,8 @@ class JobReplay:
         self._clock = clock
 
     async def kick(self, topic: str, most: int) -> int:
-        """Send up to `most` of a topic's letters round again, the oldest first; return how many were.
-
-        Those that are written meanwhile are left alone. Raises as `send_again`, MalformedSubject."""
+        """Send up to `most` of a topic's dead letters again, the oldest first. Return how many.
+        Those written meanwhile are left alone. Raises as `send_again`, MalformedSubject."""
         kicked, page = 0, list[LogEntry]()
         pattern = self._namespace.pattern("dead", ENGINE, topic, "*")
         last_seq = (await extent_of(self._connection, self._stream)).last_seq
@@ -60,34 +59,34 @@ class JobReplay:
         return kicked + sum(again.is_done for again in await self.send_again(page[: most - kicked]))
 
     async def kick_one(self, topic: str, job_id: str) -> bool:
-        """Send the last letter about a job round again; False if there is none, or another job of its id is there."""
+        """Send the last dead letter of a job again. Return False if there is none, or another job has its id."""
         subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
         entry = (await last_entries(self._connection, self._stream, [subject])).get(subject)
         return entry is not None and (await self.send_again([entry]))[0].is_done
 
     async def send_again(self, entries: Sequence[LogEntry]) -> list[ReplayedJob]:
-        """Store the job of each letter anew, then remove the letter; what cannot be sent stays, and says why.
-
-        Raises Disconnected, OutcomeUnknown, NoStream; doing it again is harmless."""
-        now_ms, told, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, JobRecord]]()
+        """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
+        the reason.
+        Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
+        now_ms, replayed, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, JobRecord]]()
         for entry in entries:
             try:
                 job = job_of(decode_dead_letter(entry.payload))
                 jobs.append((entry.seq, job_again(job, letter_seq=entry.seq, now_ms=now_ms)))
             except MalformedMessage as error:
-                told[entry.seq] = ReplayedJob(
+                replayed[entry.seq] = ReplayedJob(
                     entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}"
                 )
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
-            told[seq] = await self._judge(seq, job, answer)
-        for again in told.values():
+            replayed[seq] = await self._judge(seq, job, answer)
+        for again in replayed.values():
             if again.is_done:
                 await delete_entry(self._connection, self._stream, again.seq)
-        return [told[entry.seq] for entry in entries]
+        return [replayed[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:
-        """Say whether the letter may go: its job is stored, now or by an earlier try."""
+        """Return whether the dead letter may be removed: its job is stored, now or by an earlier try."""
         name = f"job {job.id} of {job.topic}"
         match answer:
             case Stored(is_new=True, state="done"):

@@ -1,11 +1,11 @@
-"""Submissions: jobs that were submitted by a plain publish, checked and added.
+"""Submissions: jobs from plain publishes, checked and added.
 
 In: JSON of a NewJob on `submit.job.<topic>`, from any client that may publish there. Out: jobs. A refused message
-becomes a dead letter `dead.submit.<topic>.<sequence>` with the payload as it came and the reason. State: none. The
-topic in the subject counts, and one in the payload must be the same. Delays count from the moment at which the server
-stored the message, so they do not grow while no node runs. Under redelivery: the add is known by its message, unless
-its publisher gave it a nonce, so a repeat adds nothing. When it cannot go on: while the broker takes nothing, messages
-stay where they are and come again.
+becomes a dead letter `dead.submit.<topic>.<sequence>` with its unchanged payload and the reason. State: none. The topic
+in the subject counts, and one in the payload must be the same. Delays count from the moment at which the server stored
+the message, so they do not grow while no node runs. Under redelivery: the add is known by its message, unless its
+publisher gave it a nonce, so a repeat adds nothing. When it cannot go on: while the broker takes nothing, messages stay
+where they are and come again.
 """
 
 from collections.abc import Sequence
@@ -49,24 +49,24 @@ _decode = msgspec.json.Decoder(_Submission).decode
 def read_submission(topic: str, payload: bytes, *, seq: int, stored_ms: int) -> NewJob:
     """Return the job of a message. `topic` is the subject's, empty if it names none. The job's times are absolute, so
     that a repeat gives the same job. Raises BadSubmission."""
-    asked = _decoded(payload)
-    topic = topic or asked.topic
+    new = _decoded(payload)
+    topic = topic or new.topic
     if not topic:
         raise BadSubmission("no topic: publish to submit.job.<topic>, of A-Z a-z 0-9 _ -")
-    if asked.topic not in ("", topic):
-        raise BadSubmission(f"topic {asked.topic!a}: the subject says {topic!a}; leave one of them out")
-    due_ms, expires_ms = asked.due_ms, asked.expires_ms
-    is_delay = due_ms is None and 0 <= asked.delay_ms <= LONGEST_DELAY_MS  # what is out of range is refused by the desk
-    is_span = expires_ms is None and asked.expires_in_ms is not None and 0 < asked.expires_in_ms <= LONGEST_DELAY_MS
+    if new.topic not in ("", topic):
+        raise BadSubmission(f"topic {new.topic!a}: the subject says {topic!a}; leave one of them out")
+    due_ms, expires_ms = new.due_ms, new.expires_ms
+    is_delay = due_ms is None and 0 <= new.delay_ms <= LONGEST_DELAY_MS  # the desk refuses other values
+    is_span = expires_ms is None and new.expires_in_ms is not None and 0 < new.expires_in_ms <= LONGEST_DELAY_MS
     return replace(
-        asked,
+        new,
         topic=topic,
-        id=asked.id or f"submit-{stored_ms}-{seq}",
-        nonce=asked.nonce or f"submit-{stored_ms}-{seq}",
-        due_ms=stored_ms + asked.delay_ms if is_delay else due_ms,
-        delay_ms=0 if is_delay else asked.delay_ms,
-        expires_ms=stored_ms + (asked.expires_in_ms or 0) if is_span else expires_ms,
-        expires_in_ms=None if is_span else asked.expires_in_ms,
+        id=new.id or f"submit-{stored_ms}-{seq}",
+        nonce=new.nonce or f"submit-{stored_ms}-{seq}",
+        due_ms=stored_ms + new.delay_ms if is_delay else due_ms,
+        delay_ms=0 if is_delay else new.delay_ms,
+        expires_ms=stored_ms + (new.expires_in_ms or 0) if is_span else expires_ms,
+        expires_in_ms=None if is_span else new.expires_in_ms,
     )
 
 
@@ -103,7 +103,7 @@ async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
                 refused.append((one, answer.reason))
         elif answer.is_new or answer.is_same_body:
             await one.delivery.ack()
-        else:  # its publisher hears no answer, so it must not vanish
+        else:  # its publisher gets no reply, so the message must not vanish
             there = f"topic {job.topic} has another job of this id, {answer.state}"
             refused.append((one, f"{there}; use another id, or on_same=replace"))
     return refused
@@ -111,7 +111,7 @@ async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
 
 def _decoded(payload: bytes) -> _Submission:
     try:
-        payload.decode()  # the decoder looks at the encoding of what it reads only, not of bodies
+        payload.decode()  # the decoder checks the encoding only of what it reads, not of bodies
         return _decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadSubmission(f"no job: {error}") from error

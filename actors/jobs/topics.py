@@ -1,14 +1,13 @@
-"""The topics there are, and what is in force for each: follows TOPICS live, makes a topic's record and consumers at its
-first use.
+"""The existing topics, and what is in force for each. Follows TOPICS live, and makes a topic's record and consumers at
+its first use.
 
 In: `default` and one key a topic, flat JSON as `penstock jobs topics` or `nats kv put` writes it. Out: callbacks with
-each topic whose settings changed. State: the levels in force, in memory; the bucket is the truth.
+each topic whose settings changed. State: the levels in force, in memory. The bucket is the truth.
 
-A level that is refused, alone or beside the other, stays out as a whole: what was in force before stays, and the log
-says what is wrong. A record that is deleted leaves the default settings in force, and the topic's jobs where they are.
-
-A topic is used before its first job is stored (`use`): its record names the priorities ever used, so that every node
-has the consumers that hand out its jobs, and nobody looks for jobs where none can be.
+A level that is refused, alone or beside the other, is ignored as a whole. What was in force before stays, and the log
+reports the error. A deleted record leaves the default settings in force, and the topic's jobs where they are. A topic
+is used before its first job is stored (`use`). Its record names the priorities ever used, so every node has the
+consumers that hand out its jobs, and no node looks for jobs where none can be.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _Values = Mapping[str, object]
 
 
 class Topics:
-    """A live view of the topics. `current` and `known` are cheap to ask at any time."""
+    """A live view of the topics. `current` and `known` are cheap at any time."""
 
     def __init__(self, bucket: Bucket[bytes], connection: Connection, namespace: Namespace) -> None:
         self._bucket = bucket
@@ -56,11 +55,11 @@ class Topics:
         self._making = anyio.Lock()
 
     def current(self, topic: str) -> TopicSettings:
-        """Return what is in force for a topic; for one that nobody has used yet, what would be."""
+        """Return what is in force for a topic, or what would be for one that is not used yet."""
         return self._settings.get(topic, self._default_settings)
 
     def __contains__(self, topic: str) -> bool:
-        """Whether the topic was ever used."""
+        """Return whether the topic was ever used."""
         return topic in self._settings
 
     def known(self) -> list[str]:
@@ -68,25 +67,25 @@ class Topics:
         return sorted(self._settings)
 
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener` with each topic that came or changed; it must be short. Return its remover."""
+        """Call `listener` with each topic that came or changed. It must be short. Return a function that removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def use(self, topic: str, *priorities: Priority) -> None:
-        """See to it that the topic is known and its jobs of these priorities (else: all that were ever used) are handed
-        out. Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
+        """Make sure that the topic is known and its jobs of these priorities (none given: all that were ever used) are
+        handed out. Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
         for priority in priorities or self.current(topic).lanes:
             if (topic, priority) not in self._ready:
                 async with self._making:
                     await self._make(topic, priority)
 
     def forget_consumer(self, topic: str) -> None:
-        """Make the topic's consumers again at its next use: somebody found one missing."""
+        """Make the topic's consumers again at its next use: one was missing."""
         self._ready -= {(topic, priority) for priority in LANES}
 
     async def change(self, topic: str, values: Mapping[str, object]) -> TopicSettings:
-        """Set some of a topic's settings (`default`: of all topics), None: back to the wider level; return what is then
-        in force. Raises BadSetting, RevisionConflict when others keep changing it, and as Bucket's writes."""
+        """Set some of a topic's settings (`default`: of all topics). `None` resets one to the wider level. Return what
+        is then in force. Raises BadSetting, RevisionConflict when others keep changing it, and as Bucket's writes."""
         check_token("topic", topic)
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes, TopicSettings]:
@@ -98,7 +97,7 @@ class Topics:
         return settings
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the records for ever; started once the present ones are known."""
+        """Follow the records for ever. Started once the present ones are known."""
         await self._live.run(task_status=task_status)
 
     # ---- first use
@@ -119,7 +118,7 @@ class Topics:
         try:
             lanes = resolve_topic({}, parse_topic(entry.value)).lanes if entry else ("normal",)
         except BadSetting:
-            return  # written by hand, and refused already: not for us to overwrite
+            return  # written by hand and already refused: do not overwrite it
         if entry is None or priority not in lanes:
             await self.change(topic, {"lanes": [lane for lane in LANES if lane in (*lanes, priority)]})
 
@@ -135,14 +134,14 @@ class Topics:
             log.warning("topics.refused", extra=fields(key=key, error=str(error), keeps_last=True))
 
     def _take_default(self, values: _Values) -> None:
-        """Take the default level over if it fits every topic's own."""
+        """Put the default level in force if it fits every topic's own."""
         default = resolve_topic(values, {})
         settings = {topic: resolve_topic(values, own) for topic, own in self._own.items()}
         self._default, self._default_settings = values, default
         changed = [topic for topic, now in settings.items() if self._settings.get(topic) != now]
         self._settings |= settings
         for topic in changed:
-            self._tell(topic)
+            self._notify(topic)
 
     def _take_own(self, topic: str) -> None:
         before, values = self._settings.get(topic), self._live.get(topic)
@@ -156,9 +155,9 @@ class Topics:
                 self._settings[topic] = resolve_topic(self._default, values)
                 self._own[topic] = values
         if before != self._settings.get(topic):
-            self._tell(topic)
+            self._notify(topic)
 
-    def _tell(self, topic: str) -> None:
+    def _notify(self, topic: str) -> None:
         for listener in tuple(self._listeners):
             listener(topic)
 

@@ -1,4 +1,5 @@
 """Delay timer: makes delayed jobs ready at their due time, to the millisecond.
 
-`timer` is where to start reading; `partitions` says which timer fires which jobs; the rules are in model/due_times.py.
+Start reading at `timer`. `partitions` decides which timer fires which jobs. The rules are in
+actors/jobs/rules/due_times.py.
 """

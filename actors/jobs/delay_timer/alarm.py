@@ -1,10 +1,10 @@
-"""A wait that ends at a time or at a word, whichever comes first. On the hot path: plain futures, no task."""
+"""A wait that ends at a time or at a call of `ring`, whichever comes first. On the hot path: plain futures, no task."""
 
 import asyncio
 
 
 class Alarm:
-    """For one task that waits, and any that ring. A ring while nobody waits ends the next wait at once."""
+    """For one task that waits, and any that ring. A ring while no task waits ends the next wait at once."""
 
     def __init__(self) -> None:
         self._has_rung = False
@@ -16,7 +16,7 @@ class Alarm:
         _end(self._waiting)
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait until `ring`, for `seconds` at most (None: without limit)."""
+        """Wait until `ring`, for `seconds` at most. `None`: no limit."""
         if not self._has_rung and (seconds is None or seconds > 0):
             loop = asyncio.get_running_loop()
             self._waiting = waiting = loop.create_future()

@@ -1,11 +1,11 @@
-"""Which timer fires which jobs: each partition is held under a lease, normally by the live node that scores highest.
+"""Which timer fires which jobs. Each partition has a lease, normally held by the live node that scores highest.
 
-A partition's key in LEASES is `jobs.timer.<n>`. It lives for three seconds without its holder; its going is seen by a
-watch, so that another timer has it within four seconds of a holder's death. Who takes it is rendezvous hashing over the
-live nodes that run timers: the first takes it at once, each next one `STEP_S` later, in case the first does not. A
-holder that is not the first hands over, once for each set of live nodes: the first may be unable.
+A partition's key in LEASES is `jobs.timer.<n>`. Without its holder it expires after three seconds. A watch sees that,
+so another timer has it within four seconds of a holder's death. Rendezvous hashing over the live nodes that run timers
+decides who takes it. The first takes it at once, each next one `STEP_S` later, in case the first does not. A holder
+that is not the first hands over, once for each set of live nodes: the first may be unable to take it.
 
-The lease saves work. What keeps a job from being fired twice is the condition of the publish.
+The lease saves work. The condition of the publish keeps a job from being fired twice.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ ROLE = "timer"
 TTL_S = 3
 STEP_S = 0.5
 AGAIN_S = 0.25
-"""After a try that failed: the watch may be a moment behind."""
+"""The wait after a failed try: the watch may be a moment behind."""
 _KEY = "jobs.timer."
 
 
 class Partitions:
-    """This node's part of the partitions. `on_change` is called when `held` or `wanted` has changed; it is short."""
+    """This node's part of the partitions. It calls `on_change` when `held` or `wanted` has changed. `on_change` must be
+    short."""
 
     def __init__(self, leases: Bucket[bytes], members: Members, on_change: Callable[[], None]) -> None:
         self._leases = leases
@@ -55,16 +56,17 @@ class Partitions:
 
     @property
     def held(self) -> frozenset[int]:
-        """The partitions whose lease we hold."""
+        """The partitions whose lease this node holds."""
         return frozenset(self._held)
 
     @property
     def wanted(self) -> frozenset[int]:
-        """Those that we hold, and those that will be ours when they are free: worth knowing ahead."""
+        """The held partitions, and those that this node will take when they are free: their due times are worth knowing
+        ahead."""
         return frozenset(self._held | {n for n in range(PARTITIONS) if self._rank(n) == 0})
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Take, keep and hand over for ever; started once it is known what others hold."""
+        """Take, keep and hand over for ever. Started once the holders of all partitions are known."""
         self._held.clear()
         self._free.clear()
         self._handed_over.clear()
@@ -84,7 +86,7 @@ class Partitions:
             self._free.pop(n, None)
         else:
             self._free[n] = monotonic_s()
-            self._tell_news()
+            self._wake()
 
     async def _campaign(self, n: int) -> None:
         while True:
@@ -96,7 +98,7 @@ class Partitions:
                 await hold(lease, self._tend)
 
     async def _our_turn(self, n: int) -> None:
-        """Wait until the partition is free, and those who are to take it before us have not."""
+        """Wait until the partition is free, and the nodes that come before us have not taken it."""
         while True:
             news = self._news
             wait_s = None if n not in self._free else self._free[n] + self._rank(n) * STEP_S - monotonic_s()
@@ -134,7 +136,7 @@ class Partitions:
             await news.wait()
 
     def _rank(self, n: int) -> int:
-        """Return how many live timers are to have the partition rather than we."""
+        """Return how many live timers come before this node for the partition."""
         rank = self._ranks.get(n)
         if rank is None:
             nodes = {name for name, node in self._members.live().items() if node.has_role(ROLE)}
@@ -144,15 +146,15 @@ class Partitions:
 
     def _members_changed(self) -> None:
         self._ranks.clear()
-        self._tell_news()
+        self._wake()
         self._on_change()
 
-    def _tell_news(self) -> None:
+    def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
 
 
 def _number(key: str) -> int:
-    """Return the partition of a lease's key, `PARTITIONS` for what is none."""
+    """Return the partition of a lease's key, or `PARTITIONS` if it names none."""
     number = key.removeprefix(_KEY)
     return int(number) if number.isdecimal() else PARTITIONS

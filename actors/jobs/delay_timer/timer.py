@@ -1,16 +1,16 @@
 """Delay timer: makes each delayed job ready at its due time, by the server's clock, with one conditional publish.
 
-In: notices `due.<partition>` of jobs that were delayed; what is stored, in one sweep over JOBS when partitions are
-gained, and after a reconnect from shortly before the break. Out: the job on its ready subject, its schedule removed in
-the same step. State: none of its own; due times and names in memory (model/due_times.py), bounded.
+In: notices `due.<partition>` of jobs that were delayed, and the stored jobs, in one sweep over JOBS when the node gains
+partitions, and after a reconnect from shortly before the break. Out: the job on its ready subject, its schedule removed
+in the same step. State: none of its own. Due times and names are in memory (actors/jobs/rules/due_times.py), bounded.
 
-It sleeps until the next due time, and an earlier job wakes it. A job is read `LEAD_MS` before it is due, and what fires
-it is put together then, so that at the time itself one frame is written. How much is read ahead is bounded; what does
-not fit is left to the server.
+It sleeps until the next due time, and an earlier job wakes it. It reads a job `LEAD_MS` before it is due, and prepares
+the publish then, so that at the due time it writes one frame. The number of jobs read ahead is bounded. The rest is
+left to the server.
 
-Under redelivery: each publish has the job's own sequence as its condition, so that of all who fire, cancel or replace
-it only one does. A publish is sent only when it will be processed before the server's own firing, and never repeated:
-see `may_fire` and ADR 14. When it cannot go on, the server fires everything by itself, within 300 ms.
+Under redelivery: each publish has the job's own sequence as its condition, so of all who fire, cancel or replace it
+only one does. A publish is sent only if the server will process it before its own firing, and is never repeated: see
+`may_fire` and ADR 14. When it cannot go on, the server fires everything by itself, within 300 ms.
 """
 
 from __future__ import annotations
@@ -44,30 +44,31 @@ from streams.subjects import Namespace
 log = logging.getLogger(__name__)
 
 LEAD_MS = 1_500
-"""How long before its time a job is read: a busy server answers in well under a second."""
+"""How long before its time a job is read: a busy server replies in well under a second."""
 MOST_LOADED = 4_096
 MOST_LOADED_BYTES = 16 * 1024 * 1024
 MOST_AT_ONCE = 64
 READ_S = 0.010
-"""How long reading some jobs may take, for what we fire meanwhile waits behind it. A job in a part of the stream that
-the server has not in memory takes it 7 ms, another 0.05 ms; so how many are read at once is found out."""
+"""How long reading some jobs may take, since firing waits behind it. A job in a part of the stream that the server does
+not have in memory takes it 7 ms, another 0.05 ms. So the timer adapts how many it reads at once."""
 SHOTS = 16
-"""Shots between two looks at the clock."""
+"""How many jobs are fired between two looks at the clock."""
 HELD_UP_S = 0.1
 AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
 """Together at most a twentieth of a core."""
 LOOK_S = 0.0003
 OVERLAP = 10_000
-"""After a reconnect what was stored meanwhile is read, and so many before it: notices overtake one another."""
+"""After a reconnect the timer reads what was stored meanwhile, and so many messages before it: notices overtake one
+another."""
 REST_S = 1.0
 HORIZON_S = 30.0
-"""Pause between sweeps for want of memory: with so many jobs due at once the server does most of it anyway."""
+"""The pause between sweeps for lack of memory. With so many jobs due at once the server fires most of them anyway."""
 LONGEST_S = 60.0
-"""Nothing due is looked for longer than this without a look at the clock: the server's may be set."""
+"""The longest wait for a due time without a look at the clock: the server's clock may be set."""
 
 
 class FiringMeasures(Protocol):
-    """What hears how firing went; `actors/runtime/measures.py` has one for Prometheus."""
+    """Gets the results of firing. `actors/runtime/measures.py` has one for Prometheus."""
 
     def job_fired(self, topic: str, late_s: float) -> None: ...
 
@@ -96,7 +97,7 @@ class DelayTimer:
         self._forget()
 
     def _forget(self) -> None:
-        """Know nothing: before the first run, and after a failure before the next."""
+        """Forget everything: before the first run, and after a failure before the next."""
         self._times = DueTimes()
         self._swept: frozenset[int] = frozenset()
         self._subscriptions: dict[int, Subscription] = {}
@@ -120,16 +121,16 @@ class DelayTimer:
 
     @property
     def held(self) -> frozenset[int]:
-        """The partitions whose jobs we fire."""
+        """The partitions whose jobs this node fires."""
         return self._partitions.held
 
     @property
     def is_complete(self) -> bool:
-        """Whether all jobs that were stored in the partitions that we hold are known."""
+        """Whether all jobs that are stored in the held partitions are known."""
         return self._partitions.held <= self._swept
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Fire for ever. Started once we campaign for our partitions."""
+        """Fire for ever. Started once this node campaigns for its partitions."""
         self._forget()
         remove = self._connection.on_reconnect(self._reconnected)
         try:
@@ -145,7 +146,7 @@ class DelayTimer:
                 for subscription in self._subscriptions.values():
                     await subscription.unsubscribe()
 
-    # ---- knowing when
+    # ---- due times
 
     def _partitions_changed(self) -> None:
         self._sweep_alarm.ring()
@@ -155,7 +156,7 @@ class DelayTimer:
         self._sweep_alarm.ring()
 
     async def _keep_knowing(self) -> None:
-        """Know the due times of the partitions that are wanted, and of no others."""
+        """Keep the due times of the wanted partitions, and of no others."""
         while True:
             await self._follow_wanted()
             if self._was_cut_off:
@@ -171,7 +172,7 @@ class DelayTimer:
                 self._start_over_before_horizon()
 
     async def _follow_wanted(self) -> None:
-        """Listen first, so that what is stored while the sweep reads is told."""
+        """Listen first, so that notices report what is stored during the sweep."""
         wanted = self._partitions.wanted
         for n in self._times.kept - wanted:
             self._times.drop(n)
@@ -179,10 +180,10 @@ class DelayTimer:
             await self._subscriptions.pop(n).unsubscribe()
         for n in wanted - self._times.kept:
             self._times.keep(n)
-            self._subscriptions[n] = await self._jobs.listen(n, self._told)
+            self._subscriptions[n] = await self._jobs.listen(n, self._on_notices)
 
     async def _sweep(self, partitions: Collection[int], *, after_seq: int = 0) -> bool:
-        """Read what is stored; return whether that succeeded. What is overdue the server fires, or has fired."""
+        """Read the stored jobs. Return whether that succeeded. The server fires overdue jobs, or has fired them."""
         overdue_ms = self._clock.now_ms() - BACKSTOP_MS
         began_s, known_before = monotonic_s(), len(self._times)
 
@@ -194,7 +195,7 @@ class DelayTimer:
         except FATAL:
             raise
         except StreamError as error:
-            self._tell_trouble("timer.sweep_failed", error)
+            self._log_trouble("timer.sweep_failed", error)
             await anyio.sleep(REST_S)
             return False
         self._troubles.clear()
@@ -203,7 +204,7 @@ class DelayTimer:
         log.info("timer.swept", extra=fields(partitions=len(partitions), learned=learned, took_s=took_s))
         return True
 
-    def _told(self, jobs: list[tuple[int, int, bytes]]) -> None:
+    def _on_notices(self, jobs: list[tuple[int, int, bytes]]) -> None:
         self._newest_seq = max(self._newest_seq, max((seq for _, seq, _ in jobs), default=0))
         self._learn([(due_ms, name) for due_ms, _, name in jobs])
 
@@ -218,7 +219,7 @@ class DelayTimer:
             self._sweep_alarm.ring()
 
     def _horizon_wait_s(self) -> float | None:
-        """Return when what was dropped for want of memory has to be read again; None if nothing was."""
+        """Return in how many seconds to read again what was dropped for lack of memory. `None`: nothing was dropped."""
         if self._times.horizon_ms is None:
             return None
         return max(HORIZON_S, self._clock.seconds_until(self._times.horizon_ms) - HORIZON_S)
@@ -250,7 +251,7 @@ class DelayTimer:
         return MOST_LOADED - len(self._loaded) if self._loaded_bytes < MOST_LOADED_BYTES else 0
 
     async def _load(self, most: int) -> None:
-        """Read the next jobs and make them ready to be fired."""
+        """Read the next jobs and prepare them to be fired."""
         until_ms = self._clock.now_ms() + LEAD_MS
         dues = self._times.take(until_ms, most)
         in_time = [due.name for due in dues if self._is_in_time(due)]
@@ -261,11 +262,11 @@ class DelayTimer:
         except FATAL:
             raise
         except StreamError as error:
-            self._tell_trouble("timer.not_read", error)
+            self._log_trouble("timer.not_read", error)
             self._leave(len(in_time))
             await anyio.sleep(REST_S)
             return
-        self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # replaced by a later one
+        self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # a later job has replaced it
         for job in jobs:
             if job.due_ms <= until_ms:
                 self._make_ready(job)
@@ -279,14 +280,14 @@ class DelayTimer:
         )
 
     def _adapt(self, took_s: float) -> None:
-        """Read more at once next time, or fewer, so that it takes `READ_S`."""
+        """Read more jobs at once next time, or fewer, so that it takes `READ_S`."""
         self._at_once = min(max(1.0, self._at_once * min(2.0, READ_S / max(took_s, 0.001))), float(MOST_AT_ONCE))
 
     def _make_ready(self, job: WaitingJob) -> None:
         try:
             shot = self._firing.load(job)
         except TooLarge as error:
-            self._tell_trouble("timer.not_loaded", error)
+            self._log_trouble("timer.not_loaded", error)
             self._leave(1)
             return
         is_first = not self._loaded or shot.due_ms < self._loaded[0].due_ms
@@ -313,14 +314,15 @@ class DelayTimer:
                 await anyio.lowlevel.checkpoint()
 
     def _nap_s(self, wait_s: float) -> float:
-        """Return how long to sleep before the next look at the clock. The loop wakes us to the millisecond only, so the
-        last one is spent awake, unless we have just fired."""
+        """Return how many seconds to sleep before the next look at the clock. The loop wakes us to the millisecond
+        only, so the last one is spent awake, unless we have just fired."""
         if monotonic_s() - self._fired_s < AWAKE_EVERY_S:
             return wait_s
         return min(wait_s - AWAKE_S, LONGEST_S) if wait_s > AWAKE_S else LOOK_S
 
     def _is_held_up(self) -> bool:
-        """Whether there are answers to wait for. While the link is down there are none, and what is due is left."""
+        """Return whether there are replies to wait for. While the link is down there are none, and due jobs are left to
+        the server."""
         if not self._connection.is_connected:
             return False
         if self._firing.oldest_s * 1000 > self._trips.patience_ms(monotonic_s() * 1000):
@@ -328,7 +330,7 @@ class DelayTimer:
         return self._firing.room <= 0
 
     def _fire_due(self) -> None:
-        """Fire the next few that are due, or leave them."""
+        """Fire the next few due jobs, or leave them to the server."""
         now_ms, trip_ms, was_full = self._clock.now_ms(), self._trip_ms(), not self._room()
         self._fired_s = monotonic_s()
         for _ in range(SHOTS):
@@ -365,7 +367,7 @@ class DelayTimer:
             late_s = max(0.0, -self._clock.seconds_until(shot.due_ms))
             self._measures.job_fired(shot.name.partition(b".")[0].decode(), late_s)
         elif how == "refused" and error is not None:
-            self._tell_trouble("timer.refused", error)
+            self._log_trouble("timer.refused", error)
         if self._waits_for_answers:
             self._fire_alarm.ring()
 
@@ -373,7 +375,7 @@ class DelayTimer:
         if count:
             self._measures.jobs_left(count)
 
-    def _tell_trouble(self, event: str, error: StreamError) -> None:
+    def _log_trouble(self, event: str, error: StreamError) -> None:
         """Log each kind of trouble once, until a sweep succeeds."""
         if event not in self._troubles:
             self._troubles.add(event)

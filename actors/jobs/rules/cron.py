@@ -1,9 +1,9 @@
 """Cron lines: the moments that they name, in milliseconds UTC. Pure.
 
-**Clock changes.** A line with a fixed minute and hour fires once a day: a time that the change leaves out fires when
-the clock goes on (02:30 becomes 03:00), one that comes twice fires the first time. A line whose minute or hour starts
-with `*` follows the elapsed time: `*/15 * * * *` fires each quarter of an hour, also through the hour that comes twice,
-and not in one that is left out. That is what Debian's cron does; with seconds before the five fields it is the same.
+**Clock changes.** A line with a fixed minute and hour fires once a day. A time that the change leaves out fires when
+the clock goes on (02:30 becomes 03:00). A time that comes twice fires the first time. A line whose minute or hour
+starts with `*` follows the elapsed time: `*/15 * * * *` fires each quarter of an hour, also through the hour that comes
+twice, and not in one that is left out. Debian's cron does the same. With seconds before the five fields it is the same.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,8 @@ class BadRecurrence(ValueError):
 
 
 def check_cron(line: str) -> None:
-    """Raise BadRecurrence unless the line is one: five fields, six with seconds first, or a nickname like `@daily`."""
+    """Raise BadRecurrence unless the line is valid: five fields, six with seconds first, or a nickname like
+    `@daily`."""
     if len(line) > LONGEST_LINE:
         raise BadRecurrence("cron", line, f"has {len(line)} characters", f"use at most {LONGEST_LINE}")
     try:
@@ -59,7 +60,7 @@ def check_cron(line: str) -> None:
 
 
 class _Fields(NamedTuple):
-    """A cron line, parted: minutes go by the library, and the seconds lie within each of its minutes."""
+    """The parts of a cron line: the library computes the minutes, and the seconds lie within each of its minutes."""
 
     minutes: str
     seconds: tuple[int, ...]
@@ -68,8 +69,8 @@ class _Fields(NamedTuple):
 @lru_cache(maxsize=1024)
 def _fields(line: str) -> _Fields:
     """Return a line's parts. Raises CronSimError.
-
-    The library follows Debian at a change of the clock only for five fields; a line with seconds deserves the same."""
+    The library follows Debian at a change of the clock only for five fields. A line with seconds must behave the
+    same."""
     text = _NICKNAMES.get(line.strip().lower(), line)
     parsed = CronSim(text, datetime(2000, 1, 1, tzinfo=UTC))
     return _Fields(" ".join(parsed.parts[1:]), tuple(sorted(parsed.seconds)))
@@ -77,12 +78,13 @@ def _fields(line: str) -> _Fields:
 
 @lru_cache(maxsize=4096)
 def next_cron(line: str, tz: str, after_ms: int) -> int | None:
-    """Return the first moment after `after_ms`, None if there is none. Kept, since each is asked for several times."""
+    """Return the first moment after `after_ms`, or None if there is none. Cached, since each is needed several
+    times."""
     return next((at_ms for at_ms in cron_dues(line, tz, after_ms) if at_ms > after_ms), None)
 
 
 def cron_dues(line: str, tz: str, after_ms: int) -> Iterator[int]:
-    """Yield moments from the minute of `after_ms` on, never falling; around a change of the clock some come twice."""
+    """Yield moments from the minute of `after_ms` on, never falling. Around a change of the clock some come twice."""
     minutes, seconds = _fields(line)
     start = datetime.fromtimestamp(after_ms // 60_000 * 60, UTC) - timedelta(minutes=1)
     for minute in CronSim(minutes, start.astimezone(ZoneInfo(tz))):

@@ -1,17 +1,17 @@
 """When which delayed job is due, and who fires it: a timer, or the server by its own schedule. Pure.
 
-A job is known here by its name, `topic.key`, and nothing else: the job itself is read shortly before it is due. So an
-entry that was overtaken (the job was cancelled, replaced, fired) does no harm, it finds no job or a later one. The
-name's checksum says to which of the `PARTITIONS` it belongs, each of which one timer at a time holds.
+A job is known here only by its name, `topic.key`. The job itself is read shortly before it is due. So an outdated entry
+(the job was cancelled, replaced, fired) does no harm: it finds no job or a later one. The name's checksum decides to
+which of the `PARTITIONS` it belongs. One timer at a time holds each of them.
 
-Memory is bounded. When the entries exceed it, the later half of them is dropped, and `horizon_ms` is from when on jobs
-are not known any more; whoever keeps the times has the stream read again before that.
+Memory is bounded. When the entries exceed it, the later half of them is dropped. From `horizon_ms` on, jobs are not
+known any more. The owner of the times reads the stream again before that.
 
-Who fires. The server loads the schedules that are due and stores what they fire **without a second look**, so a timer's
-publish that is processed in between makes a second copy. One processed before the schedule's own time never does. The
-server's time is later than the job's by a backstop, and the timer fires only what will certainly be processed before
-it: `may_fire`, by the recent round trips; and it fires no further while the server is silent. All else is left to the
-server (ADR 14).
+Who fires. The server loads the schedules that are due and stores what they fire **without a second look**. If it
+processes a timer's publish in between, that makes a second copy. A publish processed before the schedule's own time
+never does. The server's time is later than the job's by a backstop. The timer fires only jobs whose publish will
+certainly be processed before it (`may_fire`, by the recent round trips), and it fires no more while the server is
+silent. All others are left to the server (ADR 14).
 """
 
 from collections import deque
@@ -23,20 +23,20 @@ from zlib import crc32
 PARTITIONS = 8
 """How many timers can share the work. A constant of the installation: those who add and those who fire must agree."""
 MARGIN_MS = 8.0
-"""What a publish may wait in our own process after the look at the clock, and the clocks' disagreement."""
+"""How long a publish may wait in our own process after the look at the clock, and the difference of the clocks."""
 FEW = 8
 MEMORY_MS = 1_000
 UNKNOWN_TRIP_MS = 1.0
 EACH_MS = 0.1
-"""What the server needs for one conditional publish, at most."""
+"""The time that the server needs for one conditional publish, at most."""
 PATIENCE_MS = 2.0
 PATIENT_TRIPS = 2
 MOST_BYTES = 160_000_000
-"""About two million jobs with names of 30 characters; a node has 250 MB for a million."""
+"""About two million jobs with names of 30 characters. A node uses 250 MB for a million."""
 _DUE_BYTES = 6
 _LATEST_MS = 2 ** (8 * _DUE_BYTES) - 1
 _OVERHEAD = 48
-"""Bytes of a Python bytes object beside what it holds, rounding, and the heap's place for it."""
+"""Bytes of a Python bytes object beside its content, rounding, and the heap's place for it."""
 _SAMPLES = 1_000
 
 
@@ -53,7 +53,7 @@ def partition_of(name: str | bytes) -> int:
 
 
 class DueTimes:
-    """The due times of the partitions that are kept, earliest first.
+    """The due times of the kept partitions, earliest first.
 
     An entry is one bytes object, due time and name: they sort by time, and cost some 80 bytes each.
     """
@@ -69,21 +69,21 @@ class DueTimes:
 
     @property
     def kept(self) -> frozenset[int]:
-        """The partitions that are kept."""
+        """The kept partitions."""
         return frozenset(self._heaps)
 
     def keep(self, partition: int) -> None:
-        """Keep a partition from now on; a repeat does nothing."""
+        """Keep a partition from now on. A repeat does nothing."""
         self._heaps.setdefault(partition, [])
 
     def drop(self, partition: int) -> None:
-        """Keep it no longer."""
+        """Keep the partition no longer."""
         self._bytes -= sum(map(_size, self._heaps.pop(partition, [])))
 
     def add(self, jobs: Iterable[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
-        """Take due times and names of jobs; of those whose partition is not kept (or not one of `only`), or that are
-        beyond the horizon, nothing is kept. A repeat does no harm. A time before 1970 counts as 1970, one beyond the
-        year 10,000 as never."""
+        """Take due times and names of jobs, but not those whose partition is not kept (or not one of `only`), or that
+        are beyond the horizon. A repeat does no harm. A time before 1970 counts as 1970, one beyond the year 10,000 as
+        never."""
         heaps = {n: heap for n, heap in self._heaps.items() if only is None or n in only}
         end_ms = _LATEST_MS if self.horizon_ms is None else self.horizon_ms - 1
         size = 0
@@ -98,7 +98,7 @@ class DueTimes:
             self._shed()
 
     def next_ms(self) -> int | None:
-        """Return the earliest due time, None if there is none."""
+        """Return the earliest due time, or None if there is none."""
         first = min((heap[0] for heap in self._heaps.values() if heap), default=None)
         return None if first is None else _due_of(first)
 
@@ -132,34 +132,35 @@ class DueTimes:
 
 
 class RoundTrips:
-    """How long a publish takes to be processed, by the round trips of late; all in milliseconds of one clock.
+    """How long the server takes to process a publish, by the latest round trips. All times are milliseconds of one
+    clock.
 
-    The shortest counts: the long ones are mostly our own process, waiting for its turn to read the answer. Where the
-    server is what is slow, the shortest one is long too. None is remembered for longer than `MEMORY_MS`, so that after
-    a slow time it is tried again.
+    The shortest trip counts: in the long ones our own process mostly waits for its turn to read the reply. If the
+    server itself is slow, the shortest one is long too. A trip is forgotten after `MEMORY_MS`, so that after a slow
+    time the timer tries again.
     """
 
     def __init__(self) -> None:
         self._trips: deque[tuple[float, float]] = deque(maxlen=FEW)
 
     def took(self, trip_ms: float, at_ms: float) -> None:
-        """Take note of one that ended at `at_ms`."""
+        """Record a trip that ended at `at_ms`."""
         self._trips.append((trip_ms, at_ms))
 
     def expected_ms(self, at_ms: float, in_flight: int) -> float:
-        """Return how long the next one will take with so many before it."""
+        """Return how many ms the next one will take with so many before it."""
         recent = (trip_ms for trip_ms, ended_ms in self._trips if at_ms - ended_ms <= MEMORY_MS)
         return min(recent, default=UNKNOWN_TRIP_MS) + in_flight * EACH_MS
 
     def patience_ms(self, at_ms: float) -> float:
-        """Return how long the oldest one on its way may stay unanswered before it holds up the others. A server that
-        stands still processes what was sent to it when it goes on, just when it fires what has become overdue: the
-        fewer those are, the fewer come twice."""
+        """Return how many ms the oldest publish may stay without a reply before it delays the others. A server that
+        stands still processes pending publishes when it goes on, just when it fires overdue jobs. The fewer publishes
+        are pending, the fewer jobs come twice."""
         return max(PATIENCE_MS, PATIENT_TRIPS * self.expected_ms(at_ms, 0))
 
 
 def may_fire(now_ms: float, server_ms: float, trip_ms: float) -> bool:
-    """Return whether a publish sent now, processed after `trip_ms`, is so before the server fires at `server_ms`."""
+    """Return whether the server will process a publish sent now, after `trip_ms`, before it fires at `server_ms`."""
     return now_ms + trip_ms + MARGIN_MS <= server_ms
 
 

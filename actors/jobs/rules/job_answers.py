@@ -1,9 +1,9 @@
-"""What a job desk answers at every door, as values; on the wire they are JSON objects with these fields.
+"""The answers of a job desk at every door, as values. On the wire they are JSON objects with these fields.
 
-`code` says what became of it: `ok`; `exists` (a job of this id is there); `stale` (the receipt holds nothing any more);
-`over` (one was, and its topic remembers that; nothing was added); `not_found`; `quota` (the topic has as many waiting
-as it may); `bad` (the asker's mistake: `field` and `reason` say which); `unavailable` (the broker did not take it;
-certainly not done); `unknown` (it may have been done: ask again).
+`code` is the result: `ok`, `exists` (a job of this id is there), `stale` (the receipt holds nothing any more), `over`
+(the job has ended, its topic remembers that, and nothing was added), `not_found`, `quota` (the topic has as many
+waiting jobs as its limit allows), `bad` (the caller's mistake: `field` and `reason` name it), `unavailable` (the broker
+did not take it, so it is certainly not done), `unknown` (it may have been done: call again).
 """
 
 from typing import Literal
@@ -27,8 +27,8 @@ HTTP_CODES: dict[Code, int] = {
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """The job is there. `is_new`: we made it, or replaced the one that was there; else the one that was there first
-    stands, in `state`, and `is_same_body` says whether it asks for the same."""
+    """The job is there. `is_new`: this call made it, or replaced the one that was there. Otherwise the earlier job
+    stands, in `state`, and `is_same_body` says whether its body is the same."""
 
     topic: str
     id: str
@@ -40,8 +40,8 @@ class Added(Struct, frozen=True, kw_only=True):
 
 
 class NotAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The job was not added, and why. `field`: which of the asker's values is wrong. The rest tells of the job that is
-    there, where the code is `exists`."""
+    """The job was not added, and why. `field`: which of the caller's values is wrong. With the code `exists` the other
+    fields describe the existing job."""
 
     code: Code
     reason: str
@@ -76,7 +76,7 @@ class Reserved(HandedOut, frozen=True, kw_only=True):
 
 
 class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a reservation, or of a job. `until_ms`: held until then, after a touch."""
+    """The result for a reservation, or for a job. `until_ms`: held until then, after a touch."""
 
     code: Code
     reason: str = ""
@@ -86,7 +86,8 @@ class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job as it stands. `finished_ms` and `outcome` are there once it is done; the rest is gone then."""
+    """A job in its present state. `finished_ms` and `outcome` are there once it is done. The other fields are gone
+    then."""
 
     topic: str
     id: str
@@ -117,14 +118,14 @@ class TopicCounted(Struct, frozen=True, kw_only=True):
 
 
 class ListPage(Struct, frozen=True, kw_only=True):
-    """Some jobs of a list. `after`: the cursor of the next page; empty: this was the last."""
+    """Some jobs of a list. `after`: the cursor of the next page. Empty: this was the last."""
 
     jobs: tuple[Listed, ...]
     after: str = ""
 
 
 class TopicView(Struct, frozen=True, kw_only=True):
-    """A topic and what is set about it, as a person would write it."""
+    """A topic and its settings, as a person would write them."""
 
     topic: str
     settings: dict[str, object]

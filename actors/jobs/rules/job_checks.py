@@ -1,4 +1,4 @@
-"""What is asked of a job desk, checked: topics, ids, numbers, bodies. Pure."""
+"""Checks of the values in requests to a job desk: topics, ids, numbers, bodies. Pure."""
 
 import re
 
@@ -10,12 +10,12 @@ from streams.job_messages import LONGEST_ID
 from streams.subjects import TOKEN
 
 DEEPEST = 128
-"""Levels of a body: less than any reader of JSON gives up at (PHP at 512, Python's own at about 1,000)."""
+"""Limit of a body's levels. Every JSON reader accepts this many (PHP stops at 512, Python's own at about 1,000)."""
 _PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
 
 
 def check_topic(topic: str) -> str:
-    """Return the topic; raise BadJob if it is none."""
+    """Return the topic. Raises BadJob if it is none."""
     if not isinstance(topic, str) or not TOKEN.fullmatch(topic):
         raise BadJob("topic", topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
     if topic == DEFAULT:
@@ -24,14 +24,14 @@ def check_topic(topic: str) -> str:
 
 
 def check_id(job_id: str) -> str:
-    """Return the id; raise BadJob if no job can have it."""
+    """Return the id. Raises BadJob if no job can have it."""
     if isinstance(job_id, str) and 1 <= len(job_id) <= LONGEST_ID and job_id.isprintable():
         return job_id
     raise BadJob("id", job_id, "is no id of a job", f"use 1 to {LONGEST_ID} printable characters")
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:
-    """Raise BadJob for what is no whole number from `low` to `high`."""
+    """Raise BadJob unless the value is a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadJob(field, value, "is not a whole number", "write digits without quotes, as 1500")
     if not low <= value <= high:
@@ -40,7 +40,7 @@ def check_range(field: str, value: int, low: int, high: int) -> None:
 
 def check_depth(body: Raw) -> None:
     """Raise BadJob for a body that is nested more deeply than every reader can follow."""
-    if memoryview(body).nbytes <= 2 * DEEPEST:  # each level takes two signs
+    if memoryview(body).nbytes <= 2 * DEEPEST:  # each level takes two characters
         return
     text = bytes(body)
     if text.count(b"[") + text.count(b"{") > DEEPEST and depth_of(text) > DEEPEST:
@@ -48,7 +48,7 @@ def check_depth(body: Raw) -> None:
 
 
 def depth_of(text: bytes) -> int:
-    """Return the most lists and objects that stand within each other. `text` is valid JSON."""
+    """Return how many lists and objects stand within each other at most. `text` is valid JSON."""
     deepest = depth = 0
     for part in _PARTS.finditer(text):
         sign = part[0][:1]

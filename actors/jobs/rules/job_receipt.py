@@ -1,9 +1,8 @@
-"""The receipt of a reservation: text that its holder keeps and shows, and need not understand.
+"""The receipt of a reservation: text that its holder keeps and returns, and need not understand.
 
-`<topic>.<key>.<sequence>.<TTR end>.<mark>.<nonce>`: the sequence is the fence as it was when the job was handed out. A
-touch gives the reservation another sequence and another end, but leaves the mark, by which the receipt is known then.
-The nonce is the add's, where the end of the job has to name no more than that; without it whoever ends the job reads it
-first.
+`<topic>.<key>.<sequence>.<TTR end>.<mark>.<nonce>`: the sequence is the fence at the moment of the hand-out. A touch
+gives the reservation another sequence and another end, but keeps the mark, by which the receipt is known then. The
+nonce is the add's, if the end of the job needs no other fact. Without it the job must be read before it is ended.
 """
 
 import re
@@ -23,7 +22,7 @@ class BadReceipt(ValueError):
 
 
 class JobReceipt(NamedTuple):
-    """A receipt read. `until_ms`: the TTR's end as it was at first, by the server's clock."""
+    """A parsed receipt. `until_ms`: the TTR's first end, by the server's clock."""
 
     topic: str
     key: str

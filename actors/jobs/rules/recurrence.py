@@ -1,9 +1,8 @@
-"""Recurring jobs: when the next one is due, and what becomes of those whose time passed while nobody looked. Pure.
+"""Recurring jobs: when the next one is due, and what happens to those whose time passed while no node looked. Pure.
 
-A recurring job is a record, and each of its occurrences is an ordinary job of the topic, whose id is made of the due
-time: adding one twice leaves one. `decide` says which to add next.
-
-What a change of the clock does to a cron line is told in cron.py; `every_ms` knows no clock but the elapsed time.
+A recurring job is a record. Each of its occurrences is an ordinary job of the topic, with an id made of the due time:
+adding one twice leaves one. `decide` says which to add next. cron.py says what a change of the clock does to a cron
+line. `every_ms` follows only the elapsed time.
 """
 
 from datetime import UTC, datetime
@@ -24,21 +23,22 @@ Overlap = Literal["skip", "allow"]
 SHORTEST_EVERY_MS = 1_000
 LONGEST_EVERY_MS = 366 * 86_400_000
 GRACE_MS = 60_000
-"""An occurrence that is no later than this, and whose successor is not due yet, was not missed: a node was killed, and
+"""If an occurrence is no later than this, and its successor is not due yet, it was not missed: a node was killed, and
 the next one has taken over."""
 LEAD_MS = 2_000
-"""How long before its time an occurrence is added where the one before has to be finished: a leader that dies within it
-delays nothing, and what ends in the last two seconds is looked at once more at the time itself."""
+"""How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
+time delays nothing. If the one before ends in the last two seconds, the record is looked at once more at the time
+itself."""
 FAR_MS = 366 * 86_400_000
-"""What is due later than this is not added yet: a job's delay is bounded."""
+"""Occurrences due later than this are not added yet: a job's delay is bounded."""
 MOST_AT_ONCE = 100
-"""Occurrences in one record's claim; the rest of a long gap follows at once."""
+"""Occurrences in one record's claim. The rest of a long gap follows at once."""
 
 
 class Recurring(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A recurring job as it is stored under `<topic>.<name>`. People write what it is, the leading node how far it is.
-
-    Either `cron` (by the clock of `tz`) or `every_ms` (counted from `start_ms`) says when; none is due before that."""
+    """A recurring job as it is stored under `<topic>.<name>`. People write its definition, the leading node its
+    progress. Either `cron` (by the clock of `tz`) or `every_ms` (counted from `start_ms`) says when. None is due before
+    `start_ms`."""
 
     cron: str = ""
     every_ms: int = 0
@@ -49,29 +49,29 @@ class Recurring(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int | None = None
     priority: Priority = "normal"
     expires_in_ms: int | None = None
-    """Given up if it was not started so long after it was due."""
+    """An occurrence is given up if it was not started within this time after it was due."""
     misfire: Misfire = "once"
-    """Of what was missed while no node was there: nothing, the latest one, or all of it runs."""
+    """Which occurrences run that were missed while no node was there: none, the latest one, or all."""
     overlap: Overlap = "skip"
     """While the one before is not finished: leave this one out, or run it beside."""
     is_paused: bool = False
     is_removed: bool = False
-    """To be taken away by the leading node, with what it has added and what is not due yet."""
+    """The leading node must remove the record, and its added jobs that are not due yet."""
     last_ms: int = 0
-    """What was due up to here is decided; 0: it begins when the leading node first sees it."""
+    """Everything due up to here is decided. 0: it begins when the leading node first sees it."""
     added_ms: int = 0
-    """When the latest one that was added is due; 0: none was."""
+    """When the latest added one is due. 0: none was added."""
     adding: tuple[int, ...] = ()
     """Claimed, and perhaps not added yet."""
     stale: tuple[int, ...] = ()
-    """Added before a change, so those not due yet have to go."""
+    """Added before a change. Those not due yet must be removed."""
     left_out: int = 0
     """How many were left out because the one before was not finished."""
 
 
 class Step(NamedTuple):
-    """What follows from a look at a record: the record to store (the same object: none), with what to add in its
-    `adding`, and when to look again (None: when it changes)."""
+    """What follows from a look at a record: the record to store (the same object: none), with the occurrences to add in
+    its `adding`, and when to look again. `look_ms` is `None`: when the record changes."""
 
     record: Recurring
     look_ms: int | None = None
@@ -123,7 +123,7 @@ def check_recurring(record: Recurring) -> Recurring:
 
 
 def next_due(record: Recurring, after_ms: int) -> int | None:
-    """Return the first moment after `after_ms` at which it is due, None if it never is (within fifty years)."""
+    """Return the first moment after `after_ms` at which it is due, or None if it never is (within fifty years)."""
     after_ms = max(after_ms, record.start_ms - 1)
     if record.every_ms:
         return record.start_ms + ((after_ms - record.start_ms) // record.every_ms + 1) * record.every_ms
@@ -131,7 +131,7 @@ def next_due(record: Recurring, after_ms: int) -> int | None:
 
 
 def next_dues(record: Recurring, after_ms: int, most: int) -> list[int]:
-    """Return the next moments, at most so many."""
+    """Return the next moments, at most `most`."""
     found: list[int] = []
     while len(found) < most and (due_ms := next_due(record, found[-1] if found else after_ms)) is not None:
         found.append(due_ms)
@@ -139,14 +139,13 @@ def next_dues(record: Recurring, after_ms: int, most: int) -> list[int]:
 
 
 def latest_due(record: Recurring, after_ms: int, until_ms: int) -> int | None:
-    """Return the last moment after `after_ms`, up to `until_ms` itself, at which it is due; None if there is none.
-
-    By bisection: a line of each second that nobody followed for a week is not counted through."""
+    """Return the last moment after `after_ms`, up to `until_ms` itself, at which it is due, or None if there is none.
+    By bisection: it need not step through a line of each second that no node followed for a week."""
     low, high = after_ms, until_ms
     found = _due_within(record, low, until_ms)
     if found is None:
         return None
-    while low < high:  # from `low` something is due, from `high` nothing more
+    while low < high:  # after `low` something is due, after `high` nothing more
         middle = (low + high) // 2
         later = _due_within(record, middle, until_ms)
         if later is None:
@@ -169,7 +168,7 @@ def occurrence_id(name: str, due_ms: int) -> str:
 
 
 def occurrence(topic: str, name: str, record: Recurring, due_ms: int, *, claim: int) -> NewJob:
-    """Return one occurrence as it is asked for. `claim`: the revision of the record that claims it; whoever adds it for
+    """Return the add of one occurrence. `claim`: the revision of the record that claims it. Every node that adds it for
     this claim adds the same job."""
     return NewJob(
         topic=topic,
@@ -185,14 +184,13 @@ def occurrence(topic: str, name: str, record: Recurring, due_ms: int, *, claim: 
     )
 
 
-# ---- what the leading node does
+# ---- decisions of the leading node
 
 
 def decide(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
-    """Return what follows at `now_ms`. `is_open`: the latest one that was added is not finished.
-
-    Where they may overlap, one is added ahead as soon as the one before is due: it fires on time though every node
-    died. Else it is added when the one before is finished, at most LEAD_MS ahead."""
+    """Return what follows at `now_ms`. `is_open`: the latest added one is not finished.
+    If they may overlap, the next one is added as soon as the one before is due, so it fires on time even if every node
+    died. Otherwise it is added when the one before is finished, at most LEAD_MS ahead."""
     if record.is_paused or record.is_removed or record.adding or record.stale:
         return Step(record)
     if not record.last_ms:
@@ -214,7 +212,7 @@ def decide(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
 
 
 def _late(record: Recurring, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
-    """Decide about what is due already: the newest may just be late, the others were missed."""
+    """Decide about due occurrences: the newest may just be late, the others were missed."""
     if record.misfire == "all":
         dues = next_dues(record, record.last_ms, MOST_AT_ONCE)
         return Step(_claimed(record, tuple(due for due in dues if due <= now_ms)), now_ms)
@@ -238,17 +236,16 @@ def added(record: Recurring, dues: tuple[int, ...]) -> Recurring:
 
 
 def taken_back(record: Recurring, dues: tuple[int, ...]) -> Recurring:
-    """Return the record once what is no longer wanted has gone."""
+    """Return the record once the unwanted jobs are removed."""
     return replace(record, stale=tuple(due for due in record.stale if due not in dues))
 
 
-# ---- what people do
+# ---- changes by people
 
 
 def begun(wanted: Recurring, before: Recurring | None, *, now_ms: int) -> Recurring:
     """Return the record to store for a new definition, in the place of `before` if there is one.
-
-    What the old one has added and is not due yet is taken back; what was due stays a job."""
+    Jobs of the old one that are not due yet are taken back. Due ones stay jobs."""
     return replace(
         wanted,
         start_ms=wanted.start_ms or now_ms,
@@ -262,20 +259,21 @@ def begun(wanted: Recurring, before: Recurring | None, *, now_ms: int) -> Recurr
 
 
 def paused(record: Recurring) -> Recurring:
-    """Return the record of which nothing more is added; what was added and is not due yet is taken back."""
+    """Return the record to which nothing more is added. Added jobs that are not due yet are taken back."""
     return replace(record, is_paused=True, stale=_added(record), adding=())
 
 
 def resumed(record: Recurring, *, now_ms: int) -> Recurring:
-    """Return the record that goes on from now: what the pause left out was not missed."""
+    """Return the record that goes on from now. Occurrences during the pause were not missed."""
     return replace(record, is_paused=False, last_ms=now_ms, adding=())
 
 
 def removed(record: Recurring) -> Recurring:
-    """Return the record that the leading node takes away."""
+    """Return the record that the leading node removes."""
     return replace(record, is_removed=True, stale=_added(record), adding=())
 
 
 def _added(record: Recurring) -> tuple[int, ...]:
-    """Return what may wait as a job. Whether one is due already is seen from the job, when it is to be taken back."""
+    """Return the occurrences that may wait as jobs. Whether one is due already is read from the job, when it is taken
+    back."""
     return tuple(sorted({*record.stale, *record.adding, *([record.added_ms] if record.added_ms else [])}))

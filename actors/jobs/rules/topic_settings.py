@@ -1,7 +1,7 @@
-"""What can be set about a topic, at two levels: for all topics (`default`), and for one.
+"""The settings of a topic, at two levels: for all topics (`default`), and for one.
 
-A level is a flat JSON object; a topic's own values win, name by name. `parse_topic` checks one document alone, at the
-door; `resolve_topic` puts the two together. Whoever follows the bucket keeps the last good one when either refuses.
+A level is a flat JSON object. A topic's own values win, name by name. `parse_topic` checks one document alone, at the
+door. `resolve_topic` combines the two. When either refuses, a node that follows the bucket keeps the last good one.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,19 +23,18 @@ from streams.backoff import Backoff, Growth
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
 
 DEFAULT = "default"
-"""The level that holds for all topics; so no topic has this name."""
+"""The level that holds for all topics. So no topic has this name."""
 LANES: tuple[Priority, ...] = tuple(READY_TOKENS)
-"""From the first served to the last."""
+"""In the order of service."""
 _DAY_MS = 86_400_000
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force for a topic.
 
-    `backoff`: the wait after a failed attempt. `remember_ms`: how long the id of a finished job stays taken; None: it
-    is free at once. `rate`: jobs handed out a second, in the whole cluster; 0: as many as are asked for.
-    `most_waiting`: how many may be delayed and ready; 0: no limit. `lanes`: the priorities that were ever used; each
-    costs a consumer.
+    `backoff`: the wait after a failed attempt. `remember_ms`: how long the id of a finished job stays taken. `None`: it
+    is free at once. `rate`: jobs handed out a second, in the whole cluster. `0`: no limit. `most_waiting`: how many may
+    be delayed and ready. `0`: no limit. `lanes`: the priorities that were ever used. Each costs a consumer.
     """
 
     ttr_ms: int = 60_000
@@ -59,17 +58,16 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_topic(text: bytes) -> dict[str, object]:
     """Return the values of one level as they stand, each checked.
-
-    `BadSetting` for what is not one flat JSON object, a name that is unknown or stands twice, or a value of the wrong
-    kind or out of range."""
+    Raises BadSetting for a document that is not one flat JSON object, a name that is unknown or repeated, or a value of
+    the wrong kind or out of range."""
     values = read_document(text)
     resolve_topic(values, {})
     return values
 
 
 def resolve_topic(default: Mapping[str, object], topic: Mapping[str, object]) -> TopicSettings:
-    """Return what is in force: the topic's values before the default ones before the built-in. `BadSetting` as
-    `parse_topic`, or if values of the two levels do not fit together."""
+    """Return what is in force. The topic's values come first, then the default ones, then the built-in ones. Raises
+    BadSetting as `parse_topic` does, or if values of the two levels do not fit together."""
     fields: dict[str, object] = {}
     for name, value in {**default, **topic}.items():
         if name not in _READERS:
@@ -98,8 +96,8 @@ def as_document(settings: TopicSettings) -> dict[str, object]:
 
 
 def as_written(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values as a level has them, each length of time as a text. Raises BadSetting for what is none; all else is
-    the reader's to refuse."""
+    """Return values as a level has them, each length of time as a text. Raises BadSetting for an invalid length of
+    time. The reader refuses all other invalid values."""
     return {
         name: value
         if value is None or name not in _READERS or not _is_duration(name)
@@ -140,7 +138,8 @@ def _rate(name: str, value: object) -> float:
 
 
 def _remember(name: str, value: object) -> object:
-    """Some times longer than the ack wait: a ready copy whose ack was lost meets the record of the job's end."""
+    """Read `remember`. It is some times longer than the ack wait: a ready copy whose ack was lost meets the record of
+    the job's end."""
     return None if value is None else _duration(10_000, 30 * _DAY_MS)(name, value)
 
 

@@ -1,10 +1,10 @@
 """Ready jobs that are held back until it is known whether they may be run.
 
-Of three kinds. Of some the server may have made a second copy (ADR 14): a timer's copy that the server stored after the
-schedule's own time may be followed by the server's firing, which takes its place on the job's subject. So such a copy
-waits until the server must have done that. It is run if it is still the job's last message then, and dropped if not:
-the other copy is delivered by itself. Others the server may have handed out before it was killed (restarts.py). And
-what comes again may be over: its end was written down, and not acknowledged any more.
+There are three kinds. The server may have made a second copy of a job (ADR 14): if it stored a timer's copy after the
+schedule's own time, its own firing may follow, and takes the place of that copy on the job's subject. So such a copy
+waits until the server must have fired. It is run if it is still the job's last message then. If not it is dropped: the
+other copy is delivered by itself. Second, the server may have handed out a job before it was killed (restarts.py).
+Third, a redelivered job may be over: its end was stored, but not acknowledged any more.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from streams.errors import ConnectionLost, Disconnected, StreamError
 log = logging.getLogger(__name__)
 
 Whose = Literal["ours", "another's", "nobody's"]
-"""To be run here; begun by somebody before; over, or told once more by another message."""
+"""`ours`: run it here. `another's`: another holder began it before. `nobody's`: it is over, or another message repeats
+it."""
 
 
 LOOKS = 64
-"""So many at a time."""
+"""How many are looked at at a time."""
 
 
 class _Doubt(NamedTuple):
@@ -39,7 +40,8 @@ class _Doubt(NamedTuple):
 
 
 class Doubts:
-    """One topic's. `whose(delivery)` is asked when its time has come; `clear()` is called when one is in its queue."""
+    """The doubts of one topic. It calls `whose(delivery)` when its time has come, and `clear()` when one is in its
+    queue."""
 
     def __init__(self, whose: Callable[[Delivery], Awaitable[Whose]], clear: Callable[[], None]) -> None:
         self._whose = whose
@@ -49,27 +51,27 @@ class Doubts:
         self._has_some = anyio.Event()
 
     def add(self, queue: deque[Delivery], delivery: Delivery, wait_s: float) -> None:
-        """Hold back a delivery that belongs into a queue, for so long."""
+        """Hold back a delivery for `wait_s`. It belongs into `queue`."""
         self._waiting[delivery] = _Doubt(queue, monotonic_s() + wait_s)
         self._has_some.set()
 
     def remove_all(self) -> Sequence[Delivery]:
-        """Return what is held back, and hold it no more."""
+        """Remove and return everything that is held back."""
         return self.remove(lambda _delivery: True)
 
     def remove(self, is_meant: Callable[[Delivery], bool]) -> Sequence[Delivery]:
-        """Return what is meant of it, and hold that no more."""
+        """Remove and return the held deliveries that match."""
         found = [delivery for delivery in self._waiting if is_meant(delivery)]
         for delivery in found:
             del self._waiting[delivery]
         return found
 
     async def run(self) -> None:
-        """Clear up until cancelled."""
+        """Decide about held deliveries until cancelled."""
         while True:
             next_s = min((doubt.look_s for doubt in self._waiting.values()), default=math.inf)
             with anyio.move_on_after(max(0.0, next_s - monotonic_s())):
-                await self._has_some.wait()  # what comes may be due before all that waits
+                await self._has_some.wait()  # a new one may be due before all that wait
             self._has_some = anyio.Event()
             now_s = monotonic_s()
             due = [delivery for delivery, doubt in self._waiting.items() if doubt.look_s <= now_s]
@@ -85,7 +87,7 @@ class Doubts:
                 whose = "another's"  # it comes again
         doubt = self._waiting.pop(delivery, None)
         if doubt is None:
-            return  # let go of meanwhile
+            return  # removed meanwhile
         if whose == "ours":
             doubt.queue.append(delivery)
             self._clear()

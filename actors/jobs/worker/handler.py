@@ -1,4 +1,4 @@
-"""A handler: one topic's function, and how its jobs are handed to it."""
+"""A handler: one topic's function, and how it gets its jobs."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -14,11 +14,11 @@ ALL_LANES: tuple[Priority, ...] = ("high", "normal", "low")
 MOST_PLACES = 1_000
 
 Taker = Callable[[Any], Any]
-"""Takes a Job, or a list of them where `most` is above 1; returns an awaitable, unless it is to run in a thread."""
+"""Takes a Job, or a list of them if `most` is above 1. Returns an awaitable, unless it runs in a thread."""
 
 
 class Handler(Struct, frozen=True, kw_only=True):
-    """How one topic's jobs are run. `ttr_ms` and `attempts` stand in for what each job carries."""
+    """How one topic's jobs are run. `ttr_ms` and `attempts` replace the values of each job."""
 
     topic: Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
     name: str
@@ -28,14 +28,15 @@ class Handler(Struct, frozen=True, kw_only=True):
     concurrency: Annotated[int, Meta(ge=1, le=MOST_PLACES)] = 16
     """Calls at the same time on this node."""
     most: Annotated[int, Meta(ge=1, le=MOST_JOBS)] = 1
-    """Jobs in one call; above 1 it takes a list."""
+    """Jobs in one call. Above 1 it takes a list."""
     ttr_ms: Annotated[int, Meta(ge=SHORTEST_TTR_MS, le=LONGEST_TTR_MS)] | None = None
     attempts: Annotated[int, Meta(ge=1)] | None = None
     lanes: tuple[Priority, ...] = ALL_LANES
 
 
 def async_taker(function: Callable[..., Awaitable[object]], type_: object, *, has_job: bool, most: int) -> Taker:
-    """Return what decodes the bodies to `type_` for an `async` function, and passes the job after it if `has_job`."""
+    """Return a function that decodes the bodies to `type_` for an `async` function, and passes the job after it if
+    `has_job`."""
     decode = decoder_of(type_)
 
     def take(job: Job) -> Awaitable[object]:
@@ -69,7 +70,7 @@ def plain_taker(function: Callable[..., object], type_: object, *, has_job: bool
 
 
 def _decoded(jobs: list[Job], decode: Callable[[Any], Any]) -> tuple[list[object], list[Job]]:
-    """Return the values and their jobs; a job whose body is none is buried, and left out."""
+    """Return the values and their jobs. A job with an unreadable body is buried, and left out."""
     values, sound = [], []
     for job in jobs:
         try:

@@ -1,13 +1,13 @@
-"""Whether this node still holds the jobs that were delivered to it, as its own monotonic clock tells.
+"""Whether this node still holds the jobs that were delivered to it, by its own monotonic clock.
 
-The server gives a delivery to somebody else an ack wait after the last word that it heard of us. So the node extends
-all that it holds, asks the server for an answer on the same link, and believes for an ack wait from the moment when it
-began, and no longer. Past that the jobs are lost: nothing is said of them any more, their handlers are told and
-cancelled. That is so after a partition, and after a process that was stopped or whose event loop was blocked: then its
-first turn comes too late, before any handler goes on.
+An ack wait after the server last heard from us, it gives a delivery to another holder. So the node extends all its
+deliveries, requests a reply from the server on the same link, and counts on them for one ack wait from the moment when
+it began. Past that the jobs are lost: the node settles them no more, and informs and cancels their handlers. That also
+happens after a partition, and after a process was stopped or its event loop was blocked: then its first turn comes too
+late, before any handler goes on.
 
-After such a stop the socket may still hold deliveries from before it, which others have by now. They precede the
-server's next answer, or the link's end: whatever came before that is lost too.
+After such a stop the socket may still hold deliveries from before it, which other nodes have by now. They precede the
+server's next reply, or the link's end. Everything that came before that is lost too.
 """
 
 import logging
@@ -25,15 +25,15 @@ from streams.puller import Puller
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-"""Two turns may get lost within an ack wait of three seconds."""
+"""Two turns may be lost within an ack wait of three seconds."""
 ANSWER_S = 1.0
 SPARE_S = 0.3
-"""Kept of the ack wait, for the cancelled handlers to end before anybody else begins."""
+"""Subtracted from the ack wait, so that cancelled handlers end before another holder begins."""
 
 
 class Hold:
-    """Keeps deliveries alive. `lose` is called when they may be somebody else's; `resume` when new ones are ours;
-    `confirmed` when the server has answered all that was sent; `reconnected` on each new link, after `lose`."""
+    """Extends deliveries. It calls `lose` when other holders may have them, `resume` when new ones are ours,
+    `confirmed` when the server has replied to everything sent, and `reconnected` on each new link, after `lose`."""
 
     def __init__(
         self,
@@ -56,19 +56,19 @@ class Hold:
         self._links = self._sure_links = 0
         self._soon = anyio.Event()
         self.until_s = 0.0
-        """Until then what is held is ours (monotonic seconds)."""
+        """The held deliveries are ours until then (monotonic seconds)."""
         self.is_cut = True
-        """Whether nothing that is held can be relied on."""
+        """Whether no held delivery can be relied on."""
 
     def is_sure(self, now_s: float) -> bool:
-        """Return whether what is held is ours. If not, whoever asks first has it lost."""
+        """Return whether the held deliveries are ours. If not, the first caller has them lost."""
         if now_s < self.until_s:
             return True
         self._cut()
         return False
 
     async def keep(self, *, task_status: TaskStatus[None]) -> None:
-        """Extend what is held until cancelled; started with the server's first answer."""
+        """Extend the held deliveries until cancelled. Started with the server's first reply."""
         remove = self._connection.on_reconnect(self._reconnected)
         try:
             while True:

@@ -1,6 +1,6 @@
-"""A job as its handler sees it, and the words with which a handler answers.
+"""A job as its handler sees it, and how a handler answers.
 
-Everything here is for the handler's own task or thread, one at a time; none of it waits.
+Everything here is for the handler's own task or thread, one at a time. None of it waits.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class Retry(Exception):
-    """Raised by a handler: the attempt failed, and the next one comes after `delay`; None leaves that to the topic."""
+    """Raised by a handler: the attempt failed, and the next one comes after `delay`. `None`: after the topic's
+    backoff."""
 
     def __init__(self, delay: Duration | None = None, reason: str = "") -> None:
         self.delay_ms = None if delay is None else duration_ms("delay", delay, most=LONGEST_DELAY_MS)
@@ -29,7 +30,7 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler: no further attempt can end otherwise; the job becomes a dead letter at once."""
+    """Raised by a handler: no further attempt can end otherwise. The job becomes a dead letter at once."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = str(reason)
@@ -37,15 +38,15 @@ class Bury(Exception):
 
 
 class BadBody(Bury):
-    """The job's body is not of the type that the handler asked for; raised further, it buries the job."""
+    """The job's body is not of the type that the handler wants. Unless the handler catches it, it buries the job."""
 
 
 class JobLost(Exception):
-    """The job is not this handler's any more: its time is over, or the node could not hold it; stop working on it."""
+    """The job is not this handler's any more: its time is over, or the node could not hold it. Stop working on it."""
 
 
 class Call:
-    """One call of a handler: the time that it has, shared by the jobs it was given. Times are monotonic seconds."""
+    """One call of a handler: its time, shared by its jobs. Times are monotonic seconds."""
 
     __slots__ = ("deadline_s", "is_lost", "is_over", "ttr_s")
 
@@ -55,7 +56,7 @@ class Call:
         self.is_over = False
 
     def begin(self, ttr_s: float, now_s: float) -> None:
-        """Have `ttr_s` from now on."""
+        """Allow `ttr_s` from now on."""
         self.ttr_s = ttr_s
         self.deadline_s = now_s + ttr_s
 
@@ -63,8 +64,9 @@ class Call:
 class Job:
     """A job in a handler's hands.
 
-    Returning finishes it; raising fails the attempt. What is said by `retry` or `bury` stands in either case, and is
-    how a handler of lists answers for single jobs."""
+    Returning finishes it. Raising fails the attempt. A call of `retry` or `bury` counts in either case. A handler of
+    lists answers for single jobs that way.
+    """
 
     __slots__ = ("answer", "attempt", "call", "delivery", "most_attempts", "record")
 
@@ -73,10 +75,10 @@ class Job:
         self.delivery = delivery
         self.call = call
         self.attempt = attempt
-        """Which try this is, from 1."""
+        """Which attempt this is, from 1."""
         self.most_attempts = most_attempts
         self.answer: Retry | Bury | None = None
-        """What the handler has said of this job."""
+        """The handler's answer for this job."""
 
     def __repr__(self) -> str:
         return f"Job({self.topic!r}, {self.id!r}, attempt={self.attempt})"
@@ -103,15 +105,15 @@ class Job:
         return msgspec.json.decode(self.record.body)
 
     def read(self, type_: type[T]) -> T:
-        """Return the body as a value of this type, anything that msgspec can decode. Raises BadBody, which, unless it
-        is caught, buries the job."""
+        """Return the body as a value of this type, anything that msgspec can decode. Raises BadBody. Unless the handler
+        catches it, it buries the job."""
         kind: Any = type_  # else mypy takes a class for unhashable
         value: T = read_body(self.record, decoder_of(kind))
         return value
 
     @property
     def due_ms(self) -> int:
-        """When the job was to be handed out, by the server's clock, in milliseconds since 1970."""
+        """When the job was due to be handed out, by the server's clock, in milliseconds since 1970."""
         return self.record.due_ms
 
     @property
@@ -124,13 +126,13 @@ class Job:
 
     @property
     def is_lost(self) -> bool:
-        """True once the job is not this handler's any more: somebody else may have it, and what is done now does not
-        count. An `async` handler is cancelled then; a plain one should look here from time to time."""
+        """True once the job is not this handler's any more. Another one may have it, and work on it from now on does
+        not count. An `async` handler is cancelled then. A plain one should check this from time to time."""
         return self.call.is_lost
 
     @property
     def left_s(self) -> float:
-        """Seconds until the time to run is over; a handler that takes longer is cancelled."""
+        """Seconds until the time to run is over. A handler that takes longer is cancelled."""
         return self.call.deadline_s - monotonic_s()
 
     @property
@@ -139,19 +141,19 @@ class Job:
         return _moment(now_ms() + round(self.left_s * 1000))
 
     def touch(self, ttr: Duration | None = None) -> None:
-        """Begin the time to run anew, or have `ttr` from now on: for handlers that cannot tell how long they take. It
-        holds for all jobs of a list. Raises JobLost if it is too late."""
+        """Begin the time to run anew, or have `ttr` from now on: for handlers whose time is not known. It holds for all
+        jobs of a list. Raises JobLost if it is too late."""
         call = self.call
         if call.is_lost or call.is_over:
             raise JobLost(f"job {self.topic}/{self.id}: attempt {self.attempt} is over, it cannot be touched any more")
         call.deadline_s = monotonic_s() + (call.ttr_s if ttr is None else ttr_of(ttr) / 1000)
 
     def retry(self, delay: Duration | None = None, reason: str = "") -> None:
-        """Have this attempt count as failed, whatever the handler returns, and the next one come after `delay`."""
+        """Let this attempt count as failed, whatever the handler returns. The next one comes after `delay`."""
         self._answer(Retry(delay, reason))
 
     def bury(self, reason: str = "") -> None:
-        """Have the job become a dead letter, whatever the handler returns."""
+        """Make the job a dead letter, whatever the handler returns."""
         self._answer(Bury(reason))
 
     def _answer(self, answer: Retry | Bury) -> None:
@@ -170,7 +172,7 @@ def read_body(record: JobRecord, decode: Callable[[Any], T]) -> T:
 
 @lru_cache(maxsize=256)
 def decoder_of(type_: Any) -> Callable[[Any], Any]:
-    """Return what decodes JSON to the type. Raises TypeError for one that msgspec does not know."""
+    """Return a function that decodes JSON to the type. Raises TypeError for a type that msgspec does not know."""
     if isinstance(msgspec.inspect.type_info(type_), msgspec.inspect.CustomType):
         raise TypeError(f"JSON has no form for {type_}")
     return msgspec.json.Decoder(type_).decode

@@ -1,11 +1,11 @@
-"""One of a handler's places: a task that runs one call after the other, and has what became of each settled.
+"""One of a handler's places: a task that runs one call after the other, and has the result of each settled.
 
-A place is started with its topic and lives as long; no task is born for a job. A call that overruns its time, or whose
-jobs are lost, is cancelled from outside (`cancel`), and the place goes on. What runs in a thread cannot be cancelled:
-its place stays taken until it returns, and what it then says does not count.
+A place starts with its topic and lives as long. No job starts a task of its own. A call that overruns its time, or
+whose jobs are lost, is cancelled from outside (`cancel`), and the place goes on. A function in a thread cannot be
+cancelled: its place stays taken until it returns, and its result does not count then.
 
-Whatever a handler raises is a failed attempt, SystemExit, GeneratorExit and a CancelledError of its own making too;
-only a cancellation that comes from the node ends the place.
+Any exception of a handler is a failed attempt. That includes SystemExit, GeneratorExit and a CancelledError of its own.
+Only a cancellation by the node ends the place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Cut = Literal["overran", "lost"]
 
 
 class Hall(Protocol):
-    """What a place needs of its topic."""
+    """The parts of its topic that a place needs."""
 
     @property
     def handler(self) -> Handler: ...
@@ -40,20 +40,20 @@ class Hall(Protocol):
     def is_ending(self) -> bool: ...
 
     async def breathe(self) -> None:
-        """Let the loop turn, and see whether the process had stopped."""
+        """Let the loop turn, and check whether the process was stopped."""
 
     def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
-        """Return the jobs to call the handler with."""
+        """Return the jobs for a call of the handler."""
 
     def came_loose(self, place: Place) -> None:
-        """Hear of the end of a call that was stuck."""
+        """A stuck call has ended."""
 
     async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
-        """Take the end of a call. Raises FATAL errors."""
+        """Settle the jobs of a call. Raises FATAL errors."""
 
 
 class Place:
-    """Call `serve` once."""
+    """One place. Call `serve` once."""
 
     def __init__(self, topic: Hall, number: int) -> None:
         self._topic = topic
@@ -63,14 +63,14 @@ class Place:
         self._thread = None if handler.is_async else WorkThread(f"job-{handler.topic}-{number}")
         self._task: asyncio.Task[object] | None = None
         self.call: Call | None = None
-        """The call that runs."""
+        """The running call."""
         self.jobs: list[Job] = []
-        """What the place holds: the jobs of its call, until they are settled."""
+        """The jobs of the running call, until they are settled."""
         self.cut: Cut | None = None
-        """Why the running call was told to end."""
+        """Why the running call must end."""
         self.cut_s = 0.0
         self.is_stuck = False
-        """It was told to end long ago, and runs on."""
+        """The call was cancelled long ago, and still runs."""
 
     async def serve(self) -> None:
         """Run calls until the topic ends. Raises FATAL errors."""
@@ -81,7 +81,7 @@ class Place:
             while True:
                 if now_s > topic.slices.until_s:
                     await topic.breathe()
-                if topic.is_ending:  # nothing is awaited from here to `turn`: a wake is not missed
+                if topic.is_ending:  # nothing is awaited from here to `turn`, so no wake is missed
                     return
                 deliveries = ready.take(most)
                 if not deliveries:
@@ -98,7 +98,7 @@ class Place:
                 self._thread.close()
 
     def cancel(self, why: Cut, now_s: float) -> None:
-        """Have the running call end."""
+        """Cancel the running call."""
         call = self.call
         if call is None:
             return
@@ -122,7 +122,7 @@ class Place:
                 result = await self._take(argument)
             else:
                 result, error = await self._thread.run(self._take, argument)
-        except BaseException as failed:  # the border to the user's code: what it raises is the attempt's end, not ours
+        except BaseException as failed:  # the border to the user's code: its exception ends the attempt, not the place
             if isinstance(failed, GeneratorExit) and not is_run_by(self._task):
                 raise
             error = failed
@@ -137,7 +137,7 @@ class Place:
         self.jobs = []
 
     def _take_back_cancel(self) -> bool:
-        """Take back the cancellation with which the call was cut, if it was; return whether the node's own remains."""
+        """Take back the cancellation that ended the call, if there was one. Return whether the node's own remains."""
         task = self._task
         assert task is not None
         if self.cut is not None and self._thread is None:

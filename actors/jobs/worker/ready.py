@@ -1,7 +1,7 @@
-"""A topic's jobs that were delivered and wait for a place, lane by lane, and the places that wait for a job.
+"""A topic's delivered jobs that wait for a place, lane by lane, and the places that wait for a job.
 
-One place is woken at a time, and wakes the next one when it leaves something: where handlers do not wait for anything,
-one place does all the work, and no others are woken for nothing.
+One place is woken at a time, and wakes the next one when it leaves something. If handlers do not wait for anything, one
+place does all the work, and no others are woken for nothing.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from streams.job_messages import Priority
 
 
 class ReadyJobs:
-    """Used from one loop. `may_start(most)` says how many may be started now, and wakes us itself once more may."""
+    """Used from one loop. `may_start(most)` returns how many may start now. Its owner calls `wake` when more may."""
 
     def __init__(self, may_start: Callable[[int], int]) -> None:
         self._may_start = may_start
@@ -24,26 +24,26 @@ class ReadyJobs:
         self._woken = 0
         self._picks = 0
         self.is_limited = False
-        """Whether `may_start` has to be asked."""
+        """Whether `may_start` must be called."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
 
     def lane(self, priority: Priority) -> deque[Delivery]:
-        """Return the lane's queue; whoever puts something into it calls `wake`."""
+        """Return the lane's queue. After adding to it, call `wake`."""
         queue = self._lanes.setdefault(priority, deque())
         self._only = queue if len(self._lanes) == 1 else None
         return queue
 
     def waiting(self) -> Iterator[Delivery]:
-        """Return what waits, lane by lane."""
+        """Return the waiting deliveries, lane by lane."""
         for queue in self._lanes.values():
             yield from queue
 
     # ---- for the places
 
     def take(self, most: int) -> list[Delivery]:
-        """Return the next jobs that may be begun, of one lane and at most so many; none if there is none now."""
+        """Return the next jobs that may begin, of one lane and at most `most`. Empty if there is none now."""
         queue = self._only if self._only is not None else self._next_lane()
         count = min(most, len(queue))
         if self.is_limited and count:
@@ -51,7 +51,7 @@ class ReadyJobs:
         return [queue.popleft() for _ in range(count)]
 
     async def turn(self) -> None:
-        """Wait until it is worth while to look again."""
+        """Wait until it is worthwhile to look again."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(turn)
         try:
@@ -59,22 +59,22 @@ class ReadyJobs:
         except asyncio.CancelledError:
             if not turn.cancelled():
                 self._woken -= 1
-                self.wake()  # what was meant for this place is the next one's
+                self.wake()  # this wake goes to the next place
             raise
         self._woken -= 1
 
     def wake(self) -> None:
-        """Have one idle place look, unless one is about to."""
+        """Wake one idle place, unless one is already woken."""
         if not self._woken:
             self._wake_one()
 
     def wake_next(self) -> None:
-        """Have the next idle place look if this one leaves something."""
+        """Wake the next idle place if this one leaves something."""
         if self._idle and not self._woken and (self._only if self._only is not None else len(self)):
             self._wake_one()
 
     def wake_all(self) -> None:
-        """Have every idle place look: the topic ends."""
+        """Wake every idle place: the topic ends."""
         while self._idle:
             self._wake_one()
 
@@ -88,7 +88,7 @@ class ReadyJobs:
         return found
 
     def remove_last(self, count: int) -> list[Delivery]:
-        """Take out the jobs whose turn would come last."""
+        """Remove and return the jobs whose turn would come last."""
         found: list[Delivery] = []
         for priority in reversed(lane_order(0)):
             queue = self._lanes.get(priority, ())
@@ -96,7 +96,7 @@ class ReadyJobs:
         return found
 
     def remove(self, is_meant: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Take out what is meant."""
+        """Remove and return the deliveries that match."""
         found = [delivery for delivery in self.waiting() if is_meant(delivery)]
         for queue in self._lanes.values():
             for delivery in found:

@@ -1,12 +1,11 @@
-"""What becomes of jobs that a single server forgot to have handed out, or to have been acknowledged.
+"""Jobs whose hand-out or acknowledgement a single killed server has forgotten.
 
-nats-server writes down ten times a second what a consumer has handed out. Killed, it forgets its last tenth of a
-second, and hands out once more, as if for the first time, what handlers hold at that moment or have just finished. So a
-node that is back at a server that was started anew tells all nodes what it holds and has finished. What was ready
-before waits here for an ack wait, as the jobs of any holder that vanished do. What somebody holds is left to him: his
-acknowledgement ends it, and if he dies it comes again by itself. What is finished is acknowledged by whoever gets it.
-
-A cluster has all of this from its other servers.
+nats-server records a consumer's deliveries ten times a second. When it is killed, it forgets its last tenth of a
+second, and delivers again, as if for the first time, what handlers hold at that moment or have just finished. So a node
+that is back at a restarted server reports to all nodes what it holds and has finished. Jobs that were ready before wait
+here for an ack wait, as the jobs of any vanished holder do. A job with a holder is left to it: the holder's ack ends
+it, and if the holder dies the job comes again by itself. A finished job is acknowledged by the node that gets it. A
+cluster has all of this from its other servers.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from streams.frames import Message, publish_frame
 log = logging.getLogger(__name__)
 
 LASTS_S = 60.0
-"""So long after a restart it may hand out what it forgot."""
+"""How long after a restart the server may deliver what it forgot."""
 
 _OVER = 1 << 31
-"""In place of a delivery's number: it was finished, whatever the server says."""
+"""In place of a delivery's number: the job was finished, whatever the server says."""
 _Message = tuple[int, int]
 """Its sequence, and when it was stored: a store that went back gives a sequence a second time."""
-_Told = tuple[int, int, int]
-"""A message, and its latest delivery that somebody has, or _OVER."""
-_decode = msgspec.json.Decoder(list[_Told]).decode
+_Report = tuple[int, int, int]
+"""A message, and its latest delivery with a holder, or _OVER."""
+_decode = msgspec.json.Decoder(list[_Report]).decode
 
 
 class Restarts:
-    """Of one node. `held()`: what it holds at present. `wait_s`: the consumers' ack wait."""
+    """The restarts as one node sees them. `held()`: what it holds at present. `wait_s`: the consumers' ack wait."""
 
     def __init__(
         self, connection: Connection, clock: Clock, *, wait_s: float, held: Callable[[], Iterable[Delivery]]
@@ -51,54 +50,55 @@ class Restarts:
         self._memory = connection.memory
         self._acked: list[bytes] = []
         self._acked_before: list[bytes] = []
-        self._lost: list[_Told] = []
+        self._lost: list[_Report] = []
         self._began_ms = 0
         self._until_s = 0.0
         self._own: dict[_Message, int] = {}
         self._known: dict[_Message, int] = {}
         self.is_lately = False
-        """Whether deliveries have to be looked at: the server was started anew lately."""
+        """Whether deliveries must be checked: the server was restarted lately."""
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Hear of restarts, and of what others have begun."""
+        """Receive restarts, and the reports of other nodes."""
         listening = await self._connection.subscribe(self._connection.namespace.begun_jobs(), self._hear)
         try:
             yield
         finally:
             await listening.unsubscribe()
 
-    # ---- what the node tells it
+    # ---- reports of the node
 
     def finished(self, deliveries: Sequence[Delivery]) -> None:
-        """Remember what is acknowledged until the server has certainly heard, and written it down."""
+        """Remember acknowledged deliveries until the server has certainly received and recorded the acks."""
         self._acked += [delivery.reply for delivery in deliveries]
         if self.is_lately:
             self._take_own((*one, _OVER) for one in map(_message_of, deliveries) if one in self._own)
 
     def lost(self, deliveries: Iterable[Delivery]) -> None:
-        """Remember what was begun and is not ours any more; if the server forgot it, its next run is not its first."""
-        self._lost += [_told_of(delivery.facts) for delivery in deliveries]
+        """Remember begun deliveries that are not ours any more. If the server forgot one, its next run is not its
+        first."""
+        self._lost += [_report_of(delivery.facts) for delivery in deliveries]
 
     def hold_lost(self) -> None:
-        """What was acknowledged and not confirmed may be somebody else's: it is not acknowledged once more."""
-        self._lost += [_told_of(read_reply(reply)) for reply in (*self._acked_before, *self._acked)]
+        """Another holder may have what was acknowledged and not confirmed, so do not acknowledge it again."""
+        self._lost += [_report_of(read_reply(reply)) for reply in (*self._acked_before, *self._acked)]
         self._acked, self._acked_before = [], []
 
     def confirmed(self) -> None:
-        """The server has answered what was said in the last turn of the hold; call it once each turn."""
+        """The server has confirmed what was sent in the last turn of the hold. Call it once each turn."""
         self._acked_before, self._acked = self._acked, []
         self._lost.clear()
         if self.is_lately:
-            self._tell()  # once more, for who comes back later than we
+            self._publish()  # once more, for nodes that come back later
             if monotonic_s() > self._until_s + LASTS_S:
                 self.is_lately = False
                 self._own.clear()
                 self._known.clear()
 
     def reconnected(self) -> None:
-        """Say again what may have been lost with the link; to a server that was started anew it is not said, for the
-        sequences may be those of others there. What it hands out again is known instead."""
+        """Send again the acks that may have been lost with the link. A restarted server does not get them, since the
+        sequences may belong to other messages there. What it delivers again is recognised instead."""
         again = [*self._acked_before, *self._acked]
         if self._connection.memory == self._memory:
             with suppress(Disconnected, ConnectionLost):
@@ -107,26 +107,27 @@ class Restarts:
         self._memory = self._connection.memory
         self._own.clear()
         self._known.clear()
-        self._take_own(_told_of(delivery.facts) for delivery in self._held())
+        self._take_own(_report_of(delivery.facts) for delivery in self._held())
         self._take_own(self._lost)
-        self._take_own((*_told_of(read_reply(reply))[:2], _OVER) for reply in again)
+        self._take_own((*_report_of(read_reply(reply))[:2], _OVER) for reply in again)
         self._began_ms, self._until_s, self.is_lately = self._clock.now_ms(), monotonic_s() + self._wait_s, True
-        self._tell()
+        self._publish()
 
-    # ---- what is asked
+    # ---- checks of deliveries
 
     def wait_s(self, delivery: Delivery) -> float:
-        """Return for how long a delivery has to wait until it is known whether somebody had begun it."""
+        """Return how many seconds a delivery must wait until it is known whether another holder had begun it."""
         if delivery.stored_ms > self._began_ms:
             return 0.0
         return max(0.0, self._until_s - monotonic_s())
 
     def is_from_before(self, delivery: Delivery) -> bool:
-        """Return whether we hold this since before the restart: by its sequence the server may know another by now."""
+        """Return whether we hold this since before the restart. The server may know another message by its sequence
+        now."""
         return self.is_lately and _message_of(delivery) in self._own
 
     def is_held(self, delivery: Delivery) -> bool:
-        """Return whether the server forgot that somebody, here or elsewhere, has just this already, or had."""
+        """Return whether the server forgot that a holder, here or on another node, has or had this delivery already."""
         return delivery.delivered <= self._known.get(_message_of(delivery), 0)
 
     def is_over(self, delivery: Delivery) -> bool:
@@ -135,20 +136,20 @@ class Restarts:
 
     # ---- between nodes
 
-    def _take_own(self, told: Iterable[_Told]) -> None:
-        some = list(told)
+    def _take_own(self, reports: Iterable[_Report]) -> None:
+        some = list(reports)
         self._own.update({(seq, stored_ms): delivered for seq, stored_ms, delivered in some})
         self._take(some)
 
-    def _take(self, told: Iterable[_Told]) -> None:
-        for seq, stored_ms, delivered in told:
+    def _take(self, reports: Iterable[_Report]) -> None:
+        for seq, stored_ms, delivered in reports:
             self._known[seq, stored_ms] = max(delivered, self._known.get((seq, stored_ms), 0))
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         if not self._own:
             return
         payload = msgspec.json.encode([(*message, delivered) for message, delivered in self._own.items()])
-        with suppress(Disconnected, ConnectionLost):  # the next link brings it
+        with suppress(Disconnected, ConnectionLost):  # sent again on the next link
             self._connection.client.send(publish_frame(self._connection.namespace.begun_jobs(), "", b"", payload))
 
     def _hear(self, message: Message) -> None:
@@ -165,5 +166,5 @@ def _message_of(delivery: Delivery) -> _Message:
     return delivery.seq, delivery.stored_ms
 
 
-def _told_of(facts: Facts) -> _Told:
+def _report_of(facts: Facts) -> _Report:
     return facts.seq, facts.stored_ms, facts.delivered

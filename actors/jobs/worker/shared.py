@@ -18,7 +18,7 @@ from streams.connection import Connection
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """`chance`: in [0, 1), anew with each call."""
+    """`chance`: a new number in [0, 1) with each call."""
 
     connection: Connection
     hold: Hold

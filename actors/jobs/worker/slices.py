@@ -1,7 +1,7 @@
 """How long the handlers' places of a node may work before the event loop gets a turn.
 
-Handlers that wait for nothing, and jobs that lie ready, would else keep the loop for a tenth of a second: the node's
-timers and its answers to the server wait meanwhile.
+Without this limit, handlers that wait for nothing, with many ready jobs, would keep the loop for a tenth of a second.
+The node's timers and its replies to the server would wait meanwhile.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ SLICE_S = 0.002
 
 
 class Slices:
-    """One slice for all places together, begun anew with each turn of the loop that a place asked for."""
+    """One slice for all places together. It begins anew with each turn of the loop that a place requested."""
 
     def __init__(self) -> None:
         self.until_s = 0.0

@@ -1,7 +1,7 @@
 """A thread for a handler that is a plain function: one a place, started with its first job.
 
-The threads of anyio and of asyncio's executors are joined when the process ends, so that one function that never
-returns would keep a node from ending. These are not: whoever waits for one may go away.
+The process joins the threads of anyio and of asyncio's executors when it ends, so one function that never returns would
+keep a node from ending. These threads are not joined.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class WorkThread:
         self._is_started = False
 
     async def run(self, function: Callable[[Any], object], argument: object) -> tuple[object, BaseException | None]:
-        """Return what the function returned, or whatever it raised. Cancelled, this gives up waiting; the function runs
-        on, and whatever it ends with is lost."""
+        """Return the result of the function, or its exception. If cancelled, this stops waiting. The function runs on,
+        and its result is lost."""
         if not self._is_started:
             threading.Thread(target=self._serve, name=self._name, daemon=True).start()
             self._is_started = True
@@ -40,25 +40,25 @@ class WorkThread:
         return await ended
 
     def close(self) -> None:
-        """Let the thread end, once what it runs has ended."""
+        """Let the thread end, once its present function has ended."""
         self._work.put(None)
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             value, error = _outcome(work)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                work.loop.call_soon_threadsafe(_tell, work.ended, value, error)
+            with suppress(RuntimeError):  # the loop is closed: no task waits any more
+                work.loop.call_soon_threadsafe(_set_result, work.ended, value, error)
             del work, value, error
 
 
 def _outcome(work: _Work) -> tuple[object, BaseException | None]:
     try:
         return work.context.run(work.call), None
-    except BaseException as error:  # the border to the user's code; SystemExit would end only this thread, unheard
+    except BaseException as error:  # the border to the user's code: SystemExit would silently end only this thread
         return None, error
 
 
-def _tell(
+def _set_result(
     ended: "asyncio.Future[tuple[object, BaseException | None]]", value: object, error: BaseException | None
 ) -> None:
     if not ended.done():

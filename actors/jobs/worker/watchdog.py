@@ -1,6 +1,6 @@
-"""Says where the event loop hangs, while it hangs: a handler that does not await holds up the whole node.
+"""Reports where the event loop hangs, while it hangs: a handler that does not await blocks the whole node.
 
-Only another thread can see it. One that was itself held up, because the process was stopped, says nothing.
+Only another thread can see it. If that thread was itself delayed, because the process was stopped, it reports nothing.
 """
 
 import logging
@@ -23,13 +23,13 @@ DO = "await, or make the handler a plain function, which runs in a thread; jobs 
 
 
 class Watchdog:
-    """A context manager around the loop's work; `beat` says that the loop turns."""
+    """A context manager around the loop's work. `beat` reports that the loop turns."""
 
     def __init__(self) -> None:
         self._beat_s = monotonic_s()
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._watch, name="job-watchdog", daemon=True)
@@ -43,7 +43,7 @@ class Watchdog:
         self._thread.join()
 
     def beat(self) -> None:
-        """Say that the loop turns; several times a second."""
+        """Report that the loop turns, several times a second."""
         self._beat_s = monotonic_s()
 
     def _watch(self) -> None:
@@ -51,11 +51,11 @@ class Watchdog:
         while not self._stop.wait(LOOK_S):
             last_s, looked_s = looked_s, monotonic_s()
             blocked_s = looked_s - self._beat_s
-            if looked_s - last_s < 2 * LOOK_S and blocked_s >= BLOCKED_S and self._told_s != self._beat_s:
-                self._told_s = self._beat_s
-                self._tell(blocked_s)
+            if looked_s - last_s < 2 * LOOK_S and blocked_s >= BLOCKED_S and self._reported_s != self._beat_s:
+                self._reported_s = self._beat_s
+                self._report(blocked_s)
 
-    def _tell(self, blocked_s: float) -> None:
+    def _report(self, blocked_s: float) -> None:
         frame = sys._current_frames().get(self._loop_thread)
         at = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)[-DEEPEST:]]
         log.error("job_worker.loop_blocked", extra=fields(blocked_s=round(blocked_s, 1), at=at, do=DO))

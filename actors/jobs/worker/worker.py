@@ -1,12 +1,13 @@
 """Job worker: runs this node's handlers on the ready jobs of their topics.
 
-In: ready jobs, by the consumers `jobs_<topic>` (one a lane), shared with all nodes and desks; requests on `gone`.
-Out: what the handlers do; acknowledgements; failed jobs back to `delayed`; dead letters on `dead.jobs.<topic>.<key>`.
-State: in memory only. What the node holds is held by deliveries, kept alive while it lives (hold.py).
-Under redelivery: a job whose node died, was cut off or could not say in time that it is done comes again, and the
-handler runs again: at least once. A job that was deleted, or moved on by somebody else, is left as it is.
-When it cannot go on: without a link nothing new is begun; past the ack wait what runs is lost, and its handlers are
-told and cancelled. It ends with the node: begun jobs are finished, the others given back.
+In: ready jobs, by the consumers `jobs_<topic>` (one a lane), shared with all nodes and desks, and requests on `gone`.
+Out: the handlers' effects, acks, failed jobs back to `delayed`, dead letters on `dead.jobs.<topic>.<key>`. State: in
+memory only. Deliveries hold the node's jobs, and the node extends them while it lives (hold.py).
+
+Under redelivery: if a node died, was cut off or could not acknowledge in time, the job comes again, and the handler
+runs again: at least once. A job that was deleted, or moved on by another client, is left as it is. When it cannot go
+on: without a link nothing new begins. Past the ack wait the running jobs are lost, and their handlers are informed and
+cancelled. It ends with the node: begun jobs are finished, the others given back.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class JobWorker:
         self._measures = measures
         self._stop = stop
         self._topics: dict[str, TopicWorker] = {}
-        self._asked: deque[Message] = deque()
-        self._is_asked = anyio.Event()
+        self._requests: deque[Message] = deque()
+        self._has_requests = anyio.Event()
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ class JobWorker:
         return self._topics[name]
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Run handlers until the node stops and what is running has ended; started once all topics are served.
+        """Run handlers until the node stops and the running jobs have ended. Started once all topics are served.
         Raises FATAL errors."""
         restarts = Restarts(self._connection, self._clock, wait_s=self._ack_wait_s, held=self._held)
         hold = self._hold(restarts)
@@ -106,7 +107,7 @@ class JobWorker:
         for name in self._topics:
             self._follow(name)
         remove = self._settings.on_change(self._follow)
-        asking = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
+        subscription = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
         try:
             async with restarts.watching():
                 with Watchdog() as watchdog:
@@ -121,7 +122,7 @@ class JobWorker:
                         keeping.cancel_scope.cancel()
         finally:
             remove()
-            await asking.unsubscribe()
+            await subscription.unsubscribe()
 
     @property
     def _ack_wait_s(self) -> float:
@@ -184,17 +185,17 @@ class JobWorker:
     # ---- jobs that were deleted while they waited here
 
     def _hear_gone(self, message: Message) -> None:
-        self._asked.append(message)
-        self._is_asked.set()
+        self._requests.append(message)
+        self._has_requests.set()
 
     async def _answer_gone(self) -> None:
-        """Drop what is named, then answer: once every node has answered, the job is not begun any more."""
+        """Drop the named job, then reply: once every node has replied, no node begins the job any more."""
         answer = msgspec.json.encode({"node": self._node})
         while True:
-            await self._is_asked.wait()
-            self._is_asked = anyio.Event()
-            while self._asked:
-                message = self._asked.popleft()
+            await self._has_requests.wait()
+            self._has_requests = anyio.Event()
+            while self._requests:
+                message = self._requests.popleft()
                 self._drop(message.payload)
                 if message.reply:
                     await self._reply(message.reply, answer)
@@ -212,5 +213,5 @@ class JobWorker:
     async def _reply(self, subject: str, answer: bytes) -> None:
         try:
             await self._connection.publish_core(subject, answer)
-        except Disconnected:  # whoever asked is cut off too, or asks again
+        except Disconnected:  # the client is cut off too, or sends its request again
             log.debug("job_worker.not_answered", extra=fields(subject=subject))
