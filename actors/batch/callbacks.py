@@ -41,8 +41,7 @@ TOPIC = "batch-callbacks"
 TRIES = Backoff(retries=11, growth="exponential", base_ms=5_000, cap_ms=3_600_000)
 """Twelve tries within three hours. A receiver takes less time to be deployed or repaired by day."""
 ATTEMPTS = TRIES.retries + 6
-"""Attempts of the job. A node that dies at a call uses one up. There are some to spare, so that the last try is made
-and recorded."""
+"""Attempts of the job. A node that dies at a call uses one up. Some are to spare, so that the last try is recorded."""
 TIMEOUT_S = 10.0
 TTR_MS = 60_000
 MOST_BYTES = 65_536

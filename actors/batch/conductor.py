@@ -181,8 +181,7 @@ class Conductor:
 
     async def _admit(self, name: str) -> int | None:
         """Let waiting instances of a task begin, and return when to look again. One node does it for all of a task, in
-        one look at a time, so that its limits hold. An instance that needs newer code than any node has holds no
-        place."""
+        one look at a time, so that its limits hold. An instance that waits for newer code holds no place."""
         task, now_ms = self._tasks.current(name), self._clock.now_ms()
         unfinished = self._instances.unfinished(name)
         if not self._tends(name) or all(each.state != "pending" for each in unfinished):

@@ -1,5 +1,4 @@
-"""The operations that every door to batches calls: submit, show, control, and get the result. Holds no state of its
-own."""
+"""The operations that every door to batches calls: submit, show, control, get the result. It has no state."""
 
 from __future__ import annotations
 
@@ -147,8 +146,8 @@ class BatchDesk:
             )
 
     async def _create(self, record: Instance) -> Instance:
-        """Store the record. Of two equal ones, with the same bytes in their files, the first stands. The other one's
-        file is removed."""
+        """Store the record. Of two equal ones, with the same bytes in their files, the first stands. The other file is
+        removed."""
         try:
             return await self._instances.create(record)
         except InstanceExists as taken:
@@ -247,8 +246,7 @@ class BatchDesk:
         return [self._tasks.current(task) for task in self._tasks.known()]
 
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
-        """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart of the
-        application."""
+        """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart."""
         self._tasks.current(task)
         return await self._tasks.limit(task, lambda record: _changed(record, changes))
 
@@ -284,8 +282,7 @@ class BatchDesk:
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
     async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemShown, int]]:
-        """Yield a chunk's items, each with its size in bytes. Of missing chunks in a row, yield all items at the first
-        one."""
+        """Yield a chunk's items, each with its size in bytes. For missing chunks in a row, yield all at the first."""
         chunk = await self._items.chunk(record, number)
         if chunk is not None:
             results = (await self._items.results(record.instance_id, [number]))[number]

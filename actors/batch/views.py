@@ -105,8 +105,7 @@ def _uploads(instance_id: str) -> str:
 
 def sheet_of(instance_id: str, given: msgspec.Raw) -> SheetInput | None:
     """Return the sheet that an instance was submitted with. `None`: its input is another. A file that was not uploaded
-    for this instance does not count: a submitter may write anything into an input, also the names of other people's
-    files."""
+    for this instance does not count: a submitter may write anything into an input, even other people's files."""
     try:
         sheet = msgspec.json.decode(given, type=SheetInput)
     except msgspec.MsgspecError:

@@ -192,8 +192,8 @@ class Ledgers:
             raise
 
     async def _settle(self, source: SourceKey, batch: list[_Change[Any]]) -> None:
-        """Decide on the cached record. Before a change counts as void or is refused, and after a conflict, decide on
-        the stored record."""
+        """Decide on the cached record. Decide on the stored one before a change is void or refused, and after a
+        conflict."""
         stored, is_fresh, lost = self._live.get(source.key), False, 0
         while any(not change.future.done() for change in batch):
             if stored is None or (not is_fresh and stored.is_broken()):
@@ -220,8 +220,7 @@ class Ledgers:
     async def _lost(
         self, source: SourceKey, batch: list[_Change[Any]], lost: int, revision: int, conflict: RevisionConflict
     ) -> None:
-        """Fail the changes with too many conflicts. Let the others try again, soon and not in step with their
-        rivals."""
+        """Fail the changes with too many conflicts. Let the others try again, soon and out of step."""
         if conflict.actual is not None and conflict.actual < revision:
             self._live.drop(source.key)  # the server was put back to an earlier state
         _refuse([change for change in batch if lost >= change.tries], Contended(source, lost))

@@ -41,8 +41,7 @@ class Progress:
         self._seen.clear()
 
     def look(self, stream: str, states: Iterable[ConsumerState], at_s: float) -> list[Stuck]:
-        """Take the current states of the stream's consumers. Return those that got stuck or free since the last
-        look."""
+        """Take the current states of the stream's consumers. Return those that got stuck or free since then."""
         found: list[Stuck] = []
         known = {key: seen for key, seen in self._seen.items() if key[0] == stream}
         for state in states:

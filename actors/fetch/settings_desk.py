@@ -53,8 +53,7 @@ class Desk(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """A change that was stored (or, with `is_trial`, would be): the level's own values, and the effects on those
-    below."""
+    """A change that was stored (or, with `is_trial`, would be): the level's own values, and the effects below."""
 
     name: LevelName
     before: LevelValues
@@ -96,8 +95,7 @@ async def change_level(
 ) -> Changed:
     """Set `values` and unset names of a level. With `is_replaced`, replace all its values. With `is_ahead` the platform
     or source need not exist yet.
-    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten of them in a row,
-    StreamError."""
+    Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten in a row, StreamError."""
 
     async def attempt() -> Changed:
         stored = await read_stored(desk)

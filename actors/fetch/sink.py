@@ -135,8 +135,8 @@ class Bad(NamedTuple):
 
 
 class Sink:
-    """Brings one consumer's orders into one store. The puller and the publisher are already open. The sink opens and
-    closes the store."""
+    """Brings one consumer's orders into one store. Puller and publisher are already open. The sink opens and closes the
+    store."""
 
     def __init__(
         self,

@@ -45,8 +45,8 @@ FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSourc
 
 
 class LastOffer(NamedTuple):
-    """When each open slice of a source was last offered, to the lanes of one pin. A memory only: a forgotten slice is
-    offered once more."""
+    """When each open slice of a source was last offered, to the lanes of one pin. A forgotten slice is offered once
+    more."""
 
     pin: str = ""
     at_ms: Mapping[OfferKey, int] = NOTHING_OFFERED

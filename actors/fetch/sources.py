@@ -71,8 +71,7 @@ class Sources:
         self._listeners: list[Callable[[SourceKey], None]] = []
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
-        """Call `listener` with each source that came, changed or went. It must be short. Return a function that removes
-        it."""
+        """Call `listener` with each source that came, changed or went. It must be short. Return its remover."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 

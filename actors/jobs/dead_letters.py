@@ -81,8 +81,8 @@ def job_of(letter: DeadLetter) -> JobRecord:
 
 
 def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
-    """Return the job as it is sent again: due now, attempts from 0, without an expiry. It is an add of its own, known
-    by the dead letter."""
+    """Return the job as it is sent again: due now, attempts from 0, without an expiry. The dead letter identifies this
+    add."""
     line = f"{_again(letter_seq)} at {_moment(now_ms)}"
     return replace(
         job,
@@ -120,8 +120,7 @@ async def write_dead_letters(
 
 
 def _message_id(letter: DeadLetter, seq: int) -> str:
-    """Return the id of the message. A job that was sent again and failed again is another message, so another dead
-    letter."""
+    """Return the id of the message. A job that failed again after it was sent again has another dead letter."""
     return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
 
 

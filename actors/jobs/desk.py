@@ -73,8 +73,7 @@ LONGEST_WAIT_MS = 60_000
 """A long poll ends after this, and its client calls again. Links in between sooner or later give up on silence."""
 LONGEST_HOLDER = 128
 ADD_S = 20.0
-"""How long the desk tries to add. Together with its caller's wait this is less than the server remembers message
-ids."""
+"""How long the desk tries to add. With its caller's wait this is less than the server remembers message ids."""
 STILL_S = 10.0
 """A node that stood still for longer may hold adds that their callers have made on other nodes since."""
 
@@ -330,8 +329,7 @@ class JobDesk:
         return kicked
 
     async def peek(self, topic: str, job_id: str) -> Listed | None:
-        """Return the job of this id in whatever state. `None`: there is none or it is not known any more. Raises
-        BadJob."""
+        """Return the job of this id in whatever state. `None`: there is none, or none known any more. Raises BadJob."""
         check_topic(topic)
         found = await self._store.find(topic, check_id(job_id))
         return None if found is None else listed_of(found)
@@ -446,8 +444,7 @@ class JobDesk:
         return [outcomes[at] for at in range(len(receipts))]
 
     async def _found(self, topic: str | None, job_id: str) -> Sequence[Found]:
-        """Return the job of this id, or those of every topic that has one. Finished ones that are still known are
-        included."""
+        """Return the job of this id, or those of every topic that has one. Finished ones still known are included."""
         check_id(job_id)
         if topic is None:
             return await self._store.find_everywhere(token_of(job_id))

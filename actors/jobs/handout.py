@@ -147,8 +147,7 @@ class Handout:
         return await self._paid(wish, await self._pull(wish, lanes, 1, wish.left_s))
 
     async def _paid(self, wish: "_Wish", deliveries: list[Delivery]) -> list[Delivery]:
-        """Return the jobs that came while we waited, once the rate allows it. They have not used any of the rate
-        yet."""
+        """Return the jobs that came while we waited, once the rate allows it. They have used none of it yet."""
         if not deliveries:
             return []
         try:
@@ -225,15 +224,14 @@ class Handout:
         try:
             return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
         except NoStream:
-            self._topics.forget_consumer(topic)  # somebody deleted it
+            self._topics.forget_consumer(topic)  # it was deleted
             await self._topics.use(topic, lane)
             return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
 
     # ---- reserving
 
     async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[JobReservation]:
-        """Turn deliveries into reservations. A cancellation does not interrupt this: some jobs would be reserved
-        without a holder."""
+        """Turn deliveries into reservations. A cancellation does not interrupt this: some would have no holder."""
         reach("job.pull")
         with anyio.move_on_after(RESERVE_S, shield=True) as step:
             handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder)

@@ -58,8 +58,7 @@ LEASE_TTL_S = 3
 AT_ONCE = 128
 """Records that are looked at at a time. Thousands may be due in the same second."""
 TRACE_S = 600
-"""How many seconds the end of an occurrence stays known to a leader that adds it again. The next one leads within
-seconds."""
+"""Seconds for which a leader that adds an occurrence again knows its end. The next leader is there within seconds."""
 OPEN_STATES = ("delayed", "ready", "reserved")
 FORESEEN = (StreamError, BadRecurrence)
 

@@ -28,8 +28,7 @@ ENGINE = "submit"
 CAPACITY = 2_000
 AT_ONCE = 500
 TRACE_S = 600
-"""Seconds for which the end of a job is known to a desk that adds it again. While a desk lives, it does so within
-seconds."""
+"""Seconds for which a desk that adds a job again knows its end. A live desk does so within seconds."""
 PASSING = ("unavailable", "unknown")
 
 

@@ -107,8 +107,7 @@ class Work(Generic[W]):
 
 @dataclass(frozen=True)
 class Decision(Generic[W]):
-    """What follows once the state is stored: first every publish, confirmed, then the work or the settling of the
-    message."""
+    """What follows once the state is stored: first every publish, confirmed, then the work or the settling."""
 
     then: Settle | Work[W]
     publish: tuple[Outgoing, ...] = ()
@@ -125,8 +124,7 @@ class Home(Protocol[KeyT, S]):
 
 @dataclass(frozen=True, kw_only=True)
 class Actor(Generic[K, S, M, W]):
-    """What differs between actors. The module's text explains the functions. `tries`: the limit of revision conflicts
-    for one message."""
+    """What differs between actors. See the module's text. `tries`: the limit of revision conflicts for one message."""
 
     engine: str
     name: str

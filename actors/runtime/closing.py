@@ -1,5 +1,4 @@
-"""Distinguishes a GeneratorExit that user code has raised from the one that closes a coroutine which no task runs any
-more."""
+"""Distinguishes a GeneratorExit of user code from the one that closes a coroutine which no task runs any more."""
 
 import asyncio
 

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 FACTS = "fields"
-"""The one key under which facts stand in a record, in streams/ too. Bare names in `extra` clash with the record's
-own."""
+"""The one key under which facts stand in a record, in streams/ too. Bare names in `extra` clash with its own."""
 
 current_actor: ContextVar[str] = ContextVar("current_actor", default="")
 

@@ -76,8 +76,7 @@ class Measures:
     def source(
         self, platform: str, source: str, *, lag_ms: int, down_ms: int, slices: int, holes: int, is_parked: bool
     ) -> None:
-        """Set one source's metrics, as the leading monitor sees them. `slices`: open ones. `holes`: those not
-        accepted."""
+        """Set one source's metrics, as the leading monitor sees them. `slices`: open. `holes`: not accepted."""
         names = (platform, source)
         self._known.add(names)
         self._lag.labels(*names).set(lag_ms / 1000)

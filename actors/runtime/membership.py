@@ -57,8 +57,7 @@ Token = Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node reports about itself. `load`: the share of its slots in use. `run` distinguishes one start from the
-    next."""
+    """What a node reports about itself. `load`: the share of its slots in use. `run`: the identity of this start."""
 
     node: Token
     run: str
@@ -129,8 +128,7 @@ class MembershipView:
         return {name: seen.record for name, seen in self._seen.items()}
 
     def hear(self, record: NodeRecord, revision: int, at_s: float) -> bool:
-        """Take a heartbeat. Return True if the node was not live before. A revision that was heard before is
-        ignored."""
+        """Take a heartbeat. Return True if the node was not live before. A known revision is ignored."""
         seen = self._seen.get(record.node)
         if seen is None or revision > seen.revision:
             self._seen[record.node] = _Seen(record, revision, at_s)
@@ -214,8 +212,8 @@ class Members:
         self._beat_now.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Register, follow the others until cancelled, and report the stop. Started once the present nodes are known.
-        Raises NameTaken."""
+        """Register, follow the others until cancelled, and report the stop. Started once all nodes are known. Raises
+        NameTaken."""
         try:
             self._first_beat = await self._write()
             async with anyio.create_task_group() as tasks:
@@ -228,8 +226,8 @@ class Members:
                 await self._leave()
 
     async def _learn_who_is_there(self, tasks: TaskGroup) -> None:
-        """Begin to follow. The records that are there at first are taken when all of them are known, our own first
-        heartbeat among them."""
+        """Begin to follow. The records that are there at first are taken once all of them, and our own first heartbeat,
+        are known."""
         self._is_synced = False
         await tasks.start(self._beats.run)
         self._take_all([beat for _, beat in self._beats.items()])
@@ -242,8 +240,7 @@ class Members:
             self._take_all([beat])
 
     def _take_all(self, beats: Sequence[_Beat]) -> None:
-        """Take heartbeats, but not the records of dead nodes: those that are neither new nor as fresh as a heartbeat
-        must be."""
+        """Take heartbeats, but not the records of dead nodes: those that are neither new nor fresh."""
         known = self._highest if self._is_synced else math.inf
         self._highest = max([self._highest, *(beat.revision for beat in beats)])
         at_ms = monotonic_s() * 1000
@@ -287,8 +284,7 @@ class Members:
                 self._tell(NodeLeft(node=record.node, at_ms=self._clock.now_ms(), zone=record.zone))
 
     def _is_reporter(self, about: str) -> bool:
-        """Return whether this node publishes the event. The first other node by name does, so that not every node
-        publishes it."""
+        """Return whether this node publishes the event. The first other node by name does, and no other."""
         others = [name for name in self._names if name != about]
         return (others[0] if others else about) == self.name
 

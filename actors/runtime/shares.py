@@ -16,8 +16,7 @@ from streams.clock import monotonic_s
 LATE_S = 0.25
 """How much a late caller may catch up on: a call that takes this long keeps the next one from its turn."""
 GATHER_S = 0.05
-"""If several may begin at once, wait for this much of a second's worth: a list of two costs as much as one of
-twenty."""
+"""If several may begin at once, wait for this much of a second's worth: two cost as much as twenty."""
 FIRST_MS = 1000
 """With a new share the first item begins after one interval, but after this long at the most."""
 LOOK_MS = 250

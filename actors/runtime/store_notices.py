@@ -1,4 +1,4 @@
-"""Store notices: reports to an administrator how the server's store fares, once for all nodes that detect it.
+"""Store notices: reports the state of the server's store to an administrator, once for all nodes that detect it.
 
 In: notices of this node's store watch. Out: the same notices to the webhook, unless another node has sent them. State:
 a mark of the last notice stays in the bucket of leases for a minute. No node leads here, because each node sees its own

@@ -50,8 +50,7 @@ def why_full(health: StoreHealth, free: int | None, kept: int, *, was_full: bool
 
 
 def closed_streams(health: StoreHealth, *, is_clustered: bool) -> frozenset[str]:
-    """Return the streams that take nothing: on a single server those that failed. In a cluster other servers have them
-    too."""
+    """Return the streams that take nothing: on a single server those that failed. In a cluster others have them too."""
     return frozenset() if is_clustered else health.failed_streams
 
 

@@ -129,8 +129,7 @@ class Agenda(Generic[K]):
             self.put(key, min(moments))
 
     def _drop_void(self) -> int | None:
-        """Drop entries that an earlier one has replaced. Return how many ms to wait for the first. `None`: there is
-        none."""
+        """Drop entries that an earlier one has replaced. Return how many ms to wait for the first. `None`: none."""
         if len(self._heap) > SPARE + 2 * len(self._due):
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[:2]]
             heapq.heapify(self._heap)

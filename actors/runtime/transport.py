@@ -94,7 +94,7 @@ class Transport:
 
 
 def check_url(url: str) -> URL:
-    """Return the URL if it may be called. Raises BadUrl unless it is http or https without a user, since logs show
+    """Return the URL if it may be called. Raises BadUrl unless it is http or https without a user, as logs show
     URLs."""
     from yarl import URL
 

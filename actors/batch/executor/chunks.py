@@ -144,8 +144,8 @@ class Chunks:
         *,
         is_suspected: bool,
     ) -> list[Outcome]:
-        """Run the items as the task's limits allow. If the task's items are limited in number, no others run in this
-        process meanwhile."""
+        """Run the items as the task's limits allow. If the task's items are limited in number, no others run here
+        meanwhile."""
         most = self._at_once(handler.record.task)
         turns = self._turns.setdefault(handler.record.task, anyio.Lock())
         outcomes: list[Outcome] = []

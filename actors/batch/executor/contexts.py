@@ -50,8 +50,7 @@ def as_json(value: object, what: str) -> Raw:
 
 
 def text_of(error: object) -> str:
-    """Return an error's text, made fit to be stored. The user's code may yield half a character, or fail to yield a
-    text."""
+    """Return an error's text, made fit to be stored. The user's code may yield half a character, or no text."""
     try:
         text = str(error)
     except BaseException:  # errors of the user's code
@@ -128,8 +127,7 @@ class SplitContext(_Step):
     async def commit(self, *items: object) -> None:
         """Add items, each any JSON value or struct. They are stored some thousand at a time. Nothing runs before the
         split has ended, unless it streams. When a streaming split begins again, its earlier items stand. `commit` only
-        checks that they come again. Raises NotJson, NotTheSame, and the broker's errors, after which the split begins
-        again."""
+        checks that they come again. Raises NotJson, NotTheSame, and the broker's errors, and the split begins again."""
         for item in items:
             self._add(as_json(item, f"item {self._count}"))
             if len(self._full) >= BUFFERED:

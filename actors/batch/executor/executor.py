@@ -47,8 +47,7 @@ SHARE_S = 0.25
 """How soon a worker takes over the part of one that has left."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
-"""The state in which a step may begin. A pointer may come late, and the fence stays the same after its step has
-ended."""
+"""The state in which a step may begin. A pointer may come late, and the fence stays after its step has ended."""
 
 
 class TooOld(Exception):

@@ -110,8 +110,7 @@ async def run_external(
 
 @asynccontextmanager
 async def open_external(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
-    """Yield the handlers. Those whose items an external program runs get a connection to it. The others stay as they
-    are."""
+    """Yield the handlers. Those whose items an external program runs get a connection to it. Others do not change."""
     async with AsyncExitStack() as stack:
         session: aiohttp.ClientSession | None = None
         bound = []

@@ -56,7 +56,6 @@ class TaskGate:
 
 def chunk_size(most: int, per_s: float) -> int:
     """Return how many items a chunk should have. With a rate it is at most a fifth of a second's worth, so that each
-    worker has some, and people see progress every second. With a low rate it is up to ten, but no more than run in a
-    second."""
+    worker has some, and people see progress every second. With a low rate it is up to ten, within a second's worth."""
     fewest = min(FEWEST, max(1, int(per_s * FEWEST_S)))
     return min(most, max(fewest, int(per_s * CHUNK_S))) if per_s > 0 else most

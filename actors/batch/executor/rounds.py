@@ -23,8 +23,8 @@ SHORT_S = 0.1
 
 
 class Round(NamedTuple):
-    """One round of one chunk: the attempt of each item, and the last attempt that an item has. `is_once`: items may not
-    run twice."""
+    """One round of one chunk: the attempt of each item, and the last attempt of an item. `is_once`: items may not run
+    twice."""
 
     instance_id: str
     attempts: Mapping[int, int]
@@ -41,8 +41,8 @@ class Round(NamedTuple):
 
 
 async def run_items(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
-    """Run the items as the gate admits them, and return the outcomes of those that began. Never raises for errors of
-    the user's code."""
+    """Run the items as the gate admits them, and return the outcomes of those that began. Never raises errors of the
+    user's code."""
     if handler.run is not None:
         return await _run_each(handler, turn, items, gate)
     outcomes, left = list[Outcome](), items

@@ -35,14 +35,12 @@ log = logging.getLogger(__name__)
 
 BEAT_S = 3.0
 STAGE_S = 0.5
-"""How often the new chunks of a streaming split are released. Each time may cost a short chunk and a change of the
-record."""
+"""How often the new chunks of a streaming split are released. Each time may cost a short chunk and a write."""
 _PASSING = (*FATAL, Disconnected, OutcomeUnknown, RevisionConflict, StoreFull, NoStream)
 
 
 class Steps:
-    """The steps of one process. `node` names it in heartbeats. `chunk_items(record)`: how many items a chunk of the
-    task has at most."""
+    """The steps of one process. `node` names it in heartbeats. `chunk_items(record)`: the most items of a chunk."""
 
     def __init__(
         self,
@@ -64,8 +62,7 @@ class Steps:
         self._clock = clock
 
     async def run(self, handler: TaskHandler, record: Instance, *, is_repeat: bool) -> None:
-        """Run the current step of an instance, if it begins here. Raises the broker's errors. Then the pointer comes
-        again."""
+        """Run the current step of an instance, if it begins here. Raises the broker's errors. Then it comes again."""
         if is_repeat and record.begun_fence == record.step_fence:
             await self._renew(record)
         elif await self._begins(record):
@@ -197,6 +194,5 @@ class Steps:
 
 
 def _goes_round_again(error: Exception) -> bool:
-    """Return whether the step itself is not to blame: it met the link, a conflict, or a server that will take the same
-    later."""
+    """Return whether the step itself is not to blame: it met the link, a conflict, or a server that takes it later."""
     return isinstance(error, _PASSING) or (isinstance(error, Refused) and is_passing(error))

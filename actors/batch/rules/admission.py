@@ -63,9 +63,8 @@ def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
 
 
 def window(rate: float, chunk_items: float, *, workers: int, sharing: int, most: int) -> int:
-    """Return how many chunks of an instance may be released at a time, at most `most`. With a rate of items a second it
-    is only what runs soon, together with those that are `sharing` it, but enough that no worker waits for another's
-    chunk."""
+    """Return how many chunks of an instance may be released at a time, at most `most`. With a rate it is only what runs
+    soon, together with those that are `sharing` it, but enough that no worker waits for another's chunk."""
     if rate <= 0:
         return most
     chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items))

@@ -54,8 +54,7 @@ def start(record: Instance, now_ms: int) -> Instance:
 
 
 def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:
-    """Begin the split or the reduce that is offered under this fence. Only the first holder of its pointer begins
-    it."""
+    """Begin the split or the reduce that is offered under this fence. Only the first holder does."""
     if not _is_step(record, fence) or record.begun_fence == fence or record.is_cancelling or record.is_paused:
         return record
     return replace(record, begun_fence=fence, step_attempts=record.step_attempts + 1, step_since_ms=now_ms)
@@ -63,8 +62,7 @@ def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:
 
 def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
     """Offer the split or the reduce anew, because its executor is silent. What that one still writes has an old fence.
-    A step that was begun too often kills its process: the instance fails. A step that was not begun waits for its
-    turn."""
+    A step that was begun too often kills its process: the instance fails. A step not begun waits for its turn."""
     if not _is_step(record, fence) or record.begun_fence != fence:
         return record
     if record.step_attempts - record.step_failures < MOST_STARTS:
@@ -85,8 +83,8 @@ def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms
 
 
 def stage(record: Instance, made: Seal) -> Instance:
-    """Let the chunks of a streaming split run before it is sealed. From now on they stand: the next run of the split
-    continues after them."""
+    """Let the chunks of a streaming split run before it is sealed. They stand: the next run of the split continues
+    after them."""
     if record.state != "splitting" or made.fence != record.step_fence or record.is_cancelling:
         return record
     before = record.staged
@@ -176,8 +174,7 @@ def _without_lost(record: Instance, lost: int, now_ms: int) -> Instance:
 
 
 def cancel_rest(record: Instance, now_ms: int) -> Instance:
-    """End a cancelled instance: every item that has not ended is cancelled. An instance that was stopped for a reason
-    has failed."""
+    """End a cancelled instance: every item that has not ended is cancelled. One stopped for a reason has failed."""
     if not record.is_cancelling or record.open or record.state in FINAL:
         return record
     counts, made = record.counts, made_so_far(record)

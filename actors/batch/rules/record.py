@@ -155,8 +155,7 @@ def is_over(latest: Instance | None, own: Instance) -> bool:
 
 
 def is_step_over(latest: Instance | None, own: Instance) -> bool:
-    """Return whether the current split or reduce of `own` does not count any more. `latest` may be older, as for
-    `is_over`."""
+    """Return whether the current split or reduce of `own` counts no more. `latest` may be older, as for `is_over`."""
     is_newer = latest is not None and latest.created_ms == own.created_ms and latest.step_fence > own.step_fence
     return is_newer or is_over(latest, own)
 
@@ -172,15 +171,14 @@ def files_at(instance_id: str, fence: int) -> str:
 
 
 def is_superseded(instance: Instance, fence: int) -> bool:
-    """Return whether a reduce of this fence has not made the standing result, and never will. That does not change
-    later."""
+    """Return whether a reduce of this fence has not made the standing result, and never will. That is final."""
     may_end = instance.state == "reducing" and fence == instance.step_fence
     return fence <= instance.step_fence and fence != instance.result_fence and not may_end
 
 
 def made_so_far(instance: Instance) -> Seal | None:
-    """Return the seal of the items that exist for certain: all, or those of a streaming split until now. `None`: there
-    are none yet."""
+    """Return the seal of the items that exist for certain: all, or those of a streaming split so far. `None`: none
+    yet."""
     return instance.seal or (instance.staged[-1] if instance.staged else None)
 
 

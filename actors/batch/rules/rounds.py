@@ -69,8 +69,8 @@ def missing_round(known: Sequence[ChunkResult], number: int, earlier: Sequence[i
 
 
 def may_leave(number: int) -> bool:
-    """Return whether the next round may run what this one has not begun. A pass has a limit of rounds, and some are for
-    items that run again."""
+    """Return whether the next round may run what this one has not begun. A pass has a limit of rounds, some for items
+    that run again."""
     return round_of_pass(number) < ROUNDS - MOST_ATTEMPTS
 
 
@@ -120,8 +120,8 @@ def cancelled(indexes: Sequence[int], begun: Collection[int] = ()) -> list[Outco
 
 
 def shortened(result: ChunkResult) -> ChunkResult | None:
-    """Return the result with a tenth less of its items' infos, and a note in the place of the longest. `None`: they
-    have no infos."""
+    """Return the result with a tenth less of its items' infos, and a note in the place of the longest. `None`: there
+    are none."""
     sizes = {each.index: len(bytes(each.info)) for each in result.others if each.info != NOTHING}
     if not sizes:
         return None

@@ -69,7 +69,7 @@ class Missed(msgspec.Struct, frozen=True, tag="missed"):
 
 
 class TimedOut(msgspec.Struct, frozen=True, tag="timedout"):
-    """The slice's own timeout ran out. Half of the window may fit. `is_missed`: there was no usable response, and the
+    """The slice's own timeout ran out. Half of the window may fit. `is_missed`: without a usable response, so the
     platform may be down."""
 
     reason: str
@@ -84,8 +84,7 @@ class Throttled(msgspec.Struct, frozen=True, tag="throttled"):
 
 
 class NotNow(msgspec.Struct, frozen=True, tag="notnow"):
-    """This slice has to wait for `wait_ms`, through no fault of anybody. This spends no attempt, and other slices go
-    on."""
+    """This slice has to wait for `wait_ms`, through nobody's fault. This spends no attempt, and others go on."""
 
     reason: str
     wait_ms: int
@@ -160,8 +159,8 @@ Message = Offered | Ended
 
 
 class ReadSlice(msgspec.Struct, frozen=True):
-    """Read this slice's window and store its orders. `slice.fence` is ours. `is_trusted`: rows of the source could be
-    read before."""
+    """Read this slice's window and store its orders. `slice.fence` is ours. `is_trusted`: its rows could be read
+    before."""
 
     source: SourceKey
     slice: OpenSlice
@@ -188,8 +187,7 @@ def decide(ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Next]
 
 
 def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
-    """Take the slice. A slice that is not open or not due needs no message: the allocator offers it again when it
-    is."""
+    """Take the slice. A slice that is not open or not due needs no message: the allocator offers it when it is."""
     if offer.standing != "ours":
         return ledger, Next(GiveBack(UNKNOWN_AGAIN_S) if offer.standing == "unknown" else Ack())
     after, result = holding.take(ledger, offer.slice_id, offer.node, now_ms, most_losses=offer.settings.losses)

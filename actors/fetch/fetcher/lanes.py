@@ -250,8 +250,8 @@ class Fetcher:
             self._judge_gate({name: count for name, count in pending.items() if name.startswith(SINK)})
 
     def _judge_gate(self, pending: Mapping[str, int]) -> None:
-        """Open or close the gate. A message of ORDERS is a page, so the backlog is the pages times their usual size on
-        this node."""
+        """Open or close the gate. A message of ORDERS is a page, so the backlog is the pages times this node's usual
+        size."""
         slowest = max(pending, key=pending.__getitem__, default="")
         backlog = round(pending.get(slowest, 0) * self._reader.orders_a_message)
         most = self._settings.current("", "").sink_backlog

@@ -107,8 +107,7 @@ def _count_open(ledger: Ledger, kind: Kind) -> int:
 
 def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
     """Return the backfills, then one second look for each setting: running ones, and new ones that begin at the
-    frontier. A new one needs no write of its own: it can cut nothing before the tail moves the frontier where it
-    starts."""
+    frontier. A new one needs no write of its own: it can cut nothing before the tail moves the frontier."""
     running = {each.delay_ms: each for each in ledger.passes if each.kind == "a"}
     again = tuple(
         running.get(delay_ms) or Pass(f"again-{delay_ms}", "a", ledger.frontier_ms, ledger.frontier_ms, None, delay_ms)

@@ -31,8 +31,8 @@ def earliest_ms(ledger: Ledger, held: OpenSlice) -> int:
 
 
 def offerable(ledger: Ledger) -> list[OpenSlice]:
-    """Return the slices that nobody holds and a node may take. For a source that is down: its next probe, or none while
-    one is under way."""
+    """Return the slices that nobody holds and a node may take. For a source that is down: its next probe, if none is
+    under way."""
     free = [held for held in ledger.open if not held.is_taken]
     outage = ledger.outage
     if outage is None or outage.over_ms:
@@ -43,8 +43,7 @@ def offerable(ledger: Ledger) -> list[OpenSlice]:
 
 
 def may_take(ledger: Ledger, held: OpenSlice) -> bool:
-    """Return whether `held` may be taken, as far as the outage goes. A held slice may be taken over: its holder
-    vanished."""
+    """Return whether `held` may be taken, as far as the outage goes. A held slice may be: its holder vanished."""
     return held.is_taken or held in offerable(ledger)
 
 

@@ -94,8 +94,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def first_ms(self, now_ms: int) -> int:
-        """Return where the source's time begins if it is first used at `now_ms`. Raises BadSetting if that is the
-        future."""
+        """Return where the source's time begins if it is first used at `now_ms`. Raises BadSetting for the future."""
         return start_ms_of(self.start, now_ms)
 
 
@@ -159,8 +158,7 @@ def _field(name: str) -> str:
 
 
 def _read(name: str, setting: Setting, value: object) -> object:
-    """Return the value as the record holds it. Raises BadSetting if it is not of the setting's kind or out of its
-    range."""
+    """Return the value as the record holds it. Raises BadSetting for a wrong kind or range."""
     match setting.unit:
         case "duration":
             return _bounded_duration(name, setting, value)

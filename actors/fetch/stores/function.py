@@ -35,8 +35,7 @@ class FunctionStore:
         """A function is always open."""
 
     async def store(self, orders: Sequence[Order]) -> int:
-        """Pass the batch to the function, and return its size: a function does not say which orders were new. See
-        Store."""
+        """Pass the batch to the function, and return its size: it does not say which orders were new. See Store."""
         try:
             with anyio.fail_after(self._longest_s):
                 await self._function(orders)

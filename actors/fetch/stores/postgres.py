@@ -29,8 +29,7 @@ CREATING = 0x70656E73746F636B
 
 
 def upsert(*, history: bool) -> Insert:
-    """Return the statement that stores a batch given as one array a column. Its row count is the number of changed
-    orders."""
+    """Return the statement that stores a batch given as one array a column. Its row count is that of changed orders."""
     arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
     rows = insert(ORDERS).from_select(NAMES, select(*arrays))
     newer = rows.excluded

@@ -15,8 +15,7 @@ class StoreError(Exception):
 
 
 class StoreDown(StoreError):
-    """The store takes nothing now, or it is not known whether it took the batch. The orders are fine: store them
-    again."""
+    """The store takes nothing now, or may not have taken the batch. The orders are fine: store them again."""
 
 
 class OrderRefused(StoreError):

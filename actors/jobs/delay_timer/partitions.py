@@ -38,8 +38,8 @@ _KEY = "jobs.timer."
 
 
 class Partitions:
-    """This node's part of the partitions. It calls `on_change` when `held` or `wanted` has changed. `on_change` must be
-    short."""
+    """This node's part of the partitions. It calls `on_change`, which must be short, when `held` or `wanted` has
+    changed."""
 
     def __init__(self, leases: Bucket[bytes], members: Members, on_change: Callable[[], None]) -> None:
         self._leases = leases
@@ -61,7 +61,7 @@ class Partitions:
 
     @property
     def wanted(self) -> frozenset[int]:
-        """The held partitions, and those that this node will take when they are free: their due times are worth knowing
+        """The held partitions, and those that this node will take when they are free: their due times are read
         ahead."""
         return frozenset(self._held | {n for n in range(PARTITIONS) if self._rank(n) == 0})
 

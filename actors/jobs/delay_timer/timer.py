@@ -58,8 +58,7 @@ AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
 """Together at most a twentieth of a core."""
 LOOK_S = 0.0003
 OVERLAP = 10_000
-"""After a reconnect the timer reads what was stored meanwhile, and so many messages before it: notices overtake one
-another."""
+"""After a reconnect the timer reads what was stored meanwhile, and so many before it: notices overtake one another."""
 REST_S = 1.0
 HORIZON_S = 30.0
 """The pause between sweeps for lack of memory. With so many jobs due at once the server fires most of them anyway."""
@@ -321,8 +320,8 @@ class DelayTimer:
         return min(wait_s - AWAKE_S, LONGEST_S) if wait_s > AWAKE_S else LOOK_S
 
     def _is_held_up(self) -> bool:
-        """Return whether there are replies to wait for. While the link is down there are none, and due jobs are left to
-        the server."""
+        """Return whether there are replies to wait for. While the link is down there are none: due jobs are left to the
+        server."""
         if not self._connection.is_connected:
             return False
         if self._firing.oldest_s * 1000 > self._trips.patience_ms(monotonic_s() * 1000):

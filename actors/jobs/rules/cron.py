@@ -46,8 +46,7 @@ class BadRecurrence(ValueError):
 
 
 def check_cron(line: str) -> None:
-    """Raise BadRecurrence unless the line is valid: five fields, six with seconds first, or a nickname like
-    `@daily`."""
+    """Raise BadRecurrence unless the line has five fields, six with seconds first, or is a nickname like `@daily`."""
     if len(line) > LONGEST_LINE:
         raise BadRecurrence("cron", line, f"has {len(line)} characters", f"use at most {LONGEST_LINE}")
     try:
@@ -78,8 +77,7 @@ def _fields(line: str) -> _Fields:
 
 @lru_cache(maxsize=4096)
 def next_cron(line: str, tz: str, after_ms: int) -> int | None:
-    """Return the first moment after `after_ms`, or None if there is none. Cached, since each is needed several
-    times."""
+    """Return the first moment after `after_ms`, or None if there is none. Cached for the next calls."""
     return next((at_ms for at_ms in cron_dues(line, tz, after_ms) if at_ms > after_ms), None)
 
 

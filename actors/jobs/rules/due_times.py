@@ -82,7 +82,7 @@ class DueTimes:
 
     def add(self, jobs: Iterable[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
         """Take due times and names of jobs, but not those whose partition is not kept (or not one of `only`), or that
-        are beyond the horizon. A repeat does no harm. A time before 1970 counts as 1970, one beyond the year 10,000 as
+        are beyond the horizon. A repeat does no harm. A time before 1970 counts as 1970, one after the year 10,000 as
         never."""
         heaps = {n: heap for n, heap in self._heaps.items() if only is None or n in only}
         end_ms = _LATEST_MS if self.horizon_ms is None else self.horizon_ms - 1

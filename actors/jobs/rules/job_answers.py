@@ -86,8 +86,7 @@ class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job in its present state. `finished_ms` and `outcome` are there once it is done. The other fields are gone
-    then."""
+    """A job in its present state. `finished_ms` and `outcome` are there once it is done. The others are gone then."""
 
     topic: str
     id: str

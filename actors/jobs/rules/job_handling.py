@@ -74,7 +74,7 @@ def ahead_of(ended_per_s: float) -> int:
 
 
 def suspicion_of(delivered: int, attempt: int, most_attempts: int) -> Suspicion:
-    """Return how suspicious a delivery makes its topic's jobs: its earlier holders may have died of one of them."""
+    """Return how suspicious a delivery makes its topic's jobs: its earlier holders may have died of it."""
     if delivered <= 1:
         return "none"
     return "grave" if 2 * (attempt - 1) >= most_attempts else "some"

@@ -27,8 +27,7 @@ GRACE_MS = 60_000
 the next one has taken over."""
 LEAD_MS = 2_000
 """How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
-time delays nothing. If the one before ends in the last two seconds, the record is looked at once more at the time
-itself."""
+time delays nothing. If the one before ends in the last two seconds, the record is looked at again at that time."""
 FAR_MS = 366 * 86_400_000
 """Occurrences due later than this are not added yet: a job's delay is bounded."""
 MOST_AT_ONCE = 100
@@ -274,6 +273,6 @@ def removed(record: Recurring) -> Recurring:
 
 
 def _added(record: Recurring) -> tuple[int, ...]:
-    """Return the occurrences that may wait as jobs. Whether one is due already is read from the job, when it is taken
+    """Return the occurrences that may wait as jobs. The job itself says whether it is due already, when it is taken
     back."""
     return tuple(sorted({*record.stale, *record.adding, *([record.added_ms] if record.added_ms else [])}))

@@ -26,8 +26,7 @@ from streams.errors import ConnectionLost, Disconnected, StreamError
 log = logging.getLogger(__name__)
 
 Whose = Literal["ours", "another's", "nobody's"]
-"""`ours`: run it here. `another's`: another holder began it before. `nobody's`: it is over, or another message repeats
-it."""
+"""`ours`: run it here. `another's`: another holder began it before. `nobody's`: over, or another message repeats it."""
 
 
 LOOKS = 64
@@ -40,7 +39,7 @@ class _Doubt(NamedTuple):
 
 
 class Doubts:
-    """The doubts of one topic. It calls `whose(delivery)` when its time has come, and `clear()` when one is in its
+    """The doubts of one topic. It calls `whose(delivery)` when its time has come, and `clear()` once one is in its
     queue."""
 
     def __init__(self, whose: Callable[[Delivery], Awaitable[Whose]], clear: Callable[[], None]) -> None:

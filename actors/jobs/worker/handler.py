@@ -35,8 +35,7 @@ class Handler(Struct, frozen=True, kw_only=True):
 
 
 def async_taker(function: Callable[..., Awaitable[object]], type_: object, *, has_job: bool, most: int) -> Taker:
-    """Return a function that decodes the bodies to `type_` for an `async` function, and passes the job after it if
-    `has_job`."""
+    """Return what decodes the bodies to `type_` for an `async` function, and passes the job after it if `has_job`."""
     decode = decoder_of(type_)
 
     def take(job: Job) -> Awaitable[object]:

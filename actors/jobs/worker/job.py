@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 class Retry(Exception):
-    """Raised by a handler: the attempt failed, and the next one comes after `delay`. `None`: after the topic's
-    backoff."""
+    """Raised by a handler: the attempt failed. The next one comes after `delay`. `None`: after the topic's backoff."""
 
     def __init__(self, delay: Duration | None = None, reason: str = "") -> None:
         self.delay_ms = None if delay is None else duration_ms("delay", delay, most=LONGEST_DELAY_MS)

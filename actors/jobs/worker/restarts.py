@@ -76,7 +76,7 @@ class Restarts:
             self._take_own((*one, _OVER) for one in map(_message_of, deliveries) if one in self._own)
 
     def lost(self, deliveries: Iterable[Delivery]) -> None:
-        """Remember begun deliveries that are not ours any more. If the server forgot one, its next run is not its
+        """Remember begun deliveries that are not ours any more. If the server forgot one, its next run is not the
         first."""
         self._lost += [_report_of(delivery.facts) for delivery in deliveries]
 
@@ -122,8 +122,7 @@ class Restarts:
         return max(0.0, self._until_s - monotonic_s())
 
     def is_from_before(self, delivery: Delivery) -> bool:
-        """Return whether we hold this since before the restart. The server may know another message by its sequence
-        now."""
+        """Return whether we hold this since before the restart. Its sequence may be another message's now."""
         return self.is_lately and _message_of(delivery) in self._own
 
     def is_held(self, delivery: Delivery) -> bool:

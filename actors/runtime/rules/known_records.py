@@ -58,8 +58,7 @@ class KnownRecords(Generic[R]):
         self._reading += 1
 
     def is_news(self, key: str, revision: int, stored_ms: int) -> bool:
-        """Return whether the caller must take a reported record with `hear`. A record that is known already is
-        confirmed."""
+        """Return whether the caller must take a reported record with `hear`. A known record is confirmed."""
         known = self._known.get(key)
         if known is None:
             return True

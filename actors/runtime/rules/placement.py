@@ -25,6 +25,5 @@ def score(key: str, node: str) -> int:
 
 
 def serves(labels: Iterable[str], name: str, pin: str) -> bool:
-    """Return whether a node with these labels and this name may do work that is pinned to `pin`. An empty pin is for
-    all."""
+    """Return whether a node with these labels and this name may do work pinned to `pin`. An empty pin is for all."""
     return not pin or pin == name or pin in labels

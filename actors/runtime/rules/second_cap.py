@@ -8,13 +8,13 @@ through within a second.
 from collections import deque
 
 MARGIN = 1.01
-"""How much longer the second is. Between the permission for an item and its start lie some milliseconds, not always the
-same number."""
+"""How much longer the second is. Some milliseconds, not always as many, pass between an item's permission and its
+start."""
 
 
 class SecondCap:
     """Counts what was let through, or will be. Moments do not go back. For rates below one a second the span is longer,
-    and the count is one."""
+    the count one."""
 
     def __init__(self) -> None:
         self._lumps: deque[tuple[float, int]] = deque()

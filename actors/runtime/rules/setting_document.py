@@ -16,8 +16,7 @@ MAX_DIGITS = 30
 
 
 def read_document(text: bytes) -> dict[str, object]:
-    """Return the object's values as JSON has them. Raises BadSetting, for the whole document, if it is no such
-    object."""
+    """Return the object's values as JSON has them. Raises BadSetting, for the whole document, for anything else."""
     do = 'write one flat JSON object such as {"slice": "60s", "retries": 3}'
     if len(text) > MAX_LEVEL_BYTES:
         raise BadSetting("", None, f"take {len(text)} bytes, more than {MAX_LEVEL_BYTES}", do)

@@ -50,8 +50,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def read_duration(name: str, value: object) -> int:
-    """Return the milliseconds of a text such as `250ms`, `60s`, `1h30m` or `1.5d`. They are whole and never
-    negative."""
+    """Return the milliseconds of a text such as `250ms`, `60s`, `1h30m` or `1.5d`. Whole, never negative."""
     do = "write a number with its unit, as 250ms, 60s, 5m, 2h or 1d"
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise BadSetting(name, value, "has no unit", do)
@@ -70,8 +69,7 @@ def read_duration(name: str, value: object) -> int:
 
 
 def span_ms(name: str, value: object) -> int:
-    """Return a `Duration` in whole milliseconds. A number or a timedelta may be negative. The caller checks the
-    range."""
+    """Return a `Duration` in whole milliseconds. A number or timedelta may be negative: the caller checks the range."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     do = "write a text with its unit (90s, 5m), a number of seconds, or a timedelta"
