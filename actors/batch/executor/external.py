@@ -84,9 +84,9 @@ def _end(outcome: _Outcome | None) -> object:
         case "skipped":
             return Skip(_reason(outcome.info))
         case "failed":
-            return Reject(_reason(outcome.info) or "it was told to have failed")
+            return Reject(_reason(outcome.info) or "the program reported a failure")
         case "again":
-            return NextRound(_reason(outcome.info) or "it was told to go round again")
+            return NextRound(_reason(outcome.info) or "the program requested another round")
 
 
 def _reason(info: Raw) -> str:

@@ -67,7 +67,7 @@ def shortness(result: ReadingResult, before: Shortfall | None) -> Short | None:
         short = Shortfall(result.missing, sum(part.listed for part in result.short if part.missing))
         return Short(f"{short}: {_shortness_text(result)}", short)
     if before is not None and before.missing and not result.is_counted:
-        return Short(f"{before} when it was last counted; this time the platform told no total", before)
+        return Short(f"{before} when it was last counted; this time the platform named no total", before)
     return None
 
 
