@@ -60,7 +60,8 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     because its TTR ran out.
 
     `nonce`: which add made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`: for
-    so many seconds after the end the add is still known; 0: for as long as ordinary repeats take.
+    so many seconds after the end the add is still known; 0: for as long as ordinary repeats take. `latest_ms`: when the
+    latest schedule fires that the job was and left early; 0 if none.
     """
 
     topic: str
@@ -81,6 +82,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str = ""
     past: tuple[Past, ...] = ()
     trace_s: int = 0
+    latest_ms: int = 0
 
 
 class FirstTry(NamedTuple):

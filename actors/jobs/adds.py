@@ -139,10 +139,11 @@ class JobAdds:
                     return Stored(job.id, token_of(job.id), "done", 0, job.due_ms, is_same=is_same)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
-                if found and self._reads.is_overdue(found) and await self._make_ready(found):
-                    found = None
-                    continue
-                if (refusal := _refusal(job, policy, found)) is not None:
+                is_back = found is not None and await self._reads.is_over(found)
+                if not is_back and (refusal := _refusal(job, policy, found)) is not None:
+                    if found and isinstance(refusal, Stored) and await self._make_ready(found):
+                        found = None
+                        continue
                     if not job.trace_s or await self._close(job, until_s):
                         return refusal
                     is_repeat, found = True, None
@@ -196,17 +197,22 @@ class JobAdds:
             seq = await self._where_timers_look(job, move, seq)
         if found is not None and (is_ready or (found.state == "done" and not found.is_free)):
             try:  # what was ready, or is remembered, does not go by itself
-                await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=True)
+                # A record of an end that came back would keep the new job from running (ADR 35).
+                is_end = found.state == "done"
+                await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=is_end)
             except StreamError as error:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
         return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)
 
     async def _make_ready(self, found: Found) -> bool:
-        """Make a job ready that the server did not fire in time, and will not (ADR 35): who hears that it is kept can
-        rely on its run. Return whether it has moved."""
-        assert found.job is not None
-        now_ms, leaves = self._jobs.clock.now_ms(), found.subject
-        move = self._jobs.placed(found.job, expected=found.seq, now_ms=now_ms, leaves=leaves, fires_ms=found.fires_ms)
+        """Make a job ready that the server did not fire in time, and will not (ADR 35), since who hears that it is kept
+        relies on its run. Return whether it has moved."""
+        if found.job is None or not self._reads.is_overdue(found):
+            return False
+        now_ms = self._jobs.clock.now_ms()
+        move = self._jobs.placed(
+            found.job, expected=found.seq, now_ms=now_ms, leaves=found.subject, fires_ms=found.fires_ms
+        )
         return isinstance(await self._jobs.move(move), int | RevisionConflict)
 
     async def _where_timers_look(self, job: JobRecord, move: Move, seq: int) -> int:

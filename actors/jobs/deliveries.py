@@ -9,7 +9,7 @@ the delivery comes again after the ack wait.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -17,7 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
-from actors.jobs.reads import found_of
+from actors.jobs.reads import Found, found_of
 from actors.jobs.rules.job_rules import came_back, is_in_past, kept_s, noted, noted_once, past_of
 from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
@@ -25,8 +25,8 @@ from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
-from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, encode_job
-from streams.log import last_entries, last_entry
+from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
+from streams.log import LogEntry, last_entries, last_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -34,7 +34,14 @@ log = logging.getLogger(__name__)
 
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
+AT_ONCE = 64
+"""Jobs looked up with one request."""
+AGAIN_S = 3_600
+"""How long an end is known at least that was stored anew."""
 Answer = bool | StreamError
+Whose = Literal["ours", "another's", "nobody's", "unknown"]
+"""`ours`: run it here. `another's`: another holder began it before. `nobody's`: it is over, or another message repeats
+it. `unknown`: look again."""
 
 
 class FailedAttempt(NamedTuple):
@@ -62,34 +69,84 @@ class JobDeliveries:
             moves.append((delivery, self._jobs.placed(later, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
-    async def stands(self, delivery: Delivery) -> bool:
-        """Return whether what was delivered is still the job's last message, and the job is not over. Raises as
-        `Connection.api`."""
-        thing = self._jobs.subject("*", *_names(delivery))
-        last = await last_entry(self._jobs.connection, self._jobs.name, thing)
-        if last is None or (last.seq, last.stored_ms) != (delivery.seq, delivery.stored_ms):
-            return False
-        return not await self.is_over(delivery)
+    async def whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
+        """Return whose deliveries are that were held back. Raises as `Connection.api`."""
+        messages = await self._messages_of(deliveries)
+        over = await self._over_of(messages)
+        return {one: "nobody's" if one in over else _whose(one, max(messages[one], default=None)) for one in deliveries}
 
     def may_be_over(self, delivery: Delivery) -> bool:
-        """Return whether `is_over` has to be asked."""
+        """Return whether the server may have fired this job again after its end."""
         return self._jobs.nonce_of_fired(delivery) != ""
 
-    async def is_over(self, delivery: Delivery) -> bool:
-        """Return whether a crashed server fired the schedule of a job that is over (ADR 35). Raises as
+    async def over_of(self, deliveries: Sequence[Delivery]) -> set[Delivery]:
+        """Return those of which a crashed server fired the schedule though the job is over (ADR 35). Raises as
         `Connection.api`."""
-        nonce = self._jobs.nonce_of_fired(delivery)
-        if not nonce or not await self._has_ended(delivery, nonce):
-            return False
-        await anyio.sleep(2 * NEAR_MS / 1000)  # an end that the firing has only just followed is taken back by then
-        return await self._has_ended(delivery, nonce)
+        return await self._over_of(await self._messages_of([one for one in deliveries if self.may_be_over(one)]))
 
-    async def _has_ended(self, delivery: Delivery, nonce: str) -> bool:
-        """Return whether another message of the job's id says that the add of this nonce is over."""
-        thing = self._jobs.subject("*", *_names(delivery))
-        entries = await last_entries(self._jobs.connection, self._jobs.name, [thing])
-        known = (found_of(entry).known for entry in entries.values() if entry.seq != delivery.seq)
-        return any(one is not None and is_in_past(one, nonce) for one in known)
+    async def _over_of(self, messages: Mapping[Delivery, Sequence[LogEntry]]) -> set[Delivery]:
+        over: set[Delivery] = set()
+
+        async def look(delivery: Delivery) -> None:
+            with suppress(StreamError):  # a run too many is better than one too few
+                if await self._is_over(delivery, messages[delivery]):
+                    over.add(delivery)
+
+        async with anyio.create_task_group() as looks:
+            for delivery, entries in messages.items():
+                if len(entries) > 1:
+                    looks.start_soon(look, delivery)
+        return over
+
+    async def covered_of(self, deliveries: Sequence[Delivery]) -> set[Delivery]:
+        """Return those on which a crashed server put an older job of the same id. Raises as `Connection.api`."""
+        if self._jobs.connection.is_clustered:
+            return set()
+        messages = await self._messages_of(deliveries)
+        return {one for one, entries in messages.items() if _is_covered(one, max(entries, default=None))}
+
+    async def _messages_of(self, deliveries: Sequence[Delivery]) -> dict[Delivery, list[LogEntry]]:
+        """Return the messages of each job's id; on three servers the last one alone, as their leader has it."""
+        jobs = self._jobs
+        things = {one: jobs.subject("*", *_names(one)) for one in deliveries}
+        found: dict[Delivery, list[LogEntry]] = {}
+        if jobs.connection.is_clustered:
+            for one in deliveries:
+                last = await last_entry(jobs.connection, jobs.name, things[one])
+                found[one] = [last] if last else []
+            return found
+        for start in range(0, len(deliveries), AT_ONCE):
+            some = deliveries[start : start + AT_ONCE]
+            by_names: dict[tuple[str, str], list[LogEntry]] = {_names(one): [] for one in some}
+            entries = await last_entries(jobs.connection, jobs.name, sorted({things[one] for one in some}))
+            for entry in entries.values():
+                _, _, _, topic, key = entry.subject.split(".")
+                by_names[topic, key].append(entry)
+            found |= {one: by_names[_names(one)] for one in some}
+        return found
+
+    async def _is_over(self, delivery: Delivery, messages: Sequence[LogEntry]) -> bool:
+        nonce = self._jobs.nonce_of_fired(delivery)
+        others = [found_of(entry) for entry in messages if entry.seq != delivery.seq]
+        ends = [one for one in others if nonce and one.known is not None and is_in_past(one.known, nonce)]
+        if not ends:
+            return False
+        end = max(ends, key=lambda one: (one.is_free, one.seq))
+        if end.is_free and end.done is not None and len(others) == 1:  # else it would come before a living job
+            return await self._keep_end(end, end.done)
+        await anyio.sleep(2 * NEAR_MS / 1000)  # what was confirmed late is taken back by then
+        return await last_entry(self._jobs.connection, self._jobs.name, end.subject) is not None
+
+    async def _keep_end(self, end: Found, done: JobDone) -> bool:
+        """Store the end of a job anew, so that whoever is about to take it back finds another one (ADR 30). Return
+        False if he was first: then the firing is the job."""
+        now_ms = self._jobs.clock.now_ms()
+        ttl_s = max(AGAIN_S, kept_s(done.past, now_ms=now_ms))
+        again = encode_job(replace(done, finished_ms=now_ms))
+        outcome = await self._jobs.move(Move(end.subject, again, end.subject, end.seq, ttl_s=ttl_s))
+        if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
+            raise outcome
+        return isinstance(outcome, int)
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
@@ -101,10 +158,13 @@ class JobDeliveries:
             moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
-    async def finish_deliveries(self, ended: Sequence[tuple[Delivery, JobRecord]], *, remember_s: int) -> list[Answer]:
+    async def finish_deliveries(
+        self, ended: Sequence[tuple[Delivery, JobRecord]], *, remember_s: int, is_needed: bool = True
+    ) -> list[Answer]:
         """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds; else the record is
         there for repeats of the add alone. A job that leaves no trace is ended by an ack alone."""
-        return await self._settle([(one, self._end(one, job, "finished", remember_s)) for one, job in ended])
+        ends = [(one, self._end(one, job, "finished", remember_s)) for one, job in ended]
+        return await self._settle(ends, is_needed=is_needed)
 
     async def bury_deliveries(
         self,
@@ -160,14 +220,16 @@ class JobDeliveries:
         ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
         return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)
 
-    async def _settle(self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False) -> list[Answer]:
+    async def _settle(
+        self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False, is_needed: bool = True
+    ) -> list[Answer]:
         """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
         delivery that came again would be run again."""
         outcomes = await self._jobs.move_many([move for _, move in moves])
         reach("job.move")
         async with anyio.create_task_group() as tasks:
             for (delivery, _), outcome in zip(moves, outcomes, strict=True):
-                if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
+                if is_needed and isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
                     delivery.forget()
                 elif is_certain:
                     tasks.start_soon(_ack_surely, delivery)
@@ -195,3 +257,19 @@ def _names(delivery: Delivery) -> tuple[str, str]:
     """Return the topic and key of a delivered job."""
     _, _, _, topic, key = delivery.subject.split(".")
     return topic, key
+
+
+def _whose(delivery: Delivery, last: LogEntry | None) -> Whose:
+    if last is not None and (last.seq, last.stored_ms) == (delivery.seq, delivery.stored_ms):
+        return "ours"
+    return "unknown" if _is_covered(delivery, last) else "nobody's"
+
+
+def _is_covered(delivery: Delivery, last: LogEntry | None) -> bool:
+    """Return whether a job that was added before lies on top of a delivered one: what a crashed server fired again.
+    The delivered one goes on once that is out of its way."""
+    job = found_of(last).job if last is not None else None
+    try:
+        return job is not None and job.added_ms < decode_job(delivery.payload).added_ms
+    except MalformedMessage:
+        return False

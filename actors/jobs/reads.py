@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import anyio
 
-from actors.jobs.rules.job_rules import fires_of, may_be_fired_again
+from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
 from actors.jobs.stream import NEAR_MS, JobStream
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
@@ -137,8 +137,19 @@ class JobReads:
         return abs(found.fires_ms - self._jobs.clock.now_ms()) <= NEAR_MS
 
     def is_overdue(self, found: Found) -> bool:
-        """Return whether the server should have fired this job's schedule long ago."""
-        return 0 < found.fires_ms < self._jobs.clock.now_ms() - OVERDUE_MS
+        """Return whether the server should have fired this job's schedule long ago. After its start it needs time."""
+        has_had_time = self._jobs.connection.memory_age_s * 1000 > OVERDUE_MS
+        return has_had_time and 0 < found.fires_ms < self._jobs.clock.now_ms() - OVERDUE_MS
+
+    async def is_over(self, found: Found) -> bool:
+        """Return whether a crashed server made this job ready, though a record says that it is over (ADR 35). Raises as
+        `Connection.api`."""
+        jobs, job = self._jobs, found.job
+        if job is None or found.state != "ready" or not jobs.may_be_back(job):
+            return False
+        entries = await last_entries(jobs.connection, jobs.name, [jobs.subject("*", found.topic, found.key)])
+        known = (found_of(entry).known for entry in entries.values() if entry.seq < found.seq)
+        return any(one is not None and is_in_past(one, job.nonce) for one in known)
 
     async def until_followed(self, found: Found) -> bool:
         """If a ready job is a late copy of a timer's, which the server's own firing may follow, wait until it must

@@ -250,5 +250,5 @@ class RecurringJobs:
             found = await self._store.find(topic, occurrence_id(name, due_ms))
             is_waiting = found is not None and found.state == "delayed" and found.job and not found.job.attempts
             if found is not None and is_waiting:
-                is_gone = await delete_entry(self._connection, self._jobs, found.seq)
+                is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
                 log.info("recurring.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))

@@ -17,11 +17,13 @@ from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, JobDone, JobRecord, State, encode_job
-from streams.log import delete_entry, purge_subject, read_log
+from streams.log import purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
 
 AT_ONCE = 500
+DELETED_S = 3_600
+"""How long it is known at least that a job was deleted. A server that is killed may bring back the job (ADR 35)."""
 
 
 class JobRemovals:
@@ -124,15 +126,11 @@ class JobRemovals:
             self._jobs.subject("*", topic, key),
             found.seq,
             leaves=found.schedule,
-            ttl_s=kept_s(past, now_ms=now_ms),
+            ttl_s=max(DELETED_S, kept_s(past, now_ms=now_ms)),
             fires_ms=found.fires_ms,
         )
 
     async def _purge(self, found: Found, seq: int) -> None:
-        """Remove the job's messages before a sequence. A ready one is overwritten, so that no crash of the server
-        brings it back (ADR 35)."""
-        if found.state == "ready":
-            await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=True)
-            return
+        """Remove the job's messages before a sequence."""
         thing = self._jobs.subject("*", found.topic, found.key)
         await purge_subject(self._jobs.connection, self._jobs.name, thing, before_seq=seq)

@@ -33,11 +33,13 @@ from actors.jobs.rules.job_rules import (
     fires_of,
     given_back,
     kept_s,
+    left_early,
     noted,
     past_of,
 )
 from actors.jobs.stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful
 from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import (
@@ -144,21 +146,18 @@ class JobReservations:
         return handed
 
     async def _without_over(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Acknowledge what a crashed server fired though it is over, and return the others. A job of which that cannot
-        be known comes again."""
-
-        async def look(delivery: Delivery) -> None:
-            try:
-                if await self._deliveries.is_over(delivery):
-                    await delivery.ack()
-            except StreamError:
-                delivery.forget()
-
-        suspects = [delivery for delivery in deliveries if self._jobs.nonce_of_fired(delivery)]
-        async with anyio.create_task_group() as looks:
-            for delivery in suspects:
-                looks.start_soon(look, delivery)
-        return [delivery for delivery in deliveries if not delivery.is_settled] if suspects else deliveries
+        """Acknowledge what a crashed server fired though it is over, and return the others. What cannot be looked up is
+        handed out."""
+        if not any(map(self._deliveries.may_be_over, deliveries)):
+            return deliveries
+        try:
+            over = await self._deliveries.over_of(deliveries)
+        except StreamError as error:
+            log.warning("jobs.not_looked_up", extra=fields(jobs=len(deliveries), error=str(error)))
+            return deliveries
+        for delivery in over:
+            await delivery.ack()
+        return [delivery for delivery in deliveries if delivery not in over]
 
     def _reservation(self, delivery: Delivery, job: JobRecord) -> Move:
         ready = delivery.subject
@@ -172,7 +171,14 @@ class JobReservations:
         outcomes = await self._jobs.move_many([move for _, _, move in fit])
         reach("job.reserve")
         quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
+        refused = [fit[at][0] for at, outcome in enumerate(outcomes) if isinstance(outcome, RevisionConflict)]
+        covered: set[Delivery] = set()
+        with quietly:
+            covered = await self._deliveries.covered_of(refused)
         for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
+            if delivery in covered:
+                delivery.forget()
+                continue
             if isinstance(outcome, int):
                 if self._jobs.clock.now_ms() < job.until_ms:  # else the answer took so long that it comes back
                     key = move.subject[move.subject.rindex(".") + 1 :]
@@ -229,6 +235,7 @@ class JobReservations:
 
         def renew(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             held = replace(job, until_ms=at_ms + (job.ttr_ms if ttr_ms is None else ttr_ms))
+            held = left_early(held, fires_ms=found.fires_ms, now_ms=at_ms)
             thing, ready = self._jobs.subject("*", job.topic, found.key), self._jobs.ready(job, found.key)
             subject = self._jobs.other(found.subject)
             return Move(

@@ -45,7 +45,7 @@ class JobStore:
 
         self.retry_deliveries = deliveries.retry_deliveries
         self.give_back = deliveries.give_back
-        self.stands = deliveries.stands
+        self.whose = deliveries.whose
         self.may_be_over = deliveries.may_be_over
         self.finish_deliveries = deliveries.finish_deliveries
         self.bury_deliveries = deliveries.bury_deliveries

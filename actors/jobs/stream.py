@@ -8,7 +8,7 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.jobs.rules.job_rules import BACKSTOP_MS, add_of, has_fired, may_be_fired_again
+from actors.jobs.rules.job_rules import BACKSTOP_MS, add_of, has_fired, left_early, may_be_fired_again, was_schedule
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -100,6 +100,7 @@ class JobStream:
         of delayed jobs. `message_id`: of an add."""
         key = token_of(job.id)
         thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
+        job = left_early(job, fires_ms=fires_ms, now_ms=now_ms)
         if job.due_ms <= now_ms:
             return Move(ready, encode_job(job), thing, expected, leaves, message_id=message_id, fires_ms=fires_ms)
         delayed = self.subject("delayed", job.topic, key)
@@ -158,23 +159,27 @@ class JobStream:
                     return seq
                 await anyio.sleep(LOOK_S)
                 left_s -= LOOK_S
-            if not _has_fired(move, last):
-                return seq
-            await delete_entry(self.connection, self.name, seq, erase=True)
+            if not _has_fired(move, last) or not await delete_entry(self.connection, self.name, seq, erase=True):
+                return seq  # if it is not there any more, somebody has made sure of it (ADR 35)
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
 
     def nonce_of_fired(self, delivery: Delivery) -> str:
-        """Return the nonce of a job that the server has fired and that may be over, because the server may have been
-        killed since the job was added; empty for any other. Three servers know what was removed."""
+        """Return the nonce of a job that the server has fired and that may be back; empty for any other."""
         if self.connection.is_clustered or not is_fired_by_server(delivery):
             return ""
         try:
             job = decode_job(delivery.payload)
         except MalformedMessage:
             return ""
-        return job.nonce if job.added_ms < self.clock.now_ms() - 1000 * self.connection.memory_age_s else ""
+        return job.nonce if self.may_be_back(job) else ""
+
+    def may_be_back(self, job: JobRecord) -> bool:
+        """Return whether the server may have been killed since the job was added, so that the job may be over and back
+        (ADR 35). Three servers know what was removed."""
+        known_since_ms = self.clock.now_ms() - 1000 * self.connection.memory_age_s
+        return not self.connection.is_clustered and was_schedule(job) and job.added_ms < known_since_ms
 
     async def has_stayed(self, move: Move, seq: int, stored_ms: int) -> int | StreamError:
         """Return the sequence of a move that an earlier try left, if it stands for good; that try may be looking

@@ -189,6 +189,7 @@ class HistoryWorld:
                 await anyio.sleep(chance.uniform(0, self.form.pick(3, 6)))  # some are killed again while they start
             else:
                 self._fault("node stopped")
+                self.kills.append(Kill(now_ms(), node.pid))
                 with suppress(ProcessLookupError):  # it has just ended by itself
                     node.signal(signal.SIGSTOP)
                     await anyio.sleep(chance.choice((chance.uniform(0.2, 2), chance.uniform(2, longest_s))))

@@ -57,7 +57,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """A process that was killed: the only server, or the node that runs under `pid`."""
+    """The only server was killed, or the node that runs under `pid` was killed or stopped."""
 
     at_ms: int
     pid: int = 0
@@ -289,8 +289,8 @@ def _run_twice(added: _Added, kills: Sequence[Kill]) -> Iterator[Broken]:
 
 
 def _nobody_knew(first: Op, second: Op, kills: Sequence[Kill]) -> bool:
-    """Return whether the server was killed just as it handed out a job, and the node that had it before it could tell
-    anybody (ADR 32)."""
+    """Return whether the server was killed just as it handed out a job, and the node that had it was killed or
+    stopped before it could tell anybody (ADR 32)."""
     server = any(not kill.pid and abs(kill.at_ms - first.began_ms) <= FORGOTTEN_MS for kill in kills)
     node = any(f"{kill.pid}" == first.receipt and first.began_ms <= kill.at_ms <= second.began_ms for kill in kills)
     return server and node

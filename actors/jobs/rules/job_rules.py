@@ -229,7 +229,7 @@ def past_of(job: JobRecord | JobDone, *, now_ms: int, remember_s: int = 0) -> tu
     if isinstance(job, JobRecord) and job.nonce:
         until_ms = now_ms + max(TRACE_MS, job.trace_s * 1000)
         if was_schedule(job) and not remember_s:
-            until_ms = max(until_ms, fires_of(job) + FORGOTTEN_MS)
+            until_ms = max(until_ms, max(fires_of(job), job.latest_ms) + FORGOTTEN_MS)
         own = ((job.nonce, until_ms),)
     known = (one for one in job.past if one[1] > now_ms and one[0] != (own[0][0] if own else ""))
     return (*own, *known)[:MOST_PAST]
@@ -255,11 +255,10 @@ def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)
 
 
-def leaves_trace(job: JobRecord, *, may_forget: bool) -> bool:
+def leaves_trace(job: JobRecord) -> bool:
     """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
-    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it. `may_forget`: the
-    server may fire the schedule again that this job was (ADR 35)."""
-    return job.trace_s > 0 or job.past != () or job.receipt != "" or (may_forget and was_schedule(job))
+    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
+    return job.trace_s > 0 or job.past != () or job.receipt != ""
 
 
 def was_schedule(job: JobRecord) -> bool:
@@ -279,6 +278,11 @@ def fires_of(job: JobRecord) -> int:
     ran out, and was delayed then, has a receipt, too."""
     due_ms = job.due_ms + BACKSTOP_MS
     return max(due_ms, job.until_ms + RESERVED_SLACK_MS) if job.receipt else due_ms
+
+
+def left_early(job: JobRecord, *, fires_ms: int, now_ms: int) -> JobRecord:
+    """Return the job as it leaves a schedule that fires at `fires_ms`, 0 for none. That one may come back (ADR 35)."""
+    return replace(job, latest_ms=fires_ms) if fires_ms > max(now_ms, job.latest_ms) else job
 
 
 def may_be_fired_again(due_ms: int, stored_ms: int) -> bool:

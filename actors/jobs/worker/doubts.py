@@ -14,10 +14,11 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
+from actors.jobs.deliveries import Whose
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
@@ -25,12 +26,9 @@ from streams.errors import ConnectionLost, Disconnected, StreamError
 
 log = logging.getLogger(__name__)
 
-Whose = Literal["ours", "another's", "nobody's"]
-"""`ours`: run it here. `another's`: another holder began it before. `nobody's`: over, or another message repeats it."""
-
-
-LOOKS = 64
-"""How many are looked at at a time."""
+AGAIN_S = 1.0
+AT_ONCE, LOOKS = 64, 4
+"""How many are looked at with one call, and how many calls there are at a time."""
 
 
 class _Doubt(NamedTuple):
@@ -39,10 +37,12 @@ class _Doubt(NamedTuple):
 
 
 class Doubts:
-    """The doubts of one topic. It calls `whose(delivery)` when its time has come, and `clear()` once one is in its
+    """The doubts of one topic. It calls `whose(deliveries)` when their time has come, and `clear()` when one is in its
     queue."""
 
-    def __init__(self, whose: Callable[[Delivery], Awaitable[Whose]], clear: Callable[[], None]) -> None:
+    def __init__(
+        self, whose: Callable[[Sequence[Delivery]], Awaitable[dict[Delivery, Whose]]], clear: Callable[[], None]
+    ) -> None:
         self._whose = whose
         self._clear = clear
         self._waiting: dict[Delivery, _Doubt] = {}
@@ -75,21 +75,28 @@ class Doubts:
             now_s = monotonic_s()
             due = [delivery for delivery, doubt in self._waiting.items() if doubt.look_s <= now_s]
             async with anyio.create_task_group() as looks:
-                for delivery in due:
-                    looks.start_soon(self._clear_up, delivery)
+                for start in range(0, len(due), AT_ONCE):
+                    looks.start_soon(self._look, due[start : start + AT_ONCE])
 
-    async def _clear_up(self, delivery: Delivery) -> None:
+    async def _look(self, deliveries: Sequence[Delivery]) -> None:
         async with self._few:
             try:
-                whose = await self._whose(delivery)
+                whose = await self._whose(deliveries)
             except StreamError:
-                whose = "another's"  # it comes again
+                whose = {}
+        for delivery in deliveries:
+            await self._clear_up(delivery, whose.get(delivery, "unknown"))
+
+    async def _clear_up(self, delivery: Delivery, whose: Whose) -> None:
         doubt = self._waiting.pop(delivery, None)
         if doubt is None:
             return  # removed meanwhile
         if whose == "ours":
             doubt.queue.append(delivery)
             self._clear()
+            return
+        if whose == "unknown":
+            self._waiting[delivery] = doubt._replace(look_s=monotonic_s() + AGAIN_S)
             return
         log.info("job_worker.not_run", extra=fields(subject=delivery.subject, seq=delivery.seq, whose=whose))
         if whose == "nobody's":

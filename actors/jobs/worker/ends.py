@@ -10,8 +10,10 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import anyio
+
 from actors.jobs.rules.job_handling import GiveUp, RetryAfter, after_failure
-from actors.jobs.rules.job_rules import leaves_trace
+from actors.jobs.rules.job_rules import leaves_trace, was_schedule
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
@@ -22,6 +24,7 @@ from actors.runtime.logs import fields
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 from streams.errors import ConnectionLost, Disconnected
+from streams.job_messages import JobRecord
 from streams.puller import Puller
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 MOST_NAMED = 10
 """Jobs that a log line names."""
 MOST_REASON = 1_000
+AT_ONCE = 512
+"""Ends that are written without waiting for one another."""
 
 
 class Ends:
@@ -45,6 +50,9 @@ class Ends:
         self._pullers = pullers
         self._counts: Counter[str] = Counter()
         self._has_told_result = False
+        self._fired: list[tuple[Delivery, JobRecord]] = []
+        self._has_fired = anyio.Event()
+        self._writing = anyio.Lock()
 
     def count(self, outcome: str, jobs: int) -> None:
         self._counts[outcome] += jobs
@@ -70,8 +78,7 @@ class Ends:
     async def _finish(self, jobs: Sequence[Job]) -> None:
         self.count("finished", len(jobs))
         is_remembered = self.settings.remember_ms is not None
-        may_forget = not self._connection.is_clustered
-        noted = [job for job in jobs if is_remembered or leaves_trace(job.record, may_forget=may_forget)]
+        noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
         if noted:
             ended = [(job.delivery, job.record) for job in noted]
             await self._settling.finish(ended, self.settings.remember_ms)
@@ -81,6 +88,12 @@ class Ends:
         self._restarts.finished(deliveries)
         if self._restarts.is_lately:
             deliveries = await self._standing(deliveries)
+        if not self._connection.is_clustered:
+            records = {job.delivery: job.record for job in jobs if was_schedule(job.record)}
+            if records:
+                self._fired += [(one, records[one]) for one in deliveries if one in records]
+                self._has_fired.set()
+                deliveries = [one for one in deliveries if one not in records]
         try:
             if len(deliveries) == 1:
                 await deliveries[0].ack()
@@ -90,6 +103,24 @@ class Ends:
         except (Disconnected, ConnectionLost):
             for delivery in deliveries:
                 delivery.forget()  # it is said on the next link
+
+    async def keep_writing(self) -> None:
+        """Write down the ends of jobs whose schedule a single server may fire again (ADR 35), many at a time, until
+        cancelled. No handler waits for it."""
+        while True:
+            await self._has_fired.wait()
+            self._has_fired = anyio.Event()
+            await self.write_all()
+
+    async def write_all(self) -> None:
+        """Write what is left, and acknowledge it."""
+        async with self._writing:
+            while self._fired:
+                some, self._fired = self._fired[:AT_ONCE], self._fired[AT_ONCE:]
+                if self._hold.is_sure(monotonic_s()):
+                    await self._settling.finish(some, None, is_needed=False)
+                for delivery, _ in some:
+                    delivery.forget()
 
     async def _standing(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Let go of what was delivered before the server was started anew and is not there as it was."""

@@ -60,23 +60,28 @@ class Settling:
 
     def __init__(self, store: JobStore, *, node: str) -> None:
         self._store = store
-        self.stands = store.stands
+        self.whose = store.whose
         self.may_be_over = store.may_be_over
         self._node = node
 
     async def is_there(self, delivery: Delivery) -> bool:
         """Return whether what was delivered is still the job's last message; what cannot be known is not."""
         try:
-            return await self.stands(delivery)
+            return (await self.whose([delivery]))[delivery] == "ours"
         except FATAL:
             raise
         except StreamError:
             return False
 
-    async def finish(self, ended: Sequence[tuple[Delivery, JobRecord]], remember_ms: int | None) -> None:
-        """Leave a record of the end, then acknowledge. `remember_ms`: how long the ids stay taken."""
+    async def finish(
+        self, ended: Sequence[tuple[Delivery, JobRecord]], remember_ms: int | None, *, is_needed: bool = True
+    ) -> None:
+        """Leave a record of the end, then acknowledge. `remember_ms`: how long the ids stay taken.
+        If not `is_needed`, what cannot be written down is acknowledged all the same."""
         remember_s = 0 if remember_ms is None else max(1, remember_ms // 1000)
-        await self._say([one for one, _ in ended], self._store.finish_deliveries(ended, remember_s=remember_s))
+        await self._say(
+            [one for one, _ in ended], self._store.finish_deliveries(ended, remember_s=remember_s, is_needed=is_needed)
+        )
 
     async def again(self, tried: Sequence[tuple[Tried, int]]) -> None:
         """Have each come again after its delay in milliseconds."""

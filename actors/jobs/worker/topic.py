@@ -16,6 +16,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskStatus
 
+from actors.jobs.deliveries import Whose
 from actors.jobs.rules.job_handling import (
     Suspicion,
     ahead_of,
@@ -28,7 +29,7 @@ from actors.jobs.rules.job_handling import (
 )
 from actors.jobs.rules.topic_settings import LANES, TopicSettings
 from actors.jobs.stream import NEAR_MS, is_doubtful
-from actors.jobs.worker.doubts import Doubts, Whose
+from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
@@ -109,6 +110,7 @@ class TopicWorker:
             await lanes.start(self._keep_lanes)
             lanes.start_soon(self._keep_letting_go)
             lanes.start_soon(self._doubts.run)
+            lanes.start_soon(self._ends.keep_writing)
             try:
                 async with anyio.create_task_group() as places:
                     for place in self._places:
@@ -117,6 +119,7 @@ class TopicWorker:
                     task_status.started()
             finally:
                 with anyio.move_on_after(CLEAN_UP_S, shield=True):
+                    await self._ends.write_all()
                     await self._give_back_all()
             lanes.cancel_scope.cancel()
 
@@ -368,13 +371,16 @@ class TopicWorker:
         is_gone = bool(self._gone) and _key_of(delivery) in self._gone
         return is_gone or self._shared.settling.may_be_over(delivery)
 
-    async def _whose(self, delivery: Delivery) -> Whose:
-        """Return whose a delivery is that was held back."""
-        if self._restarts.is_over(delivery):
-            return "nobody's"
-        if self._restarts.is_held(delivery):
-            return "another's"
-        return "ours" if await self._shared.settling.stands(delivery) else "nobody's"
+    async def _whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
+        """Return whose deliveries are that were held back."""
+        found: dict[Delivery, Whose] = {}
+        for delivery in deliveries:
+            if self._restarts.is_over(delivery):
+                found[delivery] = "nobody's"
+            elif self._restarts.is_held(delivery):
+                found[delivery] = "another's"
+        left = [delivery for delivery in deliveries if delivery not in found]
+        return found | await self._shared.settling.whose(left)
 
     def _suspect(self, delivery: Delivery) -> None:
         """It comes from a holder that vanished; perhaps of it."""

@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from actors.jobs.adds import Clash
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.rules.job_rules import past_of
 from actors.jobs.stream import JobStream
 from actors.jobs.worker.job import Job
 from streams.connection import connect
-from streams.delivery import Delivery
-from streams.job_messages import JobDone, encode_job
-from streams.log import delete_entry, last_entry, read_log
+from streams.job_messages import JobDone, OnSame, encode_job
+from streams.log import delete_entry, read_log
+from streams.moves import Move
 from streams.server import EmbeddedServer
 from tests.support.forgetting import forget_removals
 from tests.support.job_workers import Log, handler, until_gone, working
@@ -160,15 +161,75 @@ async def test_a_job_that_was_replaced_is_not_handed_out_beside_the_one_in_its_p
     assert bytes(second.job.body) == b'"second"'
 
 
-async def test_a_ready_job_that_was_deleted_is_not_there_again(own_server: EmbeddedServer, jobs: Jobs) -> None:
-    """However long after the delete: nothing has to remember it."""
+async def test_a_ready_job_that_was_deleted_is_not_handed_out_again(own_server: EmbeddedServer, jobs: Jobs) -> None:
     await jobs.added(1)
     assert await jobs.store.delete(TOPIC, "0") == "ready"
     await jobs.add("other")
-    await jobs.store.delete(TOPIC, "far")  # a removal to forget
     await kill_and_forget(own_server, jobs)
-    assert await of_the_ready(jobs) == ["other"]
-    assert [one.job.id for one in (await jobs.hand_out()).reservations] == ["other"]
+    assert sorted(await of_the_ready(jobs)) == ["0", "other"]
+    handed = [*(await jobs.hand_out()).reservations, *(await jobs.hand_out(wait_s=1.0)).reservations]
+    assert [one.job.id for one in handed] == ["other"]
+    await until_none_is_ready(jobs)
+
+
+async def test_a_job_whose_id_is_used_again_in_another_lane_is_handed_out(
+    own_server: EmbeddedServer, jobs: Jobs
+) -> None:
+    """The firing of the one before lies on top of it, until that is dropped."""
+    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.store.delete(TOPIC, "1")
+    await jobs.add("1", body="second", priority="high")
+    await kill_and_forget(own_server, jobs)
+    with anyio.fail_after(WITHIN_S):
+        while not await of_the_ready(jobs):
+            await anyio.lowlevel.checkpoint()
+    assert not (await jobs.store.reserve_many(await jobs.pull(1, priority="high"))).reservations
+    assert not (await jobs.store.reserve_many(await jobs.pull(1))).reservations
+    (second,) = (await jobs.store.reserve_many(await jobs.pull(1, priority="high"))).reservations
+    assert bytes(second.job.body) == b'"second"'
+
+
+async def test_of_two_deliveries_of_one_id_each_is_looked_at(own_server: EmbeddedServer, jobs: Jobs, log: Log) -> None:
+    """A second job of the id waits in another lane, and both come with one look."""
+
+    async def handle(job: Job) -> None:
+        log("run", job.id, job.body.decode())
+
+    for job_id in ("1", "2", "3"):
+        await jobs.add(job_id, body="first", delay_ms=1_000)
+        await jobs.store.delete(TOPIC, job_id)
+        await jobs.add(job_id, body="second", priority="high")
+    await kill_and_forget(own_server, jobs)
+    with anyio.fail_after(WITHIN_S):
+        while len(await of_the_ready(jobs)) < 3:
+            await anyio.lowlevel.checkpoint()
+    deliveries = [*await jobs.pull(3, priority="high"), *await jobs.pull(3)]
+    stream = JobStream(jobs.connection, jobs.publisher, jobs.namespace, jobs.clock)
+    whose = await JobDeliveries(stream).whose(deliveries)
+    assert [whose[one] for one in deliveries] == ["unknown"] * 3 + ["nobody's"] * 3
+    for delivery in deliveries:
+        await delivery.nak()
+    async with working(jobs, handler(handle), settings={"lanes": ["high", "normal"]}):
+        for job_id in ("1", "2", "3"):
+            await log.has(f'run {job_id} "second"')
+            await until_gone(jobs, job_id)
+    assert log.count("run") == 3, log.lines
+
+
+@pytest.mark.parametrize("policy", ["keep", "error", "replace"])
+async def test_an_id_that_is_over_is_free_though_its_job_is_fired_again(
+    own_server: EmbeddedServer, jobs: Jobs, policy: OnSame
+) -> None:
+    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.store.delete(TOPIC, "1")
+    await kill_and_forget(own_server, jobs)
+    with anyio.fail_after(WITHIN_S):
+        while not await of_the_ready(jobs):
+            await anyio.lowlevel.checkpoint()
+    added = await jobs.add("1", body="second", policy=policy)
+    assert added.is_new
+    handed = [*(await jobs.hand_out()).reservations, *(await jobs.hand_out(wait_s=1.0)).reservations]
+    assert [bytes(one.job.body) for one in handed] == [b'"second"']
 
 
 async def test_a_job_that_waits_or_is_held_is_run_though_its_schedule_is_fired_again(
@@ -190,43 +251,42 @@ async def test_a_job_that_waits_or_is_held_is_run_though_its_schedule_is_fired_a
             await until_gone(jobs, one.id)
 
 
-class TakingBack(JobDeliveries):
-    """Has an end taken back as soon as it was seen."""
-
-    async def _has_ended(self, delivery: Delivery, nonce: str) -> bool:
-        has_ended = await super()._has_ended(delivery, nonce)
-        jobs = self._jobs
-        end = await last_entry(jobs.connection, jobs.name, jobs.subject("gone", TOPIC, "1"))
-        if end is not None:
-            assert has_ended
-            await delete_entry(jobs.connection, jobs.name, end.seq, erase=True)
-        return has_ended
-
-
 @pytest.mark.parametrize("is_taken_back", [False, True])
-async def test_an_end_that_is_taken_back_keeps_no_job_from_running(
+async def test_an_end_is_taken_back_or_keeps_its_job_from_running_and_never_both(
     own_server: EmbeddedServer, jobs: Jobs, is_taken_back: bool
 ) -> None:
-    """The server's own firing followed it, and nothing was removed that came back."""
+    """The server's own firing followed an end, and nothing was removed that came back. Whoever ended the job late takes
+    the end back, while another looks whether the firing is over."""
     await jobs.add("1", delay_ms=1_500)
     found = await jobs.store.find_key(TOPIC, "1")
     assert found is not None
     assert found.job is not None
     end = JobDone(topic=TOPIC, id="1", finished_ms=0, past=past_of(found.job, now_ms=jobs.clock.now_ms()))
-    await jobs.publisher.publish(jobs.namespace.job("gone", TOPIC, "1"), encode_job(end))
+    subject = jobs.namespace.job("gone", TOPIC, "1")
+    receipt = await jobs.publisher.publish(subject, encode_job(end))
     await own_server.kill()
     await own_server.start()
     (delivery,) = await jobs.pull(1)
     stream = JobStream(jobs.connection, jobs.publisher, jobs.namespace, jobs.clock)
-    deliveries = (TakingBack if is_taken_back else JobDeliveries)(stream)
+    deliveries = JobDeliveries(stream)
     assert deliveries.may_be_over(delivery)
-    assert await deliveries.is_over(delivery) == (not is_taken_back)
+    if is_taken_back:
+        messages = await deliveries._messages_of([delivery])
+        assert await delete_entry(jobs.connection, stream.name, receipt.seq, erase=True)
+        assert not await deliveries._is_over(delivery, messages[delivery])
+    else:
+        assert await deliveries.whose([delivery]) == {delivery: "nobody's"}
+        moved = Move(subject, encode_job(end), stream.subject("*", TOPIC, "1"), found.seq, fires_ms=found.fires_ms)
+        assert await stream.has_stayed(moved, receipt.seq, jobs.clock.now_ms()) == receipt.seq
 
 
 async def test_what_is_kept_in_place_of_an_add_is_run(jobs: Jobs) -> None:
     """The server has its schedule, and should have fired it long ago."""
     await jobs.add("1", body="first", delay_ms=60_000)
+    jobs.connection._memory_since_s -= 60
     jobs.clock.ahead_ms = 120_000
+    assert isinstance(await jobs.add("1", policy="error"), Clash)
+    assert await jobs.state("1") == "delayed"
     kept = await jobs.add("1", body="second")
     assert (kept.is_new, kept.state) == (False, "ready")
     assert [bytes(one.job.body) for one in (await jobs.hand_out()).reservations] == [b'"first"']

@@ -7,9 +7,11 @@ import anyio
 
 from actors.jobs.adds import Stored
 from actors.jobs.overdue import OverdueJobs
+from actors.jobs.worker.job import Job
 from streams.connection import connect
 from streams.log import purge_subject
 from streams.server import embedded_server
+from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 
 FAR_MS = 3_600_000
@@ -55,3 +57,28 @@ async def test_what_came_due_while_the_store_was_full_is_handed_out_when_there_i
                     came[one.job.id] = one.job.attempts
         assert came == {"held": 2, **{f"{number}": 1 for number in range(5)}}
         tasks.cancel_scope.cancel()
+
+
+async def test_a_delayed_job_that_ends_while_the_store_is_full_is_not_run_again(tmp_path: Path) -> None:
+    """Its end cannot be written down, so it is acknowledged alone."""
+    store = tmp_path / "server"
+    config = f"jetstream {{\n  store_dir: {json.dumps(str(store / 'jetstream'))}\n  max_file_store: 20MB\n}}"
+    log, may_end = Log(), anyio.Event()
+
+    async def handle(job: Job) -> None:
+        log("run", job.id, job.attempt)
+        await may_end.wait()
+
+    async with (
+        embedded_server(store, config=config) as server,
+        connect(server.url, name="test") as connection,
+        open_jobs(connection) as jobs,
+        working(jobs, handler(handle)),
+    ):
+        await jobs.added(5, delay_ms=100)
+        await log.until(lambda log: log.count("run") == 5)
+        await fill(jobs)
+        may_end.set()
+        for number in range(5):
+            await until_gone(jobs, str(number))
+    assert log.count("run") == 5, log.lines

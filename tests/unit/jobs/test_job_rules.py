@@ -28,7 +28,7 @@ from actors.jobs.rules.job_rules import (
     is_same_add,
     kept_s,
     lane_order,
-    leaves_trace,
+    left_early,
     make_job,
     may_be_fired_again,
     noted,
@@ -241,12 +241,14 @@ def test_the_end_of_a_schedule_is_known_until_the_server_can_have_fired_it_again
         assert kept_s(past_of(job, now_ms=NOW, remember_s=1), now_ms=NOW, remember_s=1) == 1
 
 
-@pytest.mark.parametrize("may_forget", [False, True])
-def test_the_end_of_a_job_is_written_down_where_the_server_may_forget_it(may_forget: bool) -> None:
-    plain, delayed = made(nonce="~abcdefghijkl"), made(delay_ms=1, nonce="~abcdefghijkl")
-    assert not leaves_trace(plain, may_forget=may_forget)
-    assert leaves_trace(delayed, may_forget=may_forget) == may_forget
-    assert leaves_trace(made(nonce="key"), may_forget=may_forget)
+def test_the_end_outlives_a_schedule_that_was_left_early_too() -> None:
+    """Kicked, released, or touched for a shorter time."""
+    delayed = made(id="1", delay_ms=3_600_000, nonce="~abcdefghijkl")
+    kicked = left_early(replace(delayed, due_ms=NOW + 1), fires_ms=fires_of(delayed), now_ms=NOW)
+    assert past_of(kicked, now_ms=NOW) == past_of(delayed, now_ms=NOW)
+    later = left_early(kicked, fires_ms=NOW + 5, now_ms=NOW)
+    assert later.latest_ms == fires_of(delayed)
+    assert left_early(delayed, fires_ms=NOW, now_ms=NOW) == delayed == left_early(delayed, fires_ms=0, now_ms=NOW)
 
 
 def test_a_job_that_came_back_and_is_delayed_fires_when_it_is_due() -> None:
