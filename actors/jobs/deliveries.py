@@ -26,7 +26,7 @@ from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
-from streams.log import LogEntry, last_entries, last_entry
+from streams.log import LogEntry, delete_entry, last_entries, last_entry, next_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -111,9 +111,20 @@ class JobDeliveries:
         things = {one: jobs.subject("*", *_names(one)) for one in deliveries}
         found: dict[Delivery, list[LogEntry]] = {}
         if jobs.connection.is_clustered:
-            for one in deliveries:
-                last = await last_entry(jobs.connection, jobs.name, things[one])
-                found[one] = [last] if last else []
+            failures: list[StreamError] = []
+
+            async def ask(one: Delivery) -> None:
+                try:
+                    last = await last_entry(jobs.connection, jobs.name, things[one])
+                    found[one] = [last] if last else []
+                except StreamError as error:
+                    failures.append(error)
+
+            async with anyio.create_task_group() as questions:
+                for one in deliveries:
+                    questions.start_soon(ask, one)
+            if failures:
+                raise failures[0]
             return found
         for start in range(0, len(deliveries), AT_ONCE):
             some = deliveries[start : start + AT_ONCE]
@@ -133,20 +144,27 @@ class JobDeliveries:
             return False
         end = max(ends, key=lambda one: (one.is_free, one.seq))
         if end.is_free and end.done is not None and len(others) == 1:  # else it would come before a living job
-            return await self._keep_end(end, end.done)
+            return await self._keep_end(end, end.done, delivery)
         await anyio.sleep(2 * NEAR_MS / 1000)  # what was confirmed late is taken back by then
         return await last_entry(self._jobs.connection, self._jobs.name, end.subject) is not None
 
-    async def _keep_end(self, end: Found, done: JobDone) -> bool:
+    async def _keep_end(self, end: Found, done: JobDone, fired: Delivery) -> bool:
         """Store the end of a job anew, so that whoever is about to take it back finds another one (ADR 30). Return
-        False if he was first: then the firing is the job."""
-        now_ms = self._jobs.clock.now_ms()
+        False if he was first: then the firing is the job. If an add took the firing's place meanwhile, its job must
+        stay the last message of the id, so the end goes again."""
+        jobs, now_ms = self._jobs, self._jobs.clock.now_ms()
         ttl_s = max(AGAIN_S, kept_s(done.past, now_ms=now_ms))
         again = encode_job(replace(done, finished_ms=now_ms))
-        outcome = await self._jobs.move(Move(end.subject, again, end.subject, end.seq, ttl_s=ttl_s))
-        if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
-            raise outcome
-        return isinstance(outcome, int)
+        seq = await jobs.move(Move(end.subject, again, end.subject, end.seq, ttl_s=ttl_s))
+        if isinstance(seq, StreamError):
+            if isinstance(seq, RevisionConflict):
+                return False
+            raise seq
+        thing = jobs.subject("*", *_names(fired))
+        added = await next_entry(jobs.connection, jobs.name, thing, start_seq=fired.seq + 1)
+        if added is not None and added.seq < seq:
+            await delete_entry(jobs.connection, jobs.name, seq, erase=True)
+        return True
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery

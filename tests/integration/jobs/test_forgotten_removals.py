@@ -280,6 +280,21 @@ async def test_an_end_is_taken_back_or_keeps_its_job_from_running_and_never_both
         assert await stream.has_stayed(moved, receipt.seq, jobs.clock.now_ms()) == receipt.seq
 
 
+async def test_an_add_that_takes_the_place_of_a_firing_is_not_hidden_by_the_end_that_drops_it(
+    own_server: EmbeddedServer, jobs: Jobs
+) -> None:
+    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.store.delete(TOPIC, "1")
+    await kill_and_forget(own_server, jobs)
+    (delivery,) = await jobs.pull(1)
+    deliveries = JobDeliveries(JobStream(jobs.connection, jobs.publisher, jobs.namespace, jobs.clock))
+    messages = await deliveries._messages_of([delivery])
+    assert (await jobs.add("1", body="second", delay_ms=1)).is_new
+    assert await deliveries._is_over(delivery, messages[delivery])
+    await delivery.ack()
+    assert [bytes(one.job.body) for one in (await jobs.hand_out()).reservations] == [b'"second"']
+
+
 async def test_what_is_kept_in_place_of_an_add_is_run(jobs: Jobs) -> None:
     """The server has its schedule, and should have fired it long ago."""
     await jobs.add("1", body="first", delay_ms=60_000)
