@@ -10,8 +10,8 @@ from streams.connection import Connection
 
 class ConsumerState(NamedTuple):
     """One consumer as the server counts. `pending`: not delivered yet. `in_hand`: delivered and not acknowledged.
-    `pulls`: requests that wait for messages now. `delivered`: deliveries so far, repeats too. `ack_floor`: all of its
-    `subjects` up to this sequence is acknowledged."""
+    `pulls`: requests that wait for messages now. `delivered`: deliveries so far, with repeats. `ack_floor`: every
+    message of its `subjects` up to this sequence is acknowledged."""
 
     name: str
     pending: int

@@ -1,8 +1,8 @@
-"""What batches say on the broker: chunks of items, what became of them, and pointers at work. JSON, and pure.
+"""The messages of batches: chunks of items, the results of their rounds, and pointers at work. JSON, and pure.
 
-A chunk holds items in their order; an item's index counts through the whole instance. A result tells one round of one
-chunk: the ranges of items that it ran, and those among them that did not simply succeed. An item that is in several
-rounds ended as the last one says.
+A chunk holds items in their order. An item's index counts through the whole instance. A result describes one round of
+one chunk: the ranges of items that it ran, and the items among them that did not simply succeed. If an item is in
+several rounds, the last one has its end.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from msgspec import Meta, Raw, Struct
 from streams.errors import MalformedMessage
 
 Status = Literal["ok", "failed", "again", "unknown", "skipped", "cancelled"]
-"""`again`: it failed and goes round once more. All others are an item's end, unless somebody retries it."""
+"""`again`: the item failed and runs once more. All others are an item's end, unless a person retries it."""
 NOTHING = Raw(b"null")
 CHUNK_ITEMS = 1_000
 CHUNK_BYTES = 256 * 1024
 """A chunk is one message, far below the server's limit, and a piece of work that ends in seconds."""
 LOST = "its chunk is gone: somebody removed it from the stream"
-"""Why an item failed that nobody has any more."""
+"""Why an item failed that exists nowhere any more."""
 INFO_BYTES = 2_048
-"""Of what an item tells about its end: a thousand of them still fit one message."""
+"""The most that an item reports about its end, so that a thousand of them still fit one message."""
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Outcome(Struct, frozen=True, array_like=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Items whose end is known, each in one of them."""
+    """Numbers of items whose end is known. Each item counts in one of them."""
 
     succeeded: int = 0
     failed: int = 0
@@ -56,10 +56,10 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round of one chunk. `ran`: half-open ranges of indexes; those without an entry in `others` succeeded and told
-    nothing. `counts` and `again` count them; `redone`: how these items had ended in an earlier pass. `left`: items that
-    had not begun when their node was told to stop; the next round runs them. `is_gone`: the chunk was not there any
-    more, and what of its items has no end gets none."""
+    """One round of one chunk. `ran`: half-open ranges of indexes. Items of them without an entry in `others` succeeded
+    and returned nothing. `counts` and `again` count the items of `ran`. `redone`: how these items had ended in an
+    earlier pass. `left`: items that had not begun when their node stopped, and that the next round runs. `is_gone`: the
+    chunk no longer existed, and its items without an end get none."""
 
     chunk: int
     round: int
@@ -75,7 +75,7 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of work for an executor: look at the record, then do what it says. `fence` of a split or a reduce,
+    """A piece of work for an executor, which looks at the record and does what it says. `fence` of a split or a reduce,
     `chunk` and `round` of a map."""
 
     step: Literal["split", "map", "reduce"]
@@ -87,9 +87,9 @@ class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BatchEvent(Struct, frozen=True, kw_only=True):
-    """What those outside are told of an instance, on `events.batch.<event>.<task>.<instance>` and by a callback. It may
+    """An event of an instance for subscribers on `events.batch.<event>.<task>.<instance>` and for a callback. It may
     come twice, then with the same `event_id`. `pass_no`: 1, and one more with each retry. `items`: None before all are
-    known. `counts`: of those that had ended by then."""
+    known. `counts`: of the items that had ended by then."""
 
     event_id: str
     event: str
@@ -104,10 +104,10 @@ class BatchEvent(Struct, frozen=True, kw_only=True):
 
 
 class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Run `task` on `input`, any JSON; or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
-    `input` as its params. `name`: what its sender calls it; `sheet`: which of a workbook's sheets; `encoding`: of a
-    csv, else UTF-8 or GB 18030. `callback`: the URL that is told of its first failure and its end, `none` for nobody,
-    else the task's. The same again under the same `id` is one instance."""
+    """Run `task` on `input`, any JSON, or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
+    `input` as its params. `name`: the sender's own name for it. `sheet`: one sheet of a workbook. `encoding`: of a csv,
+    by default UTF-8 or GB 18030. `callback`: the URL that is called at the first failure and at the end. `none`: no
+    URL. Empty: the task's. The same request again under the same `id` is one instance."""
 
     task: str
     input: Raw = NOTHING
@@ -169,13 +169,13 @@ def ranges_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def lost_parts(first: int, upto: int) -> Iterator[Chunk]:
-    """Yield chunks of a usual size that stand for items which are gone."""
+    """Yield chunks of a usual size that stand for lost items."""
     for start in range(first, upto, CHUNK_ITEMS):
         yield Chunk(first=start, items=(NOTHING,) * min(CHUNK_ITEMS, upto - start))
 
 
 def last_outcomes(chunk: Chunk, results: Sequence[ChunkResult]) -> Iterator[Outcome | None]:
-    """Yield how each item of the chunk stands after these rounds, in the items' order; None: it has not run."""
+    """Yield the last outcome of each item of the chunk in these rounds, in the items' order. None: it has not run."""
     ends: dict[int, Outcome] = {}
     for result in sorted(results, key=lambda each: each.round):
         for start, end in result.ran:

@@ -76,8 +76,8 @@ class Bucket(Generic[T]):
         change as it comes. After a reconnect it yields all keys again, those that vanished as deleted, and then Synced.
         An expired key is yielded as deleted within 0.3 s. Entering raises NoStream if there is no such bucket.
 
-        `on_reading` is called before each time that all keys are read: what the server confirmed until then is among
-        them.
+        `on_reading` is called before each time that all keys are read. The keys then include everything that the server
+        confirmed before the call.
         """
         return Watch(
             self._connection,

@@ -1,4 +1,4 @@
-"""Chance, for those who carry out decisions: the decisions themselves take it as an argument."""
+"""Chance, for the code that carries out decisions. The decisions themselves take it as an argument."""
 
 import secrets
 

@@ -15,7 +15,7 @@ def monotonic_s() -> float:
 
 
 class Clock(Protocol):
-    """Where an actor's shell takes the time from: the system, or a test's hand."""
+    """Where an actor's shell takes the time from: the system, or a test."""
 
     def now_ms(self) -> int: ...
 

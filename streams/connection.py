@@ -246,7 +246,7 @@ class Connection:
         def guarded(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
             try:
                 deliver(subject, reply, payload, block)
-            except Exception as error:  # the parser's loop would end with it, and the link hang
+            except Exception as error:  # else it would end the parser's loop, and the link would hang
                 self.fail(StreamError(f"a subscriber of {subject!a} failed: {error!r}"), cause=error)
 
         self._raise_if_closed()
@@ -284,7 +284,7 @@ class Connection:
             denial = PermissionDenied(f"{text.removeprefix('nats: ')}; check this user's permissions")
             self._answers.denied(denial)
             self.fail(denial)
-        elif self._told != (reason := text or repr(error)):  # the library tells each failed try
+        elif self._told != (reason := text or repr(error)):  # the library reports each failed try
             self._told = reason
             log.warning("connection.troubled", extra={"fields": {"name": self.name, "reason": reason}})
 
@@ -295,7 +295,7 @@ class Connection:
         task = asyncio.current_task()
         if (
             task is not None and not self._is_closing
-        ):  # the library reconnects in this task: if that dies, nobody reconnects any more
+        ):  # the library reconnects in this task: if it dies, the link never comes back
             task.add_done_callback(self._reconnecting_ended)
 
     async def heard_reconnect(self) -> None:
@@ -311,7 +311,7 @@ class Connection:
             return
         reason = self.client.last_error or "no reason given"
         self.fail(ConnectionLost(f"the client closed the connection for good: {reason}; restart the process"))
-        self._up.set()  # whoever waits for the link shall hear that it will not come
+        self._up.set()  # a task that waits for the link must learn that it will not come
 
     def opened(self) -> None:
         """Take the link into use after the first connect."""
@@ -336,7 +336,7 @@ class Connection:
         for callback in tuple(callbacks):
             try:
                 callback()
-            except Exception as error:  # the library's reconnecting would end with it
+            except Exception as error:  # else it would end the library's reconnecting
                 self.fail(StreamError(f"a callback of the connection failed: {error!r}"), cause=error)
 
     def _reconnecting_ended(self, task: "asyncio.Task[Any]") -> None:
@@ -385,7 +385,7 @@ async def connect(
                 reconnected_cb=connection.heard_reconnect,
                 closed_cb=connection.heard_close,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=low_s + (high_s - low_s) * secrets.randbelow(1000) / 1000,  # type: ignore[arg-type] # seconds, to sleep; a float will do
+                reconnect_time_wait=low_s + (high_s - low_s) * secrets.randbelow(1000) / 1000,  # type: ignore[arg-type] # seconds to sleep, a float works
                 ping_interval=PING_INTERVAL_S,
                 **(credentials or Credentials()).options(),
             )

@@ -10,8 +10,8 @@ import msgspec
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     """One way to log in (nkey seed, user and password, token, or a creds file), and TLS files as paths.
 
-    `inbox_prefix`: where this user is answered. Each user of a shared server needs an own one, and the permission to
-    subscribe to it, or users could read each other's answers.
+    `inbox_prefix`: the subjects of this user's replies. On a shared server each user needs its own prefix and the
+    permission to subscribe to it. Otherwise users could read each other's replies.
     """
 
     nkey_seed: str = ""
@@ -25,7 +25,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     inbox_prefix: str = "_INBOX"
 
     def options(self) -> dict[str, Any]:
-        """Return the client library's options; raises OSError or ssl.SSLError for a TLS file that cannot be read."""
+        """Return the client library's options. Raises OSError or ssl.SSLError for a TLS file that cannot be read."""
         options: dict[str, Any] = {
             "nkeys_seed_str": self.nkey_seed,
             "user": self.user,

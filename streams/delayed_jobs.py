@@ -1,19 +1,20 @@
 """The delayed jobs of JOBS as a timer reads them: all due times in one sweep, single jobs shortly before their time.
 
-The sweep is fast because the server is asked for payloads alone (`no_hdr`): with headers it writes six more into each
+The sweep is fast because it requests payloads alone (`no_hdr`). With headers the server writes six more into each
 answer, which costs it four times as much as finding the message (1,000,000 jobs: 22 s of the server's time, without
-them 5.5 s). The payload's first fields name the job and its due time; sequences are not needed, for a job is read by
-its name. Nor is it asked for one state: a filter is counted through anew for each page (45 ms for a million subjects).
-So payloads of other states come along and must do no harm: they are told with a time that has passed, or find no job
-when it has come. Only where jobs that wait are few among many others are those asked for alone.
+them 5.5 s). The payload's first fields name the job and its due time. The sweep needs no sequences, since a job is read
+by its name. It does not filter by state either: the server counts through a filter anew for each page (45 ms for a
+million subjects). So payloads of other states come along and must do no harm: their time has passed, or no delayed job
+is found when it has come. Only if few of many messages are delayed jobs does the sweep request those alone.
 
-Two pages are asked for at a time, of the earlier and of the later half, so that the server looks for one while we read
-the other. A page is one request: what else this link asks waits behind it. As soon as anything was removed from the
-midst of the stream, the server also counts its subjects through for each page, filter or not, and writes to the stream
-wait for that: so there are some `PAGES` of them, however much is stored (1,000,000 jobs in pages of 1,000: 55 s).
+The sweep requests two pages at a time, one of the earlier and one of the later half, so that the server looks for one
+while we read the other. A page is one request: other requests of this link wait behind it. Once any message was removed
+from the middle of the stream, the server also counts its subjects through for each page, filter or not, and writes to
+the stream wait for that. So there are some `PAGES` of them, however much is stored (1,000,000 jobs in pages of 1,000:
+55 s).
 
-Whoever delays a job tells it on `due.<partition>`, a plain message that may get lost: the server fires what no timer
-knows. What it names is checked, for names become subjects.
+The program that delays a job publishes it on `due.<partition>`, a plain message that may get lost. The server itself
+fires a job that no timer knows. Names in a notice are checked, since they become subjects.
 """
 
 import asyncio
@@ -39,11 +40,11 @@ log = logging.getLogger(__name__)
 PAGES = 50
 SHORTEST_PAGE, LONGEST_PAGE = 1_000, 20_000
 PAGE_BYTES = 16 * 1024 * 1024
-"""Beside the number of messages this bounds a page: the server closes a link on which more than 64 MB wait."""
+"""Bounds a page beside the number of messages: the server closes a link on which more than 64 MB wait."""
 TAKEN = 500
-"""Jobs that are handed on at a time, while their page still comes."""
+"""Jobs that are passed on at a time, while their page still arrives."""
 SPARSE = 4
-"""With fewer delayed jobs than this share of the stream's messages, they are asked for alone."""
+"""If delayed jobs are less than this share of the stream's messages, the sweep requests them alone."""
 PAGE_S = 5.0
 SWEEP_S = 30.0
 READ_S = 1.0
@@ -56,8 +57,8 @@ _notices = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
 
 
 class WaitingJob(NamedTuple):
-    """A delayed job as it is stored. `server_ms`: when the server fires it by itself. `own`: its headers beside the
-    server's, ready to travel."""
+    """A delayed job as it is stored. `server_ms`: when the server fires it by itself. `own`: its headers without the
+    server's, ready to send."""
 
     name: bytes
     due_ms: int
@@ -81,8 +82,8 @@ class DelayedJobs:
     # ---- the sweep
 
     async def sweep(self, take: _Take, *, after_seq: int = 0) -> int:
-        """Call `take`, some at a time, with due time and name of each job that may be delayed, of those stored after
-        `after_seq`; return the last sequence that was read. What is stored meanwhile may be left out.
+        """Read the jobs that may be delayed and were stored after `after_seq`. Call `take`, some at a time, with the
+        due time and name of each. Return the last sequence that was read. Jobs stored during the sweep may be left out.
 
         Raises NoStream, Disconnected, Refused."""
         state = (await self._connection.api(f"STREAM.INFO.{self._stream}"))["state"]
@@ -122,7 +123,8 @@ class DelayedJobs:
             seq = end + 1
 
     async def _page(self, request: dict[str, object], take: _Take) -> bytes:
-        """Read one page; return the status that ended it. One that is cut short is read again, from its beginning."""
+        """Read one page and return the status that ended it. A page that is cut short is read again from its
+        beginning."""
         deadline_s = monotonic_s() + SWEEP_S
         while True:
             await self._connection.connected_by(deadline_s)
@@ -163,7 +165,7 @@ class DelayedJobs:
     # ---- news
 
     async def listen(self, partition: int, take: Callable[[list[tuple[int, int, bytes]]], None]) -> Subscription:
-        """Call `take` with what each notice of a partition tells; notices that do not decode are dropped."""
+        """Call `take` with the jobs of each notice of a partition. Notices that do not decode are dropped."""
 
         def told(message: Message) -> None:
             try:
@@ -176,7 +178,7 @@ class DelayedJobs:
     # ---- single jobs
 
     async def read(self, names: Sequence[bytes]) -> list[WaitingJob]:
-        """Return the jobs of these names that are delayed now; the others are left out, as are those of which no answer
+        """Return the jobs of these names that are delayed now. It leaves out other jobs, and jobs for which no answer
         comes in time. Raises NoStream, Disconnected."""
         await self._connection.connected_by(monotonic_s() + READ_S)
         found: list[WaitingJob] = []
@@ -226,7 +228,7 @@ def due_of(payload: bytes) -> tuple[int, bytes] | None:
 
 
 def _quick_due_of(payload: bytes) -> tuple[int, bytes] | None:
-    """As `due_of`; without decoding where the job has an ordinary id."""
+    """Do as `due_of`, without decoding if the job has an ordinary id."""
     found = _HEAD.match(payload)
     return due_of(payload) if found is None else (int(found[3]), b"%b.%b" % (found[1], found[2]))
 
@@ -237,7 +239,7 @@ def encode_notice(jobs: Sequence[tuple[int, int, str]]) -> bytes:
 
 
 def read_notice(payload: bytes) -> list[tuple[int, int, bytes]]:
-    """Return what a notice tells, without what cannot be a job. Raises MalformedMessage."""
+    """Return the jobs of a notice, without entries that cannot be a job. Raises MalformedMessage."""
     try:
         told = _notices.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -259,7 +261,8 @@ def _end_of_page(block: bytes, stream: str) -> tuple[int, int]:
 
 
 def _waiting_job(name: bytes, payload: bytes, block: bytes | None) -> WaitingJob | None:
-    """Return a delayed job from a direct get's answer; None for what is none, or is not fired at one time."""
+    """Return the delayed job in a direct get's answer. None: it holds no delayed job, or one without a single due
+    time."""
     headers = parse_headers(block)
     due = _quick_due_of(payload)
     try:

@@ -16,7 +16,7 @@ _SHORT_DOTS = 8
 
 
 class Facts(NamedTuple):
-    """The numbers in the reply subject. `delivered` counts from 1. `pending` is what the consumer had still to
+    """The numbers in the reply subject. `delivered` counts from 1. `pending`: messages that the consumer had still to
     deliver."""
 
     stream: str
@@ -57,7 +57,7 @@ class Delivery:
 
     @property
     def reply(self) -> bytes:
-        """Where its answers go."""
+        """Where the delivery's answers go."""
         return self._reply
 
     @property
@@ -80,13 +80,13 @@ class Delivery:
     def seq(self) -> int:
         """The message's sequence in its stream."""
         if self._facts is None and len(tokens := self._reply.split(b".")) == 9 and tokens[5].isdigit():
-            return int(tokens[5])  # without reading the rest: whoever moves what was delivered needs just this
+            return int(tokens[5])  # without reading the rest: a mover needs just this
         return self.facts.seq
 
     @property
     def delivered(self) -> int:
         """The number of this delivery, from 1. Naks count too. It is not the attempt: see the ledger."""
-        if self._facts is None and self._reply.count(b".") == _SHORT_DOTS:  # asked of each job, the others seldom
+        if self._facts is None and self._reply.count(b".") == _SHORT_DOTS:  # read for each job, the others seldom
             number = self._reply.split(b".", 5)[4]
             if number.isdigit():
                 return int(number)
@@ -114,7 +114,7 @@ class Delivery:
             self._mark_settled()
 
     async def nak(self, delay_s: float = 0) -> None:
-        """Have it delivered again, to any client, after `delay_s`."""
+        """Have the message delivered again, to any client, after `delay_s`."""
         self._settle(b'-NAK {"delay":%d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
     async def extend(self) -> None:
@@ -123,7 +123,7 @@ class Delivery:
             self._holder.send(self.frame(b"+WPI"))
 
     async def term(self, reason: str) -> None:
-        """Have it never delivered again. A work queue removes the message, so store it elsewhere before."""
+        """Have the message never delivered again. A work queue removes it, so store it elsewhere before."""
         printable = "".join(sign if sign.isprintable() else " " for sign in reason[:_MAX_REASON])
         self._settle(f"+TERM {printable}".encode())
 
@@ -147,7 +147,7 @@ class Delivery:
 
 
 def ack_of(reply: bytes) -> bytes:
-    """Return the bytes that acknowledge what has this reply subject, once more."""
+    """Return the bytes that acknowledge the message with this reply subject once more."""
     return b"PUB %b 0\r\n\r\n" % reply
 
 

@@ -1,7 +1,7 @@
-"""What differs between the wanted streams and consumers and those that a server has. Pure.
+"""The differences between the wanted streams and consumers and those that a server has. Pure.
 
-Only what we care about is compared. Sizes and ages are the installation's business: a difference there is told and does
-not block, except where it would lose data. Abilities that are on without being needed are left alone.
+Only settings that matter to us are compared. Sizes and ages are the installation's business: a difference there is
+reported and does not block, unless it would lose data. Abilities that are on without need are left alone.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ _FIXED = ("storage", "sealed", "mirror")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One setting that is not as it has to be. `str` gives the whole sentence, with what to do."""
+    """One setting that is wrong. `str` gives the whole sentence, with what to do."""
 
     where: str
     setting: str
@@ -34,9 +34,9 @@ class Difference(Struct, frozen=True, kw_only=True):
     why: str
     do: str = _INIT
     is_blocking: bool = True
-    """Nodes refuse to run. If not, it is an installation's own choice, and only told."""
+    """Nodes refuse to run. False: the installation's own choice, which is only reported."""
     is_fixable: bool = True
-    """`apply` can set it right without losing anything."""
+    """`apply` can correct it without losing anything."""
 
     def __str__(self) -> str:
         if self.setting == _IT:
@@ -46,7 +46,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 def compare_stream(spec: StreamSpec, have: dict[str, Any] | None) -> list[Difference]:
-    """Return how the server's configuration of a stream differs; None if it has no such stream."""
+    """Return how the server's configuration of a stream differs. `have` None: it has no such stream."""
     where = place_of(spec)
     if have is None:
         return [Difference(where=where, setting=_IT, want="present", have="missing", why="it is not on the server")]
@@ -59,7 +59,8 @@ def compare_stream(spec: StreamSpec, have: dict[str, Any] | None) -> list[Differ
 
 
 def merged(spec: StreamSpec, have: dict[str, Any]) -> dict[str, object]:
-    """Return the wanted settings over what there is. What was granted beyond them (replicas, abilities) stays."""
+    """Return the wanted settings over the existing ones. What an operator granted beyond them (replicas, abilities)
+    stays."""
     more: dict[str, object] = {ability: True for ability in ABILITIES if have.get(ability)}
     more["metadata"] = (have.get("metadata") or {}) | {VERSION_KEY: str(VERSION)}
     more["num_replicas"] = max(spec.replicas, have.get("num_replicas", 1))
@@ -69,12 +70,12 @@ def merged(spec: StreamSpec, have: dict[str, Any]) -> dict[str, object]:
 
 
 def compare_consumer(spec: ConsumerSpec, have: dict[str, Any] | None) -> list[Difference]:
-    """Return how the server's configuration of a consumer differs; None if it has no such consumer."""
+    """Return how the server's configuration of a consumer differs. `have` None: it has no such consumer."""
     where = f"consumer {spec.name} of {spec.stream}"
     if have is None:
         return [Difference(where=where, setting=_IT, want="present", have="missing", why="it is not on the server")]
     wants = spec.config() | {"backoff": None}
-    wants.pop("inactive_threshold", None)  # one that was made without it is as good
+    wants.pop("inactive_threshold", None)  # a consumer that was made without it is as good
     return [
         Difference(
             where=where,
@@ -145,7 +146,7 @@ def compare_server(topology: Topology, version: tuple[int, ...], servers: int) -
 
 
 def missing_truth(topology: Topology, existing: set[str]) -> list[Difference]:
-    """Return the streams that hold truth and are gone, told by what was made after them and is still there."""
+    """Return the streams that hold truth and were deleted: streams made after them still exist."""
     found: list[Difference] = []
     is_later_there = False
     for spec in reversed(topology.all_streams()):
@@ -160,7 +161,7 @@ def missing_truth(topology: Topology, existing: set[str]) -> list[Difference]:
 
 
 def place_of(spec: StreamSpec) -> str:
-    """Return what people call it: a bucket by its own name, not by its stream's."""
+    """Return the name that people use: a bucket's own name, not that of its stream."""
     return f"bucket {spec.name.removeprefix('KV_')}" if _is_bucket(spec) else f"stream {spec.name}"
 
 
@@ -172,7 +173,7 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
     if setting in _NOT_OURS or _is_same(want, have) or (setting in ABILITIES and not want):
         return None
     if setting == "num_replicas" and isinstance(have, int) and have > spec.replicas:
-        return None  # more than asked for is somebody's good decision
+        return None  # an operator decided for more than we need
     is_forgotten = setting == "max_age" and _is_bucket(spec)  # a ledger must not expire
     is_forgotten |= setting in _DROPPING and spec.holds_truth and spec.discard == "old"  # nor a job be dropped
     is_stuck = _is_stuck(setting, want, have)
@@ -189,7 +190,7 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
 
 
 def _version(where: str, have: dict[str, Any]) -> Difference | None:
-    """Return the difference of a stream that another version made: a newer one's is not touched."""
+    """Return the difference of a stream that another version made. The stream of a newer version is not changed."""
     told = (have.get("metadata") or {}).get(VERSION_KEY, "")
     version = int(told) if told.isdecimal() else 0
     if version == VERSION:
@@ -217,7 +218,7 @@ def _is_stuck(setting: str, want: object, have: object) -> bool:
 def _is_same(want: object, have: object) -> bool:
     if isinstance(want, list) and isinstance(have, list):
         return sorted(want) == sorted(have)
-    return want == have or (not want and not have)  # the server leaves out what is false, zero or empty
+    return want == have or (not want and not have)  # the server leaves out values that are false, zero or empty
 
 
 def _shown(setting: str, value: object) -> str:

@@ -1,8 +1,8 @@
 """One batched direct get: many messages with one request, from any replica (ADR-31 of NATS).
 
 The server sends the messages to our inbox, then a status. A try that falls silent before its status (the link broke in
-the middle, or the answering replica died) is made again, since reading twice is harmless. One that goes on, over
-however slow a link, is let go on.
+the middle, or the answering replica died) is made again, since reading twice is harmless. A try that still receives
+messages goes on, however slow the link is.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from streams.errors import Disconnected, Refused, no_responders
 from streams.frames import Message
 
 TRY_S = 2.0
-"""Of silence, after which a try is given up."""
+"""Seconds of silence after which a try is given up."""
 DONE, NONE, TOO_MANY, NOBODY = 204, 404, 413, 503
 
 

@@ -1,7 +1,8 @@
-"""What a bucket holds: one value under a key at a revision, decoded when somebody looks at it. Pure.
+"""What a bucket holds: one value under a key at a revision, decoded on first use. Pure.
 
-Whoever follows thousands of records at thousands of changes a second mostly needs the last one of each, so the bytes
-are kept as they came. JSON is what people and the `nats` command can read; what does not decode is told with its key.
+A reader of thousands of records with thousands of changes a second mostly needs the last change of each, so the bytes
+are kept as they came. People and the `nats` command can read JSON. The error for a value that does not decode names its
+key.
 """
 
 import re
@@ -19,8 +20,8 @@ _UNSET: Any = object()
 
 
 class Entry(Generic[T]):
-    """A value as stored. `raw` is its bytes, `revision` its sequence in the bucket (compare-and-set takes it),
-    `stored_ms` when it was, by the server's clock."""
+    """A value as stored. `raw`: its bytes. `revision`: its sequence in the bucket, for compare-and-set. `stored_ms`:
+    when it was stored, by the server's clock."""
 
     __slots__ = ("_decode", "_value", "key", "raw", "revision", "stored_ms")
 
@@ -50,14 +51,14 @@ class Entry(Generic[T]):
 
 
 class Change(NamedTuple, Generic[T]):
-    """A key's news: its entry, or None when it is deleted, purged or expired."""
+    """A change of a key: its entry, or None if it was deleted, purged or expired."""
 
     key: str
     entry: Entry[T] | None
 
 
 class Synced:
-    """Said by a watch when the current state has been told: at the start, and after each time it was read anew."""
+    """Yielded by a watch after the current state: at the start, and each time it was read anew."""
 
     __slots__ = ()
 
@@ -81,7 +82,7 @@ class Codec(Generic[T]):
 
 
 def ttl_of(text: str) -> int | None:
-    """Return the seconds of a `Nats-TTL` header (`5`, `5s`, `1m30s`), None for one that never expires."""
+    """Return the seconds of a `Nats-TTL` header (`5`, `5s`, `1m30s`). None: it never expires."""
     if text.isdigit():
         return int(text)
     found = _DURATION.fullmatch(text)

@@ -2,10 +2,10 @@
 
 Disconnected        nothing was sent: wait for the reconnect, then do it again.
 OutcomeUnknown      stored or not, nobody knows: send the same message id again, or read back.
-Refused             the server said no, and means it; its kinds say why.
-  RevisionConflict    somebody else wrote first (or our own earlier try did): read, decide again.
+Refused             the server refused for good. Its kinds say why.
+  RevisionConflict    another client wrote first (or our own earlier try did): read, decide again.
   NoStream            no stream takes this subject, or the server has no JetStream (yet).
-  TooLarge, StoreFull send less; make room.
+  TooLarge, StoreFull send less, or make room.
   StoreFailed         the server has to be started again.
 ConnectionLost, PermissionDenied    the process has to end: the link does not come back by itself.
 Malformed…          the message is wrong, now and for ever: set it aside.
@@ -18,7 +18,7 @@ _ACTUAL = re.compile(r"wrong last sequence: (\d+)")
 
 
 class StreamError(Exception):
-    """What the broker layer raises."""
+    """The base of all errors that the broker layer raises."""
 
 
 class Disconnected(StreamError):
@@ -33,16 +33,16 @@ class PermissionDenied(StreamError):
     """The server does not allow this user to publish or subscribe here, or to log in. Fatal: a setting is wrong."""
 
     def is_about(self, subject: str) -> bool:
-        """Say whether the server named this subject. The client lowers the server's text."""
+        """Return whether the server named this subject. The client lowers the server's text."""
         return f'"{subject.lower()}"' in str(self)
 
 
 class ServerNotStarted(StreamError):
-    """The embedded server could not be started; the message says why and what to do."""
+    """The embedded server could not be started. The message says why and what to do."""
 
 
 class LeaseLost(StreamError):
-    """Somebody else may hold the lease by now: stop the work that it protects."""
+    """Another node may hold the lease by now: stop the work that it protects."""
 
 
 class MalformedMessage(StreamError):
@@ -50,7 +50,7 @@ class MalformedMessage(StreamError):
 
 
 class Unwritable(StreamError, ValueError):
-    """A message that whoever reads it could not decode. It is not written."""
+    """A message that its readers could not decode. It is not written."""
 
 
 class MalformedSubject(StreamError, ValueError):
@@ -72,7 +72,8 @@ class OutcomeUnknown(StreamError):
 
 
 class Refused(StreamError):
-    """The server's no. `code` is its HTTP-like class, `err_code` its exact reason; both 0 when refused on our side."""
+    """The server refused. `code`: the HTTP-like class. `err_code`: the exact reason. Both are 0 if this process
+    refused."""
 
     def __init__(self, description: str, *, subject: str, code: int = 0, err_code: int = 0) -> None:
         super().__init__(f"{subject}: {description}" + (f" (error {err_code})" if err_code else ""))
@@ -83,7 +84,7 @@ class Refused(StreamError):
 
 
 class RevisionConflict(Refused):
-    """The subject is not at the expected sequence. `actual` is where it is (0: nothing there), if the server says.
+    """The subject is not at the expected sequence. `actual`: where it is (0: nothing there), if the server says so.
 
     `is_after_retry`: an earlier try of the same publish had an unknown outcome, so the conflict may be with our own
     message. Read back before deciding.
@@ -98,7 +99,7 @@ class RevisionConflict(Refused):
 
 
 class Repeated(RevisionConflict):
-    """The server knows the message id: it was stored before, whatever has become of it since."""
+    """The server knows the message id: the message was stored before, and may be gone by now."""
 
 
 class NoStream(Refused):
@@ -138,7 +139,7 @@ _KINDS: dict[int, type[Refused]] = {
     10023: StoreFull,  # insufficient resources
     10028: StoreFull,  # JetStream memory resource limits exceeded
     10047: StoreFull,  # insufficient storage resources available
-    10077: StoreFull,  # maximum messages, bytes, or messages per subject exceeded; write failed
+    10077: StoreFull,  # maximum messages, bytes, or messages per subject exceeded (write failed)
 }
 
 
@@ -150,7 +151,7 @@ def refusal(error: Mapping[str, object], *, subject: str) -> Refused:
 
 
 def no_responders(subject: str) -> NoStream:
-    """Return the exception for a request that nobody listens to: it certainly did not happen."""
+    """Return the exception for a request that no client listens to: it certainly did not happen."""
     return NoStream(
         "nobody answers on this subject: no stream takes it, or it has no leader", subject=subject, code=503
     )

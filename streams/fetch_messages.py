@@ -37,7 +37,7 @@ class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer"):
 
 
 class Order(Struct, frozen=True, kw_only=True, tag="order"):
-    """One version of one order. `body` is the platform's JSON, carried as it came and never decoded on the way."""
+    """One version of one order. `body`: the platform's JSON as it came. Nothing on the way decodes it."""
 
     platform: str
     source: str
@@ -58,7 +58,7 @@ class ListedOrder(Struct, frozen=True, kw_only=True):
 
 
 class OrderPage(Struct, frozen=True, kw_only=True, tag="order_page"):
-    """Orders that a platform listed together: one message for many, each still its own key and version (ADR 5)."""
+    """Orders that a platform listed together: one message for many, each with its own key and version (ADR 5)."""
 
     platform: str
     source: str
@@ -90,7 +90,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, tag="dead_letter"):
     history: tuple[Try, ...] = ()
 
 
-# Events of the fetch engine: what happened, for people, the console and whoever asks who read which second.
+# Events of the fetch engine: what happened, for people, the console and readers who ask when something was read.
 
 
 class SliceCompleted(Struct, frozen=True, kw_only=True, tag="slice_completed"):
@@ -356,7 +356,7 @@ def encode(message: Message) -> bytes:
     or because its body is no JSON. Costs some microseconds an order."""
     try:
         payload = _encode(message)
-        str(payload, "utf-8")  # the decoder lets broken text through in a body, which nobody looks into here
+        str(payload, "utf-8")  # the decoder accepts invalid UTF-8 in a body, since it does not decode it
         _written.decode(payload)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise Unwritable(f"{type(message).__name__}: {error}") from error
@@ -418,13 +418,13 @@ def dead_body(payload: bytes) -> tuple[Raw, bool]:
     try:
         payload.decode()
         body = _any_json.decode(payload)
-        is_json = bytes(body) == payload  # the decoder drops blanks around a value, and a copy is exact or it is none
+        is_json = bytes(body) == payload  # the decoder drops blanks around a value, and a copy must be exact
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         is_json = False
     return (body, False) if is_json else (Raw(b'"' + base64.b64encode(payload) + b'"'), True)
 
 
 def dead_payload(letter: DeadLetter) -> bytes:
-    """Return the payload that `dead_body` got."""
+    """Return the payload that `dead_body` was given."""
     body = bytes(letter.body)
     return base64.b64decode(body[1:-1]) if letter.is_base64 else body

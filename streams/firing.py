@@ -1,9 +1,9 @@
 """Fires delayed jobs ahead of the server's own schedule: one conditional publish each, pipelined, sent once.
 
-A fired job is stored on the schedule's target, and the schedule removed, in one step; the condition is that the job's
-last message, in whatever state, is still the one that was read. The publish is **never repeated**: a repeat after a
-silence or a reconnect could meet the server's own firing, which does not look again at what it has loaded (ADR 14), and
-what got lost the server fires anyway. So this is no case for the publisher, which repeats.
+One step stores the fired job on the schedule's target and removes the schedule. Its condition: the job's last message,
+in any state, is still the one that was read. The publish is **never repeated**. A repeat after a silence or a reconnect
+could meet the server's own firing, which does not look again at what it has loaded (ADR 14), and the server fires lost
+ones anyway. So the publisher, which repeats, is not used here.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from streams.outcomes import Receipt, outcome_of
 from streams.subjects import Namespace
 
 WINDOW = 256
-"""Shots on their way at most: their own queue at the server is part of a round trip."""
+"""The most shots on their way: their own queue at the server is part of a round trip."""
 SLOW = 2
-"""So many after `slow_down`; each answer lets in one more."""
+"""The window after `slow_down`. Each answer widens it by one."""
 SILENT_S = 2.0
-"""After this a shot counts as lost."""
+"""Seconds after which a shot counts as lost."""
 SHOT = b"Penstock-Shot"
+"""Header of a message that a timer made ready. The server's own firings have none."""
 SCHEDULER = b"Nats-Scheduler"
 EXPECTED = b"Nats-Expected-Last-Subject-Sequence"
-"""Moves of ours have both; what the server fired has the first alone."""
-"""Header of what a timer made ready. The server's own firings have none."""
+"""Our own moves have this header and SCHEDULER. A message that the server fired has SCHEDULER alone."""
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
 End = Literal["fired", "gone", "refused", "lost"]
@@ -47,8 +47,8 @@ class Shot(NamedTuple):
 
 
 class Firing:
-    """An async context manager over a connection. `ended(shot, how, trip_s, error)` is called for each that was sent;
-    it is short and does not raise."""
+    """An async context manager over a connection. It calls `ended(shot, how, trip_s, error)` for each shot that it
+    sent. The callback is short and does not raise."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Firing:
         self._sent.clear()
 
     def load(self, job: WaitingJob) -> Shot:
-        """Return what fires the job. Raises TooLarge."""
+        """Return the shot that fires the job. Raises TooLarge."""
         name = job.name.decode()
         delayed = f"{self._namespace.name}.jobs.delayed.{name}"
         block = (
@@ -90,11 +90,11 @@ class Firing:
 
     @property
     def room(self) -> int:
-        """How many more may be sent now; none (or less) while the link is down, or too many are on their way."""
+        """How many more shots may be sent now. 0 or less: the link is down, or too many are on their way."""
         return self._window - len(self._sent) if self._connection.is_connected else 0
 
     def slow_down(self) -> None:
-        """Have few on their way, until the server answers as it used to."""
+        """Have few shots on their way, until the server answers as fast as before."""
         self._window = SLOW
 
     @property
@@ -104,11 +104,11 @@ class Firing:
 
     @property
     def oldest_s(self) -> float:
-        """For how long the oldest shot has been on its way; 0.0 if there is none."""
+        """Seconds that the oldest shot has been on its way, 0.0 if there is none."""
         return next((monotonic_s() - sent_s for _, sent_s in self._sent.values()), 0.0)
 
     def fire(self, shot: Shot) -> None:
-        """Send it now. Raises Disconnected or ConnectionLost if it was certainly not sent.
+        """Send the shot now. Raises Disconnected or ConnectionLost if it was certainly not sent.
 
         While the link is down the client would keep it for the reconnect, long after the server's own firing."""
         if not self._connection.client.is_connected:
@@ -119,7 +119,7 @@ class Firing:
         self._sent[number] = shot, monotonic_s()
 
     def lose_silent(self) -> None:
-        """Give up those that were never answered; called now and then."""
+        """Give up shots that were never answered. Called at intervals."""
         since_s = monotonic_s() - SILENT_S
         for number, (shot, sent_s) in tuple(self._sent.items()):
             if sent_s > since_s:

@@ -1,4 +1,4 @@
-"""A publisher's books: the messages on their way, and who waits for what becomes of them."""
+"""A publisher's books: the messages on their way, and the callers that wait for their outcomes."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from streams.outcomes import Receipt
 
 
 class Waiting:
-    """Who waits for outcomes: one place for each message, and a future for all of them."""
+    """A caller that waits for outcomes: one place for each message, and a future for all of them."""
 
     __slots__ = ("all_known", "left", "outcomes")
 
@@ -17,7 +17,7 @@ class Waiting:
         self.all_known: asyncio.Future[None] = loop.create_future()
 
     def know(self, index: int, outcome: Receipt | StreamError) -> None:
-        """Take down what became of one."""
+        """Record the outcome of one message."""
         self.outcomes[index] = outcome
         self.left -= 1
         if not self.left and not self.all_known.done():
@@ -27,9 +27,9 @@ class Waiting:
 class Flight:
     """One message on its way, all its tries under one number.
 
-    `is_unknown`: a try stayed without answer, so it may have been stored. `is_resting`: the last try was answered by
-    nobody; the next is due at `due_s`, at which any other flight is overdue. `memory`: the server's memory of message
-    ids without which it must not be sent again; empty: it may always be.
+    `is_unknown`: a try stayed without answer, so the message may have been stored. `is_resting`: no server took the
+    last try. The next one is due at `due_s`. For any other flight, `due_s` is when its answer is overdue. `memory`: the
+    server's memory of message ids without which the message must not be sent again. Empty: it may always be sent again.
     """
 
     __slots__ = (
@@ -62,5 +62,5 @@ class Flight:
         self.memory = ""
 
     def unknown(self, reason: str) -> OutcomeUnknown:
-        """Return the outcome of a message of which nobody knows."""
+        """Return the outcome of a message whose fate nobody knows."""
         return OutcomeUnknown(reason, subject=self.subject, message_id=self.message_id)

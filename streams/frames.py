@@ -1,8 +1,8 @@
 """The protocol's text: subjects and headers checked, frames built, headers and statuses read. Pure.
 
-Everything is refused here that the server or the client would not refuse politely: a control line above 4,096 bytes,
-or headers and payload above `max_payload`, make the server close the link and the client give up for good; `*` and
-`>` are stored literally; line ends inside a header are turned into blanks, a name that is no token is dropped. Each
+This module refuses what the server or the client would handle badly. For a control line above 4,096 bytes, or headers
+and payload above `max_payload`, the server closes the link and the client gives up for good. The server stores `*` and
+`>` literally. The client turns line ends inside a header into blanks, and drops a header whose name is no token. Each
 was tried on nats-server 2.15.1 with nats-py 2.16.
 """
 
@@ -16,7 +16,7 @@ from streams.subjects import MAX_SUBJECT
 MAX_SERVER_SUBJECT = 1024
 """Characters in a subject that starts with `$`: a user's subject or key behind the server's own prefix."""
 MAX_HEADERS = 4096
-"""Bytes of all headers of a message; the server's own limit is 64 KiB."""
+"""Bytes of all headers of a message. The server's own limit is 64 KiB."""
 
 _LITERAL = re.compile(r"(?!(?:[*>](?:\.|\Z)))[!-\-/-~]+(?:\.(?![*>](?:\.|\Z))[!-\-/-~]+)*")
 _PATTERN = re.compile(r"[!-\-/-~]+(?:\.[!-\-/-~]+)*")
@@ -26,7 +26,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def check_subject(subject: str) -> str:
-    """Return `subject` if it can be published to; raise MalformedSubject, saying what is wrong, if not."""
+    """Return `subject` if it can be published to. Raises MalformedSubject with the reason."""
     if _LITERAL.fullmatch(subject) and len(subject) <= _longest(subject):
         return subject
     raise MalformedSubject(f"subject {_shown(subject)}: {_fault(subject)}")
@@ -40,7 +40,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_header(name: str, value: str) -> None:
-    """Raise MalformedHeader for what would not arrive as it was sent."""
+    """Raise MalformedHeader for a header that would not arrive as it was sent."""
     if not _NAME.fullmatch(name):
         raise MalformedHeader(f"header name {_shown(name)}: use printable ASCII without blanks and colons")
     if not _VALUE.fullmatch(value):
@@ -48,7 +48,8 @@ def check_header(name: str, value: str) -> None:
 
 
 def header_block(*parts: Mapping[str, str]) -> bytes:
-    """Return the headers as they travel; raise MalformedHeader if one is not fit, doubled, or all exceed 4 KiB."""
+    """Return the headers as they travel. Raises MalformedHeader if one is invalid or doubled, or if all exceed 4
+    KiB."""
     pairs = [pair for part in parts for pair in part.items()]
     if not pairs:
         return b""
@@ -68,7 +69,7 @@ def message_id_block(message_id: str) -> bytes:
 
 
 def check_size(subject: str, block: bytes, payload: bytes, max_payload: int) -> None:
-    """Raise TooLarge if the server would close the link over it: headers count too."""
+    """Raise TooLarge if the server would close the link because of the size. Headers count too."""
     size = len(block) + len(payload)
     if size > max_payload:
         raise TooLarge(f"{size} bytes with headers, the server takes at most {max_payload}", subject=subject)
@@ -111,7 +112,7 @@ class Message:
 
 
 def parse_headers(block: bytes | None) -> Mapping[str, str]:
-    """Return the headers by name; bytes that are no UTF-8 become U+FFFD, and of a doubled name the last one stays."""
+    """Return the headers by name. Bytes that are not UTF-8 become U+FFFD. Of a doubled name the last one stays."""
     if not block:
         return _NO_HEADERS
     pairs = (line.partition(b":") for line in block.split(b"\r\n")[1:])

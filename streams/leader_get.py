@@ -1,8 +1,8 @@
-"""Reads one message as the stream's leader has it, which is as it is now: a replica may be a moment behind.
+"""Reads one message from the stream's leader, which has the current state. A replica may be a moment behind.
 
-A direct get is answered by any replica. On three servers what was just stored was so "not there" (a batch, a file, a
-bucket's key), a few times in a hundred. The leader's answer costs about twice the time of a direct get (0.6 and 0.3 ms
-on three servers), and there is none while a leader is being elected: the question is asked again until then.
+Any replica answers a direct get. On three servers a message that was just stored (a batch, a file, a bucket's key) was
+"not there" in a few of a hundred reads. The leader's answer costs about twice the time of a direct get (0.6 and 0.3 ms
+on three servers). During an election there is no answer, so the request is repeated until there is one.
 """
 
 import base64
@@ -17,16 +17,16 @@ from streams.errors import OutcomeUnknown, Refused
 from streams.frames import parse_headers
 
 TRY_S = 1.0
-"""One try; who asks a server that has just died hears nothing, and the next one answers."""
+"""Seconds of one try. A server that has just died does not answer, and the next one does."""
 PAUSE_S = 0.1
 _GONE = (10037, 10043, 10057)
-"""No message found, sequence not found, and what a delete in an emptied stream ends with."""
+"""Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
 _NOT_AVAILABLE = 10008
-"""There is no leader just now."""
+"""Error: there is no leader just now."""
 
 
 class StoredMessage(NamedTuple):
-    """One stored message. `time` is the server's, as it writes it."""
+    """One stored message. `time` is the server's text."""
 
     seq: int
     subject: str
@@ -38,7 +38,7 @@ class StoredMessage(NamedTuple):
 async def get_of_leader(
     connection: Connection, stream: str, asked: Mapping[str, object], *, timeout_s: float
 ) -> StoredMessage | None:
-    """Return the message asked for (`seq`, `last_by_subj`, `next_by_subj`), None if there is none.
+    """Return the requested message (`seq`, `last_by_subj`, `next_by_subj`), None if there is none.
 
     Raises Disconnected, OutcomeUnknown (no answer in time), NoStream, Refused.
     """

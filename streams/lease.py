@@ -167,7 +167,7 @@ async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
     while lease.is_held():
         await anyio.sleep(min(pause_s, lease.left_s))
         try:
-            with anyio.move_on_after(lease.left_s):  # a server that says nothing must not keep us past the end
+            with anyio.move_on_after(lease.left_s):  # a server that does not answer must not keep us past the end
                 await lease.renew()
                 pause_s = lease.ttl_s / 3
         except LeaseLost:

@@ -1,7 +1,7 @@
-"""The NATS client library, as `wire.py` and `wire_parser.py` build on it.
+"""The NATS client library as `wire.py` and `wire_parser.py` use it.
 
-The library imports aiohttp for links over WebSocket. That costs as much as all else that a command needs before it can
-connect, so aiohttp is imported when the first such link is opened (`load_websocket`).
+The library imports aiohttp for links over WebSocket. That costs as much as everything else that a command needs before
+it can connect, so aiohttp is imported when the first such link is opened (`load_websocket`).
 """
 
 import sys

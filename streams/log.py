@@ -1,7 +1,7 @@
-"""A stream as a log: reads what is stored, in the order in which it was, page by page, without a consumer.
+"""A stream as a log: reads stored messages in their order, page by page, without a consumer.
 
-Direct gets ask for the next messages from a sequence on, so nothing is left behind on the server, a reader may stop
-anywhere, and its memory is one page. What is stored while one reads is read too; what is deleted is left out.
+Direct gets request the next messages from a sequence on. So nothing stays behind on the server, a reader may stop
+anywhere, and its memory is one page. Messages stored during the reading are read too, deleted ones are left out.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,15 +18,15 @@ from streams.leader_get import get_of_leader
 PAGE = 256
 MOST_LAST = 1024
 PAGE_BYTES = 2 * 1024 * 1024
-"""Of one answer, and a message more at the most: over a slow link it is there long before TIMEOUT_S."""
+"""Bytes of one answer, and at most one message more: over a slow link it arrives long before TIMEOUT_S."""
 TIMEOUT_S = 15.0
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 _GONE = (10037, 10043, 10057)
-"""No message found, sequence not found, and what a delete in an emptied stream ends with."""
+"""Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
 
 
 class LogEntry(NamedTuple):
-    """One stored message. `stored_ms` is the server's clock."""
+    """One stored message. `stored_ms` is by the server's clock."""
 
     seq: int
     subject: str
@@ -55,7 +55,7 @@ async def read_log(
 ) -> AsyncIterator[LogEntry]:
     """Yield the messages whose subject matches, oldest first, from `start_seq` or from those stored at `start_ms` on.
 
-    `page` messages are in memory at most; `timeout_s` is for one page. Raises NoStream, Disconnected."""
+    At most `page` messages are in memory. `timeout_s` is for one page. Raises NoStream, Disconnected."""
     begin: dict[str, object] = {"seq": start_seq} if start_ms is None else {"start_time": _server_time(start_ms)}
     async for message in read_messages(connection, stream, subject, begin=begin, page=page, timeout_s=timeout_s):
         yield entry_of(message)
@@ -70,7 +70,7 @@ async def read_messages(
     page: int = PAGE,
     timeout_s: float = TIMEOUT_S,
 ) -> AsyncIterator[Message]:
-    """Yield the messages themselves, with their headers; as `read_log`, from the place that `begin` names."""
+    """Do as `read_log`, but yield the messages themselves with their headers, from the place that `begin` names."""
     while True:
         request = {**begin, "next_by_subj": subject, "batch": page, "max_bytes": PAGE_BYTES}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
@@ -84,9 +84,9 @@ async def read_messages(
 async def last_entries(
     connection: Connection, stream: str, subjects: Sequence[str], *, timeout_s: float = TIMEOUT_S
 ) -> dict[str, LogEntry]:
-    """Return the last message on each subject, by subject; those without one are left out.
+    """Return the last message on each subject, by subject. Subjects without one are left out.
 
-    `subjects` are literal ones, or patterns. Where the server calls them too many, they are asked for in halves; one
+    `subjects` are literal ones, or patterns. If the server calls them too many, they are requested in halves. One
     pattern that is too many by itself is read as a log. `timeout_s` is for one answer. Raises NoStream, Disconnected.
     """
     found: dict[str, LogEntry] = {}
@@ -115,12 +115,12 @@ async def _last_of_many(
 
 
 async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:
-    """Return the message at a sequence as the stream's leader has it; None if it is not there (any more)."""
+    """Return the message at a sequence as the stream's leader has it, None if it is not there (any more)."""
     return await _asked_of_leader(connection, stream, {"seq": seq}, 5.0)
 
 
 async def last_entry(connection: Connection, stream: str, subject: str, *, timeout_s: float = 5.0) -> LogEntry | None:
-    """Return the last message whose subject matches, as the stream's leader has it; None if there is none."""
+    """Return the last message whose subject matches, as the stream's leader has it, None if there is none."""
     return await _asked_of_leader(connection, stream, {"last_by_subj": subject}, timeout_s)
 
 
@@ -137,8 +137,8 @@ async def _asked_of_leader(
 
 
 async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: bool = False) -> bool:
-    """Remove one message for good; False if it was gone before. `erase`: overwrite it in the server's files, so that
-    a server that is killed does not find it again (ADR 35)."""
+    """Remove one message for good. Return False if it was gone before. `erase`: overwrite it in the server's files, so
+    that a server that is killed does not find it again (ADR 35)."""
     try:
         await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": not erase})
     except Refused as refused:
@@ -149,7 +149,7 @@ async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: 
 
 
 async def purge_subject(connection: Connection, stream: str, subject: str, *, before_seq: int = 0) -> int:
-    """Remove all messages whose subject matches, with `before_seq` only those before it; return how many they were."""
+    """Remove all messages whose subject matches, with `before_seq` only those before it. Return how many they were."""
     limit = {"seq": before_seq} if before_seq else {}
     answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject, **limit})
     return int(answer["purged"])
@@ -170,7 +170,7 @@ async def extent_of(connection: Connection, stream: str) -> Extent:
 
 
 def entry_of(message: Message) -> LogEntry:
-    """Return what a direct get answers with."""
+    """Return the entry in a direct get's answer."""
     headers = message.headers
     stored_ms = milliseconds_of(headers["Nats-Time-Stamp"])
     return LogEntry(int(headers["Nats-Sequence"]), headers["Nats-Subject"], stored_ms, message.payload)

@@ -21,8 +21,8 @@ from streams.publisher import Publisher
 
 MARK = "Penstock-Write"
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""In a cluster a write is refused while another to its subject is under way. It is known in a moment which of them
-won."""
+"""Seconds. In a cluster a write is refused while another to its subject is under way. A moment later it is known which
+of them won."""
 _UNDER_WAY = 10164
 READ_S = 4.0
 """Seconds to read back what was stored. The link may just be coming back."""
@@ -90,7 +90,8 @@ class MarkedWriter:
     async def _resolved(
         self, subject: str, mark: str, expected: int | None, end: RevisionConflict | OutcomeUnknown
     ) -> int:
-        """Return the sequence of a write that was stored although it ended as `end`, else raise what is known by now.
+        """Return the sequence of a write that was stored although it ended as `end`. Otherwise raise the outcome as it
+        is known now.
 
         `expected`: where the subject was before, None if that says nothing about this write.
         """
@@ -102,5 +103,5 @@ class MarkedWriter:
         if headers.get(MARK) == mark:
             return sequence
         if isinstance(end, RevisionConflict) or expected in (None, sequence):
-            raise end  # if it is not there yet, it may still be on its way
+            raise end  # if it is not there, it may still be on its way
         raise RevisionConflict(f"wrong last sequence: {sequence}", subject=subject) from end

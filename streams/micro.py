@@ -1,23 +1,23 @@
 """A discoverable service: requests in, answers out, by the protocol of NATS micro services (ADR-32 of NATS).
 
-Each instance answers `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`, asked of all, by name, or by name and id, so that
-`nats micro ls`, `info` and `stats` show it. An endpoint's subject is listened to in the queue group `q`: of all
-instances one gets each request, so nodes add up, and nobody has to know how many there are.
+Each instance answers `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`, requested from all, by name, or by name and id, so that
+`nats micro ls`, `info` and `stats` show it. All instances listen to an endpoint's subject in the queue group `q`: one
+of them gets each request. So more nodes serve more requests, and no client has to know how many there are.
 
-Requests are answered at the same time as they come, each in a task of its own, so that one that waits long holds up no
-other. At most `Endpoint.most` of an endpoint and `MOST_BYTES` of all are in hand; what comes beyond is answered at once
-with an error (`BUSY`), certainly not done. An error carries the headers `Nats-Service-Error` and
-`Nats-Service-Error-Code`, and the same in JSON as its payload, for people at `nats req`.
+Each request is answered in a task of its own, so a request that waits long delays no other. At most `Endpoint.most` of
+an endpoint and `MOST_BYTES` of all are in hand. A request beyond that gets an error (`BUSY`) at once, and is certainly
+not done. An error carries the headers `Nats-Service-Error` and `Nats-Service-Error-Code`, and the same in JSON as its
+payload, for people at `nats req`.
 
-**Who has a question.** One instance of several may stand still, and the server goes on giving it questions. So a
-question may carry a name (`QUESTION_HEADER`), and whoever hears nothing asks all instances on `who` which of them has
-that one. The instance that is at it says so at once. The others say a moment later that they live, and each can be
-asked by itself on `<subject>.<id>`. Who has said so, or was asked while it stood still, does not begin with that
-question any more: it is over (ADR 33).
+**Who has a request.** One instance of several may stand still while the server goes on giving it requests. So a request
+may carry a name (`QUESTION_HEADER`). A client that gets no answer asks all instances on `who` which of them has that
+request. The instance that works on it says so at once. The others say a moment later that they live, and the client can
+send the request to each alone on `<subject>.<id>`. An instance that has said this, or was asked while it stood still,
+no longer begins that request: for it the request is over (ADR 33).
 
-**Who is answered.** We answer with our own rights, so a forged reply subject could have us write into a stream, or ack
-somebody's message. So only inboxes are answered, subjects that start with `_`; what asks to be answered elsewhere, or
-not at all, is not done, and counted as an error.
+**Which requests are answered.** We answer with our own rights, so a forged reply subject could have us write into a
+stream, or ack another client's message. So we answer only to inboxes, subjects that start with `_`. A request with
+another reply subject, or with none, is not done, and counts as an error.
 """
 
 import asyncio
@@ -43,23 +43,23 @@ log = logging.getLogger(__name__)
 
 QUEUE = "q"
 MOST_BYTES = 64 * 1024 * 1024
-"""Of requests in hand, all endpoints together: 64 of the largest that the server lets through."""
+"""Bytes of requests in hand, all endpoints together: 64 of the largest that the server lets through."""
 BUSY = 503
 QUESTION_HEADER = "Penstock-Question"
-"""Carries the name of a question: the same in no other question, nor in another try of it."""
+"""Header with the name of a request. No other request has it, and each try of a request has a name of its own."""
 WHO = "who"
-"""The last token of the subject on which all instances are asked."""
+"""The last token of the subject on which clients ask all instances."""
 LIVES_AFTER_S = 0.2
-"""How much later than the one that has the question the others answer."""
+"""Seconds by which the other instances answer later than the one that has the request."""
 LONGEST_QUESTION = 64
 MOST_OVER = 10_000
-"""Names of questions that are not begun any more, the latest."""
+"""Names of requests that are no longer begun: so many are remembered, the latest."""
 _LEAVE_S = 1.0
 _LONGEST_REASON = 400
 
 
 class RequestRefused(Exception):
-    """What an endpoint raises to answer with an error. `code` as in HTTP; `payload` in place of the usual JSON."""
+    """Raised by an endpoint to answer with an error. `code` as in HTTP. `payload` replaces the usual JSON."""
 
     def __init__(self, code: int, reason: str, payload: bytes | None = None) -> None:
         super().__init__(reason)
@@ -69,19 +69,19 @@ class RequestRefused(Exception):
 
 
 Answer = Callable[[Message], Awaitable[bytes]]
-"""Returns the answer's payload, or raises RequestRefused. What else it raises is answered with code 500 and logged."""
+"""Returns the answer's payload, or raises RequestRefused. Any other error is answered with code 500 and logged."""
 
 
 class Has(msgspec.Struct, frozen=True):
-    """An instance lives, and whether it is at the question."""
+    """An instance lives. `is_at_it`: it works on the request."""
 
     id: str
     is_at_it: bool = False
 
 
 class Endpoint(NamedTuple):
-    """One subject that is answered. `most`: requests in hand at a time; each one that waits counts. `is_undone`: when
-    it is cancelled, nothing was done."""
+    """One subject that the service answers. `most`: requests in hand at a time, waiting ones included. `is_undone`:
+    when it is cancelled, nothing was done."""
 
     name: str
     subject: str
@@ -137,8 +137,8 @@ class _Desk:
 
 
 class Service:
-    """One instance of a service. `name` is shared by all instances and a token; `version` is semantic (`1.2.3`). `who`:
-    the subject on which all are asked who has a question."""
+    """One instance of a service. `name` is a token that all instances share. `version` is semantic (`1.2.3`). `who`:
+    the subject on which clients ask all instances who has a request."""
 
     def __init__(
         self,
@@ -167,10 +167,10 @@ class Service:
         self._standstill = Standstill()
 
     async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Answer until `stop` is set and what is in hand is answered. Started once the server sends us requests.
+        """Answer until `stop` is set and all requests in hand are answered. Started once the server sends us requests.
 
-        After `stop` the server sends what comes to other instances. Cancelled in the middle, what is in hand stays
-        without an answer: its outcome is unknown to whoever asked."""
+        After `stop` the server sends new requests to other instances. If it is cancelled, requests in hand stay without
+        an answer, and their clients do not know the outcome."""
         sids: list[int] = []
         who = [self._connection.listen(self._whose, self._asked_who)] if self._whose else []
         self._is_leaving = False
@@ -204,7 +204,7 @@ class Service:
         ]
 
     async def _hear_the_rest(self, sids: Sequence[int]) -> None:
-        """Have the server send nothing more; what it has sent us already is ours to answer."""
+        """Have the server send nothing more, and answer what it has sent already."""
         for sid in sids:
             self._connection.client.stop_listening(sid)
         await self._connection.client.round_trip(_LEAVE_S)
@@ -242,13 +242,13 @@ class Service:
     # ---- who has a question
 
     def _asked_who(self, _subject: bytes, reply: bytes, payload: bytes, _block: bytes | None) -> None:
-        """Say that we are at a question. If we are not, it is over for us, and we say that we live."""
+        """Say that we work on a request. If not, the request is over for us, and we say that we live."""
         if not is_inbox(reply) or not 0 < len(payload) <= LONGEST_QUESTION:
             return
         question, to = payload.decode("ascii", "replace"), reply.decode()
         is_at_it, scope = question in self._at_it, self._at_it.get(question)
         if scope is not None and self._standstill.lasted_s():
-            scope.cancel()  # by now another has been asked
+            scope.cancel()  # by now the client has asked another instance
             is_at_it = False
         if is_at_it:
             self._send_now(to, msgspec.json.encode(Has(self.id, is_at_it=True)))
@@ -261,8 +261,8 @@ class Service:
             asyncio.get_running_loop().call_later(LIVES_AFTER_S, self._send_now, to, lives)
 
     async def _is_over(self, question: str) -> bool:
-        """Return whether a question is not to be begun. What was read after a standstill may be: whoever asked it has
-        asked who has it, and that is read before the server's answer to us."""
+        """Return whether a request must not be begun. One that was read after a standstill may be over: its client has
+        asked who has it, and we read that before the server's answer to us."""
         if question and self._standstill.lasted_s():
             await self._connection.client.round_trip(_LEAVE_S)
         return question in self._over
@@ -280,7 +280,7 @@ class Service:
         return heard
 
     def _take(self, desk: _Desk, request: Message) -> None:
-        """Begin with a request, or say at once why not. Called while the socket is read."""
+        """Begin a request, or answer at once why not. Called while the socket is read."""
         if desk.in_hand >= desk.endpoint.most or self._bytes > MOST_BYTES:
             name = desk.endpoint.name
             reason = f"{name}: {desk.in_hand} requests are in hand already; not done, ask again later"
@@ -317,13 +317,13 @@ class Service:
         except TooLarge as error:
             reason = f"done, but the answer is too large: {error.description}; ask for less"
             await self._send(request.reply, *desk.error(RequestRefused(413, reason)))
-        except Exception as error:  # the service's loop: one request must not end it
+        except Exception as error:  # one request must not end the service's loop
             log.error("service.crashed", exc_info=error, extra={"fields": {"endpoint": desk.endpoint.name}})
             reason = f"{desk.endpoint.name}: failed inside ({type(error).__name__}); whether it was done is unknown"
             await self._send(request.reply, *desk.error(RequestRefused(500, reason)))
 
     async def _send(self, reply: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send an answer. Where the link is gone, whoever asked finds out by themselves. Raises TooLarge."""
+        """Send an answer. If the link is gone, the client finds out by itself. Raises TooLarge."""
         try:
             await self._connection.publish_core(reply, payload, headers=headers)
         except TooLarge:
@@ -332,7 +332,8 @@ class Service:
             log.debug("service.not_answered", extra={"fields": {"reply": reply, "error": str(error)}})
 
     def _send_now(self, reply: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send an answer from where nobody can wait; dropped while so much waits already that memory would grow."""
+        """Send an answer from code that cannot wait. It is dropped while so much waits already that memory would
+        grow."""
         client = self._connection.client
         if client.is_clogged:
             return
@@ -343,7 +344,7 @@ class Service:
 
 
 def is_inbox(reply: bytes) -> bool:
-    """Say whether a reply subject may be answered: `_INBOX.…`, `_R_.…` and the like."""
+    """Return whether a reply subject may be answered: `_INBOX.…`, `_R_.…` and the like."""
     return reply.startswith(b"_") and reply.isascii()
 
 

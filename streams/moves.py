@@ -112,8 +112,8 @@ class Mover:
 
     async def _resolved(self, move: Move, end: StreamError, is_doubtful: bool) -> int | StreamError:
         """Return the sequence of a move that was made though it ended as `end`, else what is known by now."""
-        if _is_under_way(end):  # a conflict would say that the thing has moved on, and it may yet not
-            if is_doubtful:  # what is under way may be our own first try
+        if _is_under_way(end):  # a conflict would say that the thing has moved on, and it may not have
+            if is_doubtful:  # the write under way may be our own first try
                 return OutcomeUnknown(f"not known to be made: {end}", subject=move.subject)
             return Refused(f"others kept moving it: {end}", subject=move.subject, err_code=_UNDER_WAY)
         if not is_doubtful or not isinstance(end, OutcomeUnknown | RevisionConflict):
@@ -129,7 +129,7 @@ class Mover:
             moved_on = RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
             moved_on.is_after_retry = True
             return moved_on
-        return end  # if it is not there yet, it may still be on its way
+        return end  # if it is not there, it may still be on its way
 
 
 def _made(move: Move, receipt: Receipt) -> int | StreamError:
@@ -148,7 +148,7 @@ def _may_be_ours(outcome: Receipt | StreamError) -> bool:
 
 
 def _outgoing(move: Move) -> Outgoing:
-    """Return the move as it is published: its headers are put together here, for they are most of its cost."""
+    """Return the move as it is published. Its headers are built here, since they are most of its cost."""
     subject, payload, thing, expected, leaves, due_ms, target, ttl_s, message_id, _ = move
     lines = f"{_HEAD}{expected}\r\nNats-Expected-Last-Subject-Sequence-Subject: {thing}\r\n"
     if message_id:

@@ -1,4 +1,4 @@
-"""Nonces: by which an add is known, whoever repeats it (ADR 29)."""
+"""Nonces: an add is known by its nonce, whichever client repeats it (ADR 29)."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ _numbers = count()
 
 
 def fresh_nonce() -> str:
-    """Return a nonce for one add, known to nobody else: 72 random bits of the process, and a number."""
+    """Return a nonce for one add, known to no other client: 72 random bits of the process, and a number."""
     return f"{_prefix}{next(_numbers):x}"
 
 

@@ -13,7 +13,7 @@ class Outgoing(NamedTuple):
     """A message to publish. `block`: its headers as they travel, in place of the other two, from a caller that builds
     them faster than from a mapping. They hold an id or a condition, since such a message is sent again until it is
     answered. The caller checks them, and the subject too. `is_unfenced`: only the server's memory of message ids keeps
-    a repeat from being stored as a second message, so it is not sent again once that memory may be lost."""
+    a repeat from being stored as a second message. So it is not sent again once that memory may be lost."""
 
     subject: str
     payload: bytes
@@ -44,7 +44,7 @@ _decode_ack = msgspec.json.Decoder(_Ack).decode
 def block_of(
     message_id: str | None, headers: Mapping[str, str] | None, expected_seq: int | None, ttl_s: int | None
 ) -> bytes:
-    """Return the header block. Raises MalformedHeader, also for a header that an argument stands for."""
+    """Return the header block. Raises MalformedHeader, also for a header that an argument already sets."""
     if headers is None and expected_seq is None and ttl_s is None:
         return b"" if message_id is None else message_id_block(message_id)
     own = {

@@ -16,7 +16,7 @@ class PendingReplies:
 
     @property
     def pattern(self) -> str:
-        """What to subscribe to."""
+        """The pattern to subscribe to."""
         return f"{self._prefix}*"
 
     def expect(self, subject: str) -> tuple[str, asyncio.Future[Message]]:
@@ -28,13 +28,13 @@ class PendingReplies:
         return f"{self._prefix}{number}", answer
 
     def heard(self, message: Message) -> None:
-        """Take an answer; one that nobody waits for any more is dropped."""
+        """Take an answer. It is dropped if nobody waits for it any more."""
         waiting = self._waiting.get(int(message.subject[len(self._prefix) :]))
         if waiting is not None and not waiting[1].done():
             waiting[1].set_result(message)
 
     def link_broke(self) -> None:
-        """End every request: its answer was lost with the link, or will never be given."""
+        """End every request: its answer was lost with the link, or will never come."""
         for subject, answer in tuple(self._waiting.values()):
             _end(answer, OutcomeUnknown("the link broke before an answer came", subject=subject))
 

@@ -151,7 +151,7 @@ class Publisher:
         flights: Iterator[tuple[int, Flight] | None] = map(self._prepared, messages, repeat(waiting), count())
         is_checked = all(message.block for message in messages)
         if not is_checked:
-            flights = iter(list(flights))  # raises what is malformed before anything is sent
+            flights = iter(list(flights))  # raises for malformed ones before anything is sent
         deadline_s = min(until_s, monotonic_s() + self._deadline_s)
         for at, prepared in enumerate(flights):
             if prepared is not None:
@@ -164,7 +164,7 @@ class Publisher:
                         break
                 self._launch(token, flight, deadline_s)
             if is_checked and at % STRIDE == STRIDE - 1:
-                await asyncio.sleep(0)  # what is ready goes out, and the server begins, while the rest is made ready
+                await asyncio.sleep(0)  # ready messages go out, and the server begins, while the rest is prepared
         if waiting.left:
             await waiting.all_known
         return [outcome for outcome in waiting.outcomes if outcome is not None]
@@ -285,7 +285,7 @@ class Publisher:
         try:
             self._connection.client.send(flight.frame)
         except (Disconnected, ConnectionLost) as error:
-            if not flight.is_repeatable:  # else the reconnect, or the failure, comes to it
+            if not flight.is_repeatable:  # else the reconnect, or the failure, handles it
                 self._finish(token, error)
 
     # ---- what becomes of it
@@ -304,7 +304,7 @@ class Publisher:
         elif isinstance(outcome, Refused) and outcome.err_code == _NOT_AVAILABLE:
             self._not_taken(token, flight, outcome)
             return
-        elif isinstance(outcome, Refused) and flight.is_unknown:  # this try was refused; an earlier one may be stored
+        elif isinstance(outcome, Refused) and flight.is_unknown:  # an earlier try may be stored
             outcome = flight.unknown(f"a repeat was refused: {outcome}")
         self._finish(token, outcome)
 

@@ -1,13 +1,14 @@
-"""The books of a puller: what it has asked for and may still be sent. Pure."""
+"""The books of a puller: the messages that it has requested and may still receive. Pure."""
 
 from streams.frames import parse_headers
 
 
 class PullInbox:
-    """One subject to be answered on, and what was asked for with it.
+    """One inbox, and the requests with it.
 
-    `requested` is exact; how it is spread over the `open` requests (number -> how many it may still bring, oldest
-    first) is a guess until the server's last word on each. Deliveries are spread when somebody looks: there are many.
+    `requested` is exact. How it divides over the `open` requests (number -> how many each may still bring, oldest
+    first) is a guess until the server's last status of each. Deliveries are many, so they are divided only when `open`
+    is read.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -35,7 +36,7 @@ class PullInbox:
             self._unspread += 1
 
     def count_end(self, number: int, left_over: int | None) -> None:
-        """Count that a request has ended, with what it left over by the server's word, else by our own guess."""
+        """Count that a request has ended, and what it left over: by the server's status, else by our own guess."""
         guess = self.open.pop(number, 0)
         left_over = min(self.requested, guess if left_over is None else left_over)
         self.requested -= left_over
@@ -56,6 +57,6 @@ class PullInbox:
 
 
 def left_over_of(block: bytes | None) -> int | None:
-    """Return how many messages a request leaves over by the server's last word on it; None if it does not say."""
+    """Return how many messages a request left over, by the server's last status of it. None: it does not say."""
     told = parse_headers(block).get("Nats-Pending-Messages", "")
     return int(told) if told.isdigit() else None

@@ -1,28 +1,28 @@
-"""Pulls messages when a caller asks for some: one request, one answer, nothing fetched ahead.
+"""Pulls messages when a caller needs some: one request, one answer, nothing fetched ahead.
 
-A request waits on the server for the first message, takes what else is there with it, and is over: `no_wait` beside
-`expires` means this (2.15.1). It lasts `PIECE_S` at most and is made anew until the caller's time is up, because a
+A request waits on the server for the first message, takes the others that are there with it, and ends: `no_wait` beside
+`expires` means this (2.15.1). It lasts `PIECE_S` at most and is made again until the caller's time is up, because a
 request dies silently with the link, or with the consumer's leader.
 
-Each request ends with a status, or with its last message where no bytes were limited. On one server the status comes
-last. With three replicas it does not: a message waits until two servers have written that it was delivered, and most
-statuses do not wait with it. Seen on 2.15.1, of a request for 100 with `max_bytes`:
+Each request ends with a status, or with its last message if no bytes were limited. On one server the status comes last.
+With three replicas it does not: a message waits until two servers have written that it was delivered, and most statuses
+do not wait with it. Seen on 2.15.1, of a request for 100 with `max_bytes`:
 
 | status | one server | three | messages still on their way |
 | --- | --- | --- | --- |
-| 409 Batch Completed | after 100 | before all 100 | what was asked for, less `Nats-Pending-Messages`, which is 0 |
-| 409 Message Size Exceeds MaxBytes | after those that fit | before them | the same; a first one too large: none |
+| 409 Batch Completed | after 100 | before all 100 | what was requested, less `Nats-Pending-Messages`, which is 0 |
+| 409 Message Size Exceeds MaxBytes | after those that fit | before them | the same, or none if the first is too large |
 | 408 Request Timeout | after them | after them | the same: it waits for the last one |
 | 404 No Messages | after them (30 of 100) | only if there were none | none |
 | 408 Requests Pending, 409 Exceeded MaxWaiting, 400, 503 | refused | refused | none |
-| 409 Leadership Change, Consumer Deleted | at once | at once | not told: some may be |
+| 409 Leadership Change, Consumer Deleted | at once | at once | not reported: some may be |
 | 409 Server Shutdown | at once | not sent | the same as the first |
 | none, the bytes being used up to the last one | after them | after them | none |
 
-So the count in a status is believed and the rest is waited for; where nothing is told, what still comes is given back.
+So the puller believes the count in a status and waits for the rest. If there is no count, it gives late messages back.
 
-Each request has an inbox of its own. Who goes away gives it up: the server drops a request that nobody listens to, and
-what was on its way is given back at once, so that no message waits for one who has gone.
+Each request has an inbox of its own. A caller that leaves gives it up. The server drops a request that nobody listens
+to, and messages on their way are given back at once, so that no message waits for a caller that has gone.
 """
 
 import asyncio
@@ -42,20 +42,21 @@ from streams.pull_inbox import left_over_of
 
 PIECE_S = 5.0
 GRACE_S = 1.0
-"""How long after its expiry a request's end may be told; then it counts as lost."""
+"""Seconds after its expiry in which the end of a request may arrive. After that the request counts as lost."""
 LAG_S = 0.05
-"""How long a consumer of three servers may be behind what its stream has acknowledged, when nothing is wrong."""
+"""Seconds that a consumer of three servers may be behind its stream's acknowledgements, when nothing is wrong."""
 LINK_S = 2.0
-"""How long the link may be missing, or a question that waits for nothing be without an answer."""
+"""Seconds without a link, or without an answer to a request that waits for nothing, before the pull fails."""
 PAUSE_S = 0.2
 NOBODY_S = 3.0
-"""How long it is borne that nobody answers for a consumer: it may be electing its leader."""
+"""Seconds in which no server may answer for a consumer, since it may be electing its leader."""
 LINGER_S = 0.1
-"""Silence after which a caller gets what came: at its limit of messages in hand, a consumer lets the rest wait."""
+"""Seconds of silence after which a caller gets what came. At its limit of messages in hand a consumer delivers no
+more."""
 COMING_S = 2.0
-"""The same for messages of which the server has said that they come: two servers write of each before it does."""
+"""The same for messages that the server has announced: two servers record each before it comes."""
 LATE_S = 5.0
-"""How long what was on its way is still waited for, to be given back."""
+"""Seconds that a closed request still waits for messages on their way, to give them back."""
 _EXPIRED, _NOBODY, _BAD, _TAKEN_BACK = 408, 503, 400, 409
 _SILENT, _FULL, _BROKEN, _CUT = -1, 0, -2, -3
 _OPEN_ENDS = (_SILENT, _BROKEN, _CUT)
@@ -63,7 +64,8 @@ _OPEN_ENDS = (_SILENT, _BROKEN, _CUT)
 
 
 class _Request:
-    """One request on its way, and what it brought. `ended` tells its last status; `most`: how many can come in all."""
+    """One request on its way, and its deliveries. `ended`: its last status. `most`: how many messages can come in
+    all."""
 
     __slots__ = ("deliveries", "ended", "is_over", "most", "patience_s", "sid", "subject", "watchdog")
     watchdog: asyncio.TimerHandle
@@ -83,13 +85,13 @@ class _Request:
 
 
 class PullOnce:
-    """An async context manager over a connection; many callers may pull at once, from any consumers."""
+    """An async context manager over a connection. Many callers may pull at once, from any consumers."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._open: set[_Request] = set()
         self.asked = 0
-        """Requests so far; a long wait is several."""
+        """Requests so far. A long wait makes several."""
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -110,10 +112,10 @@ class PullOnce:
     async def pull(
         self, stream: str, consumer: str, *, most: int, wait_s: float = 0.0, most_bytes: int = 0
     ) -> list[Delivery]:
-        """Return up to `most` messages, as soon as there is one; none if there was none within `wait_s`.
+        """Return up to `most` messages, as soon as there is one. Empty: none came within `wait_s`.
 
-        `most_bytes`: of all of them with headers and subjects, 0 for no limit; one that is larger comes to nobody.
-        Settle each of them. Raises NoStream (no such consumer), Disconnected (no link, or no answer), Refused.
+        `most_bytes`: of all messages with headers and subjects, 0 for no limit. A larger message is delivered to
+        nobody. Settle each of them. Raises NoStream (no such consumer), Disconnected (no link, or no answer), Refused.
         """
         subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         give_up_s = monotonic_s() + wait_s
@@ -130,7 +132,7 @@ class PullOnce:
             if now_s >= (bear_until_s if status == _NOBODY else give_up_s) or status == _BAD:
                 _raise_if_unanswered(subject, status)
                 return []
-            if status != _EXPIRED:  # no leader just now, or too many ask
+            if status != _EXPIRED:  # no leader just now, or too many requests
                 await anyio.sleep(min(PAUSE_S, give_up_s - now_s))
 
     @property
@@ -152,12 +154,12 @@ class PullOnce:
         return await self._connection.request(subject, payload, timeout_s=timeout_s)
 
     def settled(self, delivery: Delivery) -> None:
-        """Nothing is counted here."""
+        """Do nothing: this puller counts no deliveries."""
 
     # ---- one request
 
     async def _ask(self, subject: str, most: int, most_bytes: int, piece_s: float) -> tuple[list[Delivery], int]:
-        """Return what one request brought, and how it ended."""
+        """Return the deliveries of one request, and how it ended."""
         request = _Request(subject, most, self._loop.create_future())
         inbox = self._connection.new_inbox()
         request.sid = self._connection.listen(inbox, partial(self._heard, request))
@@ -219,7 +221,7 @@ class PullOnce:
         request.watchdog = self._loop.call_later(request.patience_s, look)
 
     def _close(self, request: _Request, status: int) -> None:
-        """Listen no more; where the server may not know yet that nobody does, to give back what still comes."""
+        """Stop listening. If the server may not know this yet, listen a little longer to give late messages back."""
         request.is_over = True
         request.watchdog.cancel()
         self._open.discard(request)
@@ -251,7 +253,7 @@ def _fail(request: _Request, failure: StreamError) -> None:
 
 
 def _raise_if_unanswered(subject: str, status: int) -> None:
-    """Return if the server said that there is nothing; else say what keeps us from knowing."""
+    """Return if the server said that there is nothing. Otherwise raise the reason why we cannot know."""
     if status == _NOBODY:
         raise no_responders(subject)
     if status == _BAD:

@@ -100,11 +100,11 @@ class Puller:
             remove()
         for timer in self._timers.values():
             timer.cancel()
-        self._deliver = self._hand_out  # nobody takes them any more
+        self._deliver = self._hand_out  # no caller takes them any more
         self._finish(StreamError("the puller is closed"))
         if self._inbox is not None:
             self._retire(self._inbox)
-        with anyio.move_on_after(LEAVE_S, shield=True):  # what is on its way shall be given back too
+        with anyio.move_on_after(LEAVE_S, shield=True):  # messages on their way are given back too
             await self._connection.client.round_trip(LEAVE_S)
         for inbox in self._retired:
             self._connection.client.forget(inbox.sid)
@@ -120,7 +120,7 @@ class Puller:
         return self._ready.popleft()
 
     async def receive_many(self, most: int, wait_s: float) -> list[Delivery]:
-        """Wait for ever for the first delivery, then up to `wait_s` for `most` of them; return at least one."""
+        """Wait for ever for the first delivery, then up to `wait_s` for `most` of them. Return at least one."""
         await self._wait(1)
         if wait_s > 0 and len(self._ready) < most:
             with suppress(TimeoutError):
@@ -161,7 +161,7 @@ class Puller:
 
     @property
     def unsettled(self) -> Collection[Delivery]:
-        """What was delivered and is not settled."""
+        """Deliveries that are not settled."""
         return self._unsettled
 
     @property
@@ -171,7 +171,7 @@ class Puller:
 
     @property
     def requested(self) -> int:
-        """Messages that the server may send without being asked again."""
+        """Messages that the server may send without another request."""
         return self._inbox.requested if self._inbox is not None else 0
 
     # ---- for its deliveries
@@ -192,7 +192,7 @@ class Puller:
         return self._capacity - len(self._unsettled) - self.requested
 
     def _ask(self) -> None:
-        """Ask for what there is room for, if it is worth a request."""
+        """Request messages for the free room, if it is worth a request."""
         inbox, room = self._inbox, self._room()
         if inbox is None or room <= 0 or self._retry in self._timers:
             return
@@ -202,12 +202,12 @@ class Puller:
     def _request(self, inbox: PullInbox, count: int) -> None:
         self._next_number = number = self._next_number + 1
         body = b'{"batch":%d,"expires":%d}' % (count, int(self._expires_s * 1e9))
-        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, comes to it
+        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
             self._connection.client.send(publish_frame(self._subject, f"{inbox.prefix}{number}", b"", body))
             inbox.count_request(number, count)
 
     def _start(self) -> None:
-        """Listen on a new inbox, and ask."""
+        """Listen on a new inbox, and send a request."""
         inbox = PullInbox(f"{self._connection.new_inbox()}.")
         inbox.sid = self._connection.listen(f"{inbox.prefix}*", partial(self._heard, inbox))
         self._inbox = inbox
@@ -241,14 +241,14 @@ class Puller:
             if self._troubles:
                 self._recovered()
             self._deliver(delivery)
-            if not inbox.requested:  # else one slow message would hold up all the places that are free beside it
+            if not inbox.requested:  # else one slow message would block all the free places
                 self._ask()
         elif not inbox.is_retired:
             self._heard_status(inbox, int(subject[len(inbox.prefix) :]), block)
 
     def _heard_status(self, inbox: PullInbox, number: int, block: bytes | None) -> None:
         status, text = status_of(block)
-        if status == 100:  # an idle heartbeat, which is not asked for
+        if status == 100:  # an idle heartbeat, which we never request
             return
         inbox.count_end(number, left_over_of(block))
         if status == 408:  # expired, as it should
@@ -277,7 +277,7 @@ class Puller:
             log.info("puller.recovered", extra={"fields": {"subject": self._subject}})
 
     def _look(self) -> None:
-        """Start again if requests stand and nothing was heard of them, not even their expiry."""
+        """Start again if requests are open and the server sent nothing about them, not even their expiry."""
         self._silent_s = self._silent_s + LOOK_S if self.requested else 0.0
         if self._inbox is not None and self._silent_s > self._expires_s + LOOK_S:
             log.warning("puller.silent", extra={"fields": {"subject": self._subject}})

@@ -1,4 +1,4 @@
-"""Writers that race for one record: who loses reads again and decides again, a bounded number of times."""
+"""Writers that race for one record: the loser reads again and decides again, a bounded number of times."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,14 +15,14 @@ ASIDE = Backoff(growth="linear", base_ms=2, cap_ms=50, spread=1.0)
 
 
 async def step_aside(lost: int) -> None:
-    """Wait before the next try after so many lost races; after the first one not at all."""
+    """Wait before the next try after `lost` lost races. After the first one do not wait."""
     if lost > 1:
         await anyio.sleep(ASIDE.wait_s(lost - 1, chance=chance()))
 
 
 async def race(attempt: Callable[[], Awaitable[R]], *, tries: int) -> R:
-    """Return what `attempt` returns. It reads, decides and writes at the revision that it read; it is called again
-    after a RevisionConflict, and after `tries` of them the last one is raised, with what to do."""
+    """Return what `attempt` returns. `attempt` reads, decides and writes at the revision that it read. It is called
+    again after a RevisionConflict. After `tries` conflicts the last one is raised, with what to do."""
     for lost in range(1, tries + 1):
         try:
             return await attempt()

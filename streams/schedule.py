@@ -32,7 +32,7 @@ from streams.timetable import BadSchedule, at_line, check_tz, cron_line, every_l
 
 BACKSTOP_MS = 500
 """Milliseconds between our timer and the server's own firing, so that the two never meet."""
-_NOT_FOUND = (10057, 10043)  # no such message; deleted already
+_NOT_FOUND = (10057, 10043)  # no such message, deleted already
 _INVALID = {
     10188: "schedules in this stream",
     10189: "the time",

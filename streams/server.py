@@ -84,7 +84,7 @@ class EmbeddedServer:
             await self.kill()
             raise ServerNotStarted(f"nats-server did not answer within {START_S} s; see {self.log_file}") from None
         told = {"pid": self.pid, "url": self.url, "monitor": self.monitor_url}
-        with suppress(OSError):  # a full disk: who runs beside has to be given the address
+        with suppress(OSError):  # on a full disk the caller has to pass the address to programs beside it
             (self.store / "server.json").write_text(json.dumps(told))
 
     @property
@@ -140,7 +140,7 @@ class EmbeddedServer:
             return
         child.send_signal(number)
         if number is signal.SIGTERM:
-            child.send_signal(signal.SIGCONT)  # one that hangs by SIGSTOP would never hear it
+            child.send_signal(signal.SIGCONT)  # a server stopped by SIGSTOP would never receive it
         give_up_s = monotonic_s() + STOP_S
         while child.poll() is None:
             if monotonic_s() > give_up_s:
@@ -149,7 +149,8 @@ class EmbeddedServer:
 
     def _settings(self) -> str:
         """Return the settings of this start. The limit counts stored bytes and free bytes. By its own rule the server
-        would take three quarters of the free bytes as its limit, at each start less, and at last less than it holds."""
+        would limit itself to three quarters of the free bytes. That is less at each start, and at last less than it
+        holds."""
         limit = _size_of(self.store / "jetstream") + shutil.disk_usage(self.store).free
         return settings_text(
             self.store, self._name, self.port, self._config, sync_always=self._sync_always, limit=limit
@@ -182,7 +183,7 @@ async def embedded_server(
 
 
 def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool, limit: int = 0) -> str:
-    """Return the server's settings file. `limit`: bytes that it may store. 0: three quarters of what is free now."""
+    """Return the server's settings file. `limit`: bytes that it may store, 0 for three quarters of the free bytes."""
     return "\n".join(
         [
             f"server_name: {_quoted(name)}",
@@ -293,7 +294,7 @@ def _spawn(command: list[str], log_file: Path, lock: int) -> subprocess.Popen[by
 
 
 def _tied_to_parent() -> Callable[[], None] | None:
-    """Return what, run in the child, has the kernel stop it when the thread that started it is gone."""
+    """Return a function for the child. It has the kernel stop the child when the thread that started it is gone."""
     if sys.platform != "linux":
         return None
     prctl, parent, set_pdeathsig = ctypes.CDLL(None).prctl, os.getpid(), 1

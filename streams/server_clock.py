@@ -1,18 +1,18 @@
-"""The server's clock, as far as it can be known from here. Due times and TTR ends go by it, not by a node's own clock.
+"""The server's clock, as far as a client can know it. Due times and TTR ends go by it, not by a node's own clock.
 
-A node's clock may be off by seconds, and each node's by another amount. So the offset is measured: the stream's leader,
-whose clock fires the schedules and stamps the messages, is asked for its time (`STREAM.INFO` carries it, to the
+A node's clock may be off by seconds, and each node's by another amount. So the offset is measured. The stream's leader
+fires the schedules and stamps the messages by its clock. It is asked for its time (`STREAM.INFO` carries it, to the
 nanosecond), a few times in a row. The leader writes its answer before it arrives, so at the arrival the server's clock
-is at least what the answer says. The highest of these lower bounds counts, so that **this clock is never ahead of the
+is at least what the answer says. The highest of these lower bounds counts. So **this clock is never ahead of the
 server's**, and what is due by it is due by the server's. It is behind by the answer's way back, 0.1 to 0.3 ms on one
 machine.
 
-What was measured before stays where no answer contradicts it, and an answer that took long is not the last one: while a
-node starts, and beside a busy machine, all of a few may be late by a quarter of a second.
+An earlier measurement stays unless an answer contradicts it. After slow answers the clock asks again: while a node
+starts, and on a busy machine, all of a few answers may be late by a quarter of a second.
 
-Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. It is measured again
-every `EVERY_S` and after each reconnect, which may have led to another leader. If a new measurement is less by up to
-`HOLD_MS`, the clock stands still instead of going back. If it is less by more, the server's clock was set, and this
+Between measurements, and over jumps of the local wall clock, time goes by the monotonic clock. The offset is measured
+again every `EVERY_S` and after each reconnect, which may have led to another leader. If a new measurement is less by up
+to `HOLD_MS`, the clock stands still instead of going back. If it is less by more, the server's clock was set, and this
 clock goes back too.
 
 Before the first measurement, and if none succeeds, it is the local wall clock, and the log says so once.
@@ -36,10 +36,10 @@ EVERY_S = 10.0
 """Two good quartz clocks differ by at most a millisecond after this time."""
 SAMPLES, MOST_SAMPLES = 5, 20
 GOOD_S = 0.010
-"""It is asked until one answer took no longer than this. While a node starts or its machine is busy most take longer,
-and the clock would be behind by as much: a receipt would count for too long."""
+"""Requests are repeated until an answer took no longer than this. While a node starts or its machine is busy most
+answers take longer, and the clock would be behind by as much: a receipt would count for too long."""
 DRIFT = 1e-4
-"""How much two clocks may part, of the time that goes by."""
+"""How much two clocks may drift apart, as a share of the time that passes."""
 FIRST_S = 2.0
 """Seconds that a start waits for the first measurement."""
 AGAIN_S = 1.0
@@ -50,15 +50,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OffsetBounds(NamedTuple):
-    """Of the server's wall clock minus our monotonic one, by one answer."""
+    """Bounds of the server's wall clock minus our monotonic one, by one answer."""
 
     low_s: float
     high_s: float
 
 
 def ahead_s(samples: Sequence[OffsetBounds], before_s: float | None) -> float:
-    """Return by how much the server's clock is ahead of ours at least. What was known before stays, if it is more and
-    no answer contradicts it: slow answers say less."""
+    """Return how far the server's clock is ahead of ours at least. The offset known before stays if it is more and no
+    answer contradicts it, since slow answers say less."""
     low_s, high_s = max(one.low_s for one in samples), min(one.high_s for one in samples)
     return low_s if before_s is None or before_s > high_s else max(low_s, before_s)
 
@@ -106,8 +106,8 @@ class ServerClock:
         return at_ms / 1000 - self._ahead_s - monotonic_s()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Measure for ever. Started after the first measurement, or when that takes too long.
-        Raises ConnectionLost, PermissionDenied."""
+        """Measure for ever. Started after the first measurement, or when that takes too long. Raises ConnectionLost,
+        PermissionDenied."""
         remove = self._connection.on_reconnect(lambda: self._measure_now.set())
         try:
             with anyio.move_on_after(FIRST_S):

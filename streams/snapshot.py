@@ -1,7 +1,7 @@
 """Reads the last message of many subjects with one request (the server's batched direct get, ADR-31 of NATS).
 
-The server answers with one message for each subject, then a status. It refuses above 1,024 subjects, and cuts what is
-too large for its buffers; a second page would then miss what changed meanwhile, so both are told as None.
+The server answers with one message for each subject, then a status. It refuses above 1,024 subjects, and cuts an answer
+that is too large for its buffers. A second page would miss changes made meanwhile, so the result of both is None.
 """
 
 from streams.connection import Connection
@@ -12,7 +12,7 @@ MOST = 1024
 
 
 async def last_of_each(connection: Connection, stream: str, subject: str, *, timeout_s: float) -> list[Message] | None:
-    """Return the last message of each subject that matches, by sequence; None if they are too many for one answer.
+    """Return the last message of each subject that matches, by sequence. None: they are too many for one answer.
 
     Raises NoStream, Disconnected when no whole answer came in time.
     """

@@ -94,7 +94,7 @@ class BucketSpec(Struct, frozen=True, kw_only=True):
             name=kv_stream(self.name),
             subjects=(f"$KV.{self.name}.>",),
             about=self.about,
-            discard="new",  # a full bucket refuses; the other way it would forget keys
+            discard="new",  # a full bucket refuses, since otherwise it would forget keys
             max_msgs_per_subject=self.history,
             max_msg_bytes=self.max_value_bytes,
             replicas=self.replicas,
@@ -206,7 +206,7 @@ def fetch_consumer(namespace: Namespace, platform: str, lane: str) -> ConsumerSp
         name=_joined("fetch", platform, lane),
         filter_subject=namespace.pattern("slices", platform, lane, ">"),
         about=f"slices of {platform}, lane {lane}",
-        ack_wait_s=3.0,  # a fetcher that lives extends; a dead one's slices are back within five seconds
+        ack_wait_s=3.0,  # a live fetcher extends, and a dead one's slices are back within five seconds
         max_ack_pending=10_000,
     )
 
@@ -218,7 +218,7 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
         name=_joined("sink", name),
         filter_subject=namespace.pattern("orders", ">"),
         about=f"orders for the sink {name}",
-        ack_wait_s=12.0,  # the sink extends every five seconds; a killed one's batch is back within this
+        ack_wait_s=12.0,  # the sink extends every five seconds, and a killed one's batch is back within this
         max_ack_pending=20_000,
     )
 
@@ -236,7 +236,7 @@ def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> 
         name=_joined(f"jobs{lane}", topic),  # not after the topic, where a topic `mail_high` would meet `mail`
         filter_subject=namespace.jobs_in(f"ready{lane}", topic),
         about=f"ready jobs of {topic}, priority {priority}",
-        ack_wait_s=3.0,  # a node that lives extends; a dead one's jobs are back within five seconds
+        ack_wait_s=3.0,  # a live node extends, and a dead one's jobs are back within five seconds
         max_ack_pending=20_000,
         idle_s=JOBS_IDLE_S,
     )
@@ -247,10 +247,10 @@ def submit_consumer(namespace: Namespace) -> ConsumerSpec:
     return ConsumerSpec(
         stream=namespace.stream("SUBMIT"),
         name="submit_job",
-        filter_subject=namespace.pattern("submit", "job", ">"),  # a token that is no topic is to be refused, not to lie
+        filter_subject=namespace.pattern("submit", "job", ">"),  # an invalid topic is refused, not left in the stream
         or_subject=namespace.subject("submit", "job"),
         about="jobs handed in, to be checked and added",
-        ack_wait_s=10.0,  # a page of them is added well within; a dead node's are taken up again after it
+        ack_wait_s=10.0,  # adding a page of them takes far less, and after it another node takes over a dead node's
         max_ack_pending=20_000,
     )
 
@@ -283,8 +283,8 @@ def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, Cons
             max_ack_pending=10_000,
         )
 
-    # An executor that lives extends. A dead one's chunks are back within five seconds, its steps within ten: what holds
-    # up its process for some seconds is not begun again elsewhere.
+    # A live executor extends. A dead one's chunks are back within five seconds, its steps within ten: after a pause of
+    # some seconds its process keeps a step.
     return consumer("steps", 8.0, "split", "reduce"), consumer("chunks", 3.0, "map")
 
 
@@ -340,12 +340,12 @@ def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             subjects=(namespace.pattern("jobs", ">"),),
             about="every job, in the state that its subject says",
             retention="workqueue",
-            # The server refuses `new` beside schedules. Without any limit of the stream's own it drops but the earlier
-            # message on the same subject, which is the job itself as it was.
+            # The server refuses `new` beside schedules. Since the stream has no limit of its own, it drops only the
+            # earlier message on the same subject, which is the job itself as it was.
             discard="old",
             max_msgs_per_subject=1,
-            # Longer than anybody repeats an add by himself (a client's 30 s, then a desk's 20 s), and no longer: an id
-            # costs the server some 195 bytes for so long, 470 MB at 40,000 adds a second (ADR 29).
+            # Longer than any client repeats an add by itself (a client's 30 s, then a desk's 20 s), and no longer: an
+            # id costs the server some 195 bytes for this time, 470 MB at 40,000 adds a second (ADR 29).
             duplicate_window_s=60,
             allow_atomic=True,
             allow_msg_ttl=True,  # a finished job is known for a while
@@ -357,7 +357,7 @@ def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             subjects=(namespace.pattern("submit", ">"),),
             about="what was handed in by a plain publish, to be checked",
             retention="workqueue",
-            max_msg_bytes=512 * 1024,  # what is refused becomes a dead letter whole, a third longer
+            max_msg_bytes=512 * 1024,  # a refused message becomes a dead letter whole, a third longer
             holds_truth=True,
         ),
     )
@@ -379,14 +379,14 @@ def _batch_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             about="work let out to executors; pointers into records",
             retention="workqueue",
             discard_new_per_subject=True,
-            max_msgs_per_subject=1,  # the subject is what there is to do: offering it twice is harmless
+            max_msgs_per_subject=1,  # the subject is the work itself: offering it twice is harmless
             max_msg_bytes=64 * 1024,
         ),
         StreamSpec(
             name=f"OBJ_{files}",
             subjects=(f"$O.{files}.C.>", f"$O.{files}.M.>"),
             about="uploads and results",
-            allow_msg_ttl=True,  # what tells that a file is gone goes, too
+            allow_msg_ttl=True,  # the record of a deleted file goes, too
             allow_rollup_hdrs=True,
             holds_truth=True,
         ),
@@ -404,7 +404,7 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
         bucket("LEDGERS", "one record a source: cut, open, complete, given up", truth=True),
         # Ten earlier values, so that a person can see who changed what, and put it back.
         bucket("SETTINGS", "settings: default, platform, source", history=10, truth=True),
-        # With more than one revision an expired lease would uncover an older one.
+        # With more than one revision an expired lease would reveal an older one.
         bucket("NODES", "the nodes that live", has_ttl=True),
         bucket("LEASES", "who does what only one may do", has_ttl=True),
         bucket("DIGESTS", "keys and versions of closed slices, for second looks", has_ttl=True),

@@ -1,6 +1,6 @@
-"""Knows whether this process stood still lately: it was stopped, or its event loop was blocked.
+"""Detects whether this process stood still lately: it was stopped, or its event loop was blocked.
 
-What is read from a socket just after that may have been asked long ago, and answered elsewhere since.
+A message that is read from a socket just after that may be old, and answered by another instance since.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ TICK_S = 0.25
 SHORTEST_S = 1.0
 """Less than this is no standstill."""
 AFTER_S = 1.0
-"""How long after it what is read may be from before it."""
+"""Seconds after a standstill in which a message that is read may be from before it."""
 
 
 class Standstill:
@@ -36,7 +36,7 @@ class Standstill:
             self._timer.cancel()
 
     def lasted_s(self) -> float:
-        """Return how long this process stood still just now; 0 if it did not."""
+        """Return the seconds that this process stood still just now, 0 if it did not."""
         now_s = monotonic_s()
         self._see(now_s)
         return self._lasted_s if now_s < self._until_s else 0.0

@@ -1,12 +1,12 @@
-"""What was last seen of the server's streams, and so whether they are as they were after a crash.
+"""What a node last saw of the server's streams, and so whether they are as they were after a crash.
 
-A stream's last sequence never goes back while its files are whole. One that is lower than it was seen before has lost
-what was stored since: the machine lost its power before it was written, or an older copy of the files was put in place.
-It is remembered in memory, and in a small file for whoever starts next. That file stands apart from the server's
-folder, so that a copy that is put back does not bring its own memory along.
+A stream's last sequence never goes back while its files are whole. If it is lower than it was seen before, the stream
+has lost what was stored since: the machine lost its power before it was written, or an older copy of the files was put
+in place. A node remembers the sequences in memory, and in a small file for the next process. That file is outside the
+server's folder, so that a restored copy of the folder does not bring its own memory along.
 
-Where nothing is remembered it cannot be known, and what consumers have settled is *in doubt*. A machine that was not
-started again since (Linux tells it by its boot id) has lost nothing, nor has a server that syncs always.
+Without a memory nobody can know, and the acknowledgements of the consumers are *in doubt*. A machine that was not
+started again since (on Linux its boot id says so) has lost nothing, nor has a server that syncs always.
 """
 
 import os
@@ -48,7 +48,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Return what names this start of the machine; empty where the system does not tell."""
+    """Return the id of this start of the machine, empty if the system has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -56,7 +56,7 @@ def boot_id() -> str:
 
 
 def compared(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[WentBack]:
-    """Return the streams that are behind what was seen of them; those that are not there now are not told."""
+    """Return the streams that are behind what was seen of them. Streams that are missing now are left out."""
     return [
         WentBack(name, had.last_seq, now[name].last_seq, had.created != now[name].created)
         for name, had in before.items()
@@ -65,8 +65,8 @@ def compared(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[WentBa
 
 
 class StoreMemory:
-    """One node's memory of some streams. `file` None: none beyond this process. `survives_power`: what is acknowledged
-    is synced."""
+    """One node's memory of some streams. `file` None: memory in this process alone. `survives_power`: acknowledged
+    messages are synced."""
 
     def __init__(
         self,
@@ -86,26 +86,26 @@ class StoreMemory:
         self._in_doubt: set[str] = set()
         self._doubted = anyio.Event()
         self.is_fresh = False
-        """Whether there was a look since the last reconnect."""
+        """Whether the streams were looked at since the last reconnect."""
 
     def is_in_doubt(self, stream: str) -> bool:
-        """True if what the consumers of this stream settled may be ahead of what it holds."""
+        """True if the acknowledgements of this stream's consumers may be ahead of its messages."""
         return stream in self._in_doubt
 
     def has_settled(self, stream: str) -> None:
-        """Take the word of whoever had it handed out again: it is in doubt no more."""
+        """Record that its messages were delivered again: the stream is no longer in doubt."""
         self._in_doubt.discard(stream)
 
     async def doubted(self) -> None:
-        """Wait until something is in doubt that was not before."""
+        """Wait until a stream is in doubt that was not before."""
         await self._doubted.wait()
 
     def reconnected(self) -> None:
-        """Hear that there was a reconnect: the server may have been started again."""
+        """Record a reconnect: the server may have been started again."""
         self.is_fresh = False
 
     async def look(self) -> list[WentBack]:
-        """See what there is now, remember it, and return what went back. Raises Disconnected, OutcomeUnknown."""
+        """Look at the streams, remember them, and return those that went back. Raises Disconnected, OutcomeUnknown."""
         now = {name: seen for name in self._names if (seen := await self._ask(name)) is not None}
         if self._seen is None:
             kept = await anyio.to_thread.run_sync(self._read)
@@ -140,12 +140,12 @@ class StoreMemory:
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=_Kept)
         except (OSError, msgspec.DecodeError):
-            return None  # nothing is remembered, and so nothing is sure
+            return None  # without a memory nothing is sure
 
     def _write(self, kept: _Kept) -> None:
         if self._file is None:
             return
-        with suppress(OSError):  # no room, no right: then whoever starts next knows less
+        with suppress(OSError):  # no room or no right: the next process knows less
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
             draft.write_bytes(msgspec.json.encode(kept))

@@ -2,10 +2,10 @@
 
 A name is made of tokens, and a token is 1 to 64 of `A-Z a-z 0-9 _ -`. The server itself accepts far more, and each
 extra hurts: `*` and `>` are stored literally and then match as wildcards, blanks and line ends break the protocol, and
-a subject above 4,096 bytes makes the server close the link for good. So nothing a user wrote becomes part of a
-subject or key without passing `check_token`, or being turned into a token by `token_of`.
+a subject above 4,096 bytes makes the server close the link for good. So no text of a user becomes part of a subject or
+key before it passes `check_token`, or `token_of` turns it into a token.
 
-Every subject starts with the namespace; streams and buckets start with its upper case, so that several installations
+Every subject starts with the namespace. Streams and buckets start with its upper case, so that several installations
 can share a server. Subjects, with the namespace left out:
 
     slices.<platform>.<lane>.<source>.<slice_id>      SLICES   the subject is the slice's identity in the queue
@@ -13,13 +13,13 @@ can share a server. Subjects, with the namespace left out:
     orders.<platform>.<source>.<order_token>          ORDERS   one sent alone, again
     dead.<engine>.<name>.<id>                         DEAD
     events.<engine>.…                                 EVENTS
-    jobs.<state>.<topic>.<key>                        JOBS     a job; the key is its id, or the id's hash
-    submit.job.<topic>                                SUBMIT   a job from whoever can publish; `submit.job` alone too
-    submit.batch.<task>                               SUBMIT   a batch from whoever can publish; `submit.batch` too
-    due.<partition>                                   core     tells the timers of delayed jobs
-    gone                                              core     tells handlers' nodes of a deleted job, and is answered
-    api.<service>.<endpoint>                          core     questions to a node, and its answers
-    ask.<program>.…                                   core     questions of a node to programs that run items
+    jobs.<state>.<topic>.<key>                        JOBS     a job, whose key is its id, or the id's hash
+    submit.job.<topic>                                SUBMIT   a job from any publisher, also on `submit.job` alone
+    submit.batch.<task>                               SUBMIT   a batch from any publisher, also on `submit.batch`
+    due.<partition>                                   core     notices of delayed jobs for the timers
+    gone                                              core     requests to handlers' nodes about a deleted job
+    api.<service>.<endpoint>                          core     requests to a node, and its replies
+    ask.<program>.…                                   core     requests of a node to programs that run items
 """
 
 import base64
@@ -43,7 +43,7 @@ _SHOWN = 80
 
 
 def check_token(kind: str, value: str) -> str:
-    """Return `value` if it is a token; raise MalformedSubject, naming `kind` and what is allowed, if not."""
+    """Return `value` if it is a token. Raises MalformedSubject with `kind` and what is allowed."""
     if isinstance(value, str) and TOKEN.fullmatch(value):
         return value
     raise MalformedSubject(f"{kind} {_shown(value)}: {_token_fault(value)}")
@@ -62,7 +62,7 @@ def token_of(text: str) -> str:
 
 
 def check_key(key: str) -> str:
-    """Return `key` if it is a bucket key: 1 to 8 tokens joined by dots; raise MalformedSubject if not."""
+    """Return `key` if it is a bucket key: 1 to 8 tokens joined by dots. Raises MalformedSubject."""
     if isinstance(key, str) and is_key(key):
         return key
     return _check_dotted("key", key, check_token)
@@ -74,7 +74,7 @@ def is_key(key: str) -> bool:
 
 
 def check_key_pattern(pattern: str) -> str:
-    """Return `pattern` if it is a key whose tokens may be `*` and the last one `>`; raise MalformedSubject if not."""
+    """Return `pattern` if it is a key whose tokens may be `*` and the last one `>`. Raises MalformedSubject."""
     tokens = pattern.split(".") if isinstance(pattern, str) else []
     if tokens and tokens[-1] == ">":
         tokens = tokens[:-1]
@@ -110,7 +110,8 @@ class Namespace(msgspec.Struct, frozen=True):
             raise MalformedSubject(f"namespace {_shown(self.name)}: must not start with kv or obj")
 
     def subject(self, *tokens: str) -> str:
-        """Return `<namespace>.<token>.…`; raise MalformedSubject for a token that is none, or more than 512 in all."""
+        """Return `<namespace>.<token>.…`. Raises MalformedSubject for an invalid token, or more than 512 characters in
+        all."""
         for token in tokens:
             check_token("subject token", token)
         return self._joined(tokens)
@@ -140,11 +141,11 @@ class Namespace(msgspec.Struct, frozen=True):
         return self.subject("orders", platform, source)
 
     def order(self, platform: str, source: str, order_key: str) -> str:
-        """Return the subject of an order sent alone; its key may be any text, and becomes a token."""
+        """Return the subject of an order sent alone. Its key may be any text, and becomes a token."""
         return self.subject("orders", platform, source, token_of(order_key))
 
     def event(self, engine: str, *names: str) -> str:
-        """Return the subject of something that happened in an engine."""
+        """Return the subject of an engine's event."""
         return self.subject("events", engine, *names)
 
     def dead(self, engine: str, name: str, dead_id: str) -> str:
@@ -156,8 +157,9 @@ class Namespace(msgspec.Struct, frozen=True):
         return self.subject("jobs", state, topic, key)
 
     def job_in_any_state(self, topic: str, key: str) -> str:
-        """Return the pattern of a job in whatever state. As the subject of an expected sequence it makes one condition
-        on the job's identity; whoever changes a job names this one, for a cluster compares what is under way by it."""
+        """Return the pattern of a job in any state. As the subject of an expected sequence it makes one condition on
+        the job's identity. Every change of a job names this pattern, since a cluster compares writes under way by
+        it."""
         return self.pattern("jobs", "*", topic, key)
 
     def jobs_in(self, state: str, topic: str) -> str:
@@ -165,7 +167,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return self.pattern("jobs", state, topic, "*")
 
     def submit_job(self, topic: str) -> str:
-        """Return the subject on which a job of this topic may be handed in, by whom the server allows to."""
+        """Return the subject on which jobs of this topic are submitted, by any client that the server allows to."""
         return self.subject("submit", "job", topic)
 
     def due(self, partition: int) -> str:
@@ -173,11 +175,12 @@ class Namespace(msgspec.Struct, frozen=True):
         return self.subject("due", str(partition))
 
     def gone(self) -> str:
-        """Return the subject on which nodes with handlers are told, and answer, that a job was deleted."""
+        """Return the subject of requests to nodes with handlers that a job was deleted. They reply."""
         return self.subject("gone")
 
     def begun_jobs(self) -> str:
-        """Return the subject on which nodes with handlers tell each other what they had begun before a restart."""
+        """Return the subject on which nodes with handlers report to each other the jobs that they had begun before a
+        restart."""
         return self.subject("begun-jobs")
 
     def api(self, service: str, endpoint: str) -> str:
@@ -185,7 +188,7 @@ class Namespace(msgspec.Struct, frozen=True):
         return self.subject("api", service, endpoint)
 
     def parse(self, subject: str) -> tuple[str, ...]:
-        """Return the tokens after the namespace; raise MalformedSubject for another namespace or another grammar."""
+        """Return the tokens after the namespace. Raises MalformedSubject for another namespace or another grammar."""
         first, *tokens = subject.split(".")
         if first != self.name or not tokens:
             raise MalformedSubject(f"subject {_shown(subject)}: expected it to start with {self.name}.")

@@ -1,8 +1,9 @@
-"""When the server shall deliver: due times, intervals and cron lines, checked here and written as it reads them. Pure.
+"""The times at which the server delivers: due times, intervals and cron lines, checked and written as it reads them.
+Pure.
 
-Checked before they are sent, because the server's one answer to all faults is "pattern is invalid", and because some
-mistakes it takes: a due time after April 2262 overflows its clock and fires **at once**. A due time in the past fires
-at once too, and rightly so.
+They are checked before they are sent, because the server answers every fault with "pattern is invalid", and because it
+accepts some mistakes: a due time after April 2262 overflows its clock and fires **at once**. A due time in the past
+fires at once too, and rightly so.
 """
 
 import difflib
@@ -34,7 +35,7 @@ _SIX = "second minute hour day-of-month month day-of-week, e.g. `0 30 9 * * MON-
 
 
 class BadSchedule(StreamError, ValueError):
-    """A time that cannot be scheduled; the message says which value, why, and what to write instead."""
+    """A time that cannot be scheduled. The message says which value, why, and what to write instead."""
 
 
 def at_line(due_ms: int) -> str:
@@ -49,7 +50,7 @@ def at_line(due_ms: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _at_second(seconds: int) -> str:
-    """Many jobs are due in the same second."""
+    """Return the line to the second. It is cached, since many jobs are due in the same second."""
     return f"@at {datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}"  # strftime takes ten times as long
 
 
@@ -65,7 +66,7 @@ def every_line(every_ms: int) -> str:
 
 
 def cron_line(expression: str) -> str:
-    """Return a cron expression of six fields, or a nickname like `@daily`, as it was given but for its blanks."""
+    """Return a cron expression of six fields, or a nickname like `@daily`, with its blanks normalized."""
     text = " ".join(expression.split()) if isinstance(expression, str) else ""
     if text.lower() in _NICKNAMES:
         return text.lower()
@@ -81,7 +82,7 @@ def cron_line(expression: str) -> str:
 
 
 def check_tz(tz: str) -> str:
-    """Return a time zone of the IANA list, as `Europe/Berlin`; raise BadSchedule, naming the nearest, if it is none."""
+    """Return a time zone of the IANA list, as `Europe/Berlin`. Raises BadSchedule, which names the nearest zone."""
     if tz in _zones():
         return tz
     near = difflib.get_close_matches(str(tz), _zones(), n=1)

@@ -149,7 +149,7 @@ class Watch(Generic[T]):
             except (Disconnected, OutcomeUnknown) as lost:
                 await self._rest(lost)
             except Refused as refused:
-                if not is_passing(refused):  # as a cluster says that elects
+                if not is_passing(refused):  # a cluster that elects says so
                     raise
                 await self._rest(refused)
             else:
@@ -245,7 +245,7 @@ class Watch(Generic[T]):
     def _expect_expiry(self, key: str, numbers: Delivered, ttl_s: int | None) -> None:
         if ttl_s is None or not is_key(key):  # other tools write keys that we never read
             return
-        age_s = min(max((now_ms() - numbers.stored_ms) / 1000, 0.0), ttl_s)  # clocks may differ; we look, not guess
+        age_s = min(max((now_ms() - numbers.stored_ms) / 1000, 0.0), ttl_s)  # clocks may differ: we look then
         heapq.heappush(self._expiries, (monotonic_s() + ttl_s - age_s, key, numbers.revision))
         if len(self._expiries) > 64 + 4 * len(self._known):
             self._drop_renewed()

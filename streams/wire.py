@@ -1,11 +1,11 @@
 """The one place that touches the client library's private parts, and why.
 
-nats-py hands each message through a queue to a task of the subscription, parses its headers whether or not anybody
-reads them, and formats each publish through three coroutines: good for a third of the speed that the wire allows.
-`WireClient` lets a finished frame be queued, and a message be taken off the parser, by plain calls. Everything else
-(connecting, TLS, logins, pings, reconnecting, replaying subscriptions) stays the library's.
-Private parts may change with each minor version: pyproject.toml allows one, and `connect` warns of any other.
-`tests/unit/streams/test_wire.py` fails when a new version of the library has moved what is used here.
+nats-py passes each message through a queue to a task of the subscription, parses its headers even if nobody reads them,
+and formats each publish through three coroutines. That gives a third of the speed that the wire allows. `WireClient`
+queues a finished frame, and takes a message off the parser, by plain calls. Everything else (connecting, TLS, logins,
+pings, reconnecting, replaying subscriptions) stays the library's. Private parts may change with each minor version:
+pyproject.toml allows one, and `connect` warns of any other. `tests/unit/streams/test_wire.py` fails when a new version
+of the library has moved a part that is used here.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ MAX_WAITING = 2 * 1024 * 1024
 
 UNCLOG_S = 10.0
 CLUSTER = "cluster "
-"""How the memory of a cluster is named."""
+"""The prefix of a cluster's name in `memory`."""
 GARBLED = ("unknown protocol operation", "parser error")
-"""The server's last word on bytes that are none of ours: a link garbled them, and the next link may not."""
+"""The server's last word on bytes that we did not send: a link garbled them, and the next link may not."""
 
 
 class _Sink(asyncio.Future[object]):
@@ -61,8 +61,8 @@ class WireClient(Client):
 
     @property
     def memory(self) -> str:
-        """Return what the server's memory of message ids goes by: a single server forgets ids of messages that are gone
-        when it is started anew, the servers of a cluster have them from each other."""
+        """Return an id of the server's memory of message ids. A single server forgets the ids of deleted messages when
+        it is started anew. The servers of a cluster have them from each other."""
         cluster = self._server_info.get("cluster", "")
         return f"{CLUSTER}{cluster}" if cluster else str(self._server_info.get("server_id", ""))
 
@@ -72,7 +72,8 @@ class WireClient(Client):
         return self._pending_data_size > MAX_WAITING
 
     async def unclog(self) -> None:
-        """Wait until what waits now is written to the socket; Disconnected if that takes longer than `UNCLOG_S`.
+        """Wait until the bytes that wait now are written to the socket. Raises Disconnected if that takes longer than
+        `UNCLOG_S`.
 
         The library's own forced flush swallows a cancellation, so the flusher is asked directly.
         """
@@ -86,8 +87,8 @@ class WireClient(Client):
             raise Disconnected(f"the server has read nothing for {UNCLOG_S} s") from None
 
     def listen(self, subject: str, deliver: Deliver, queue: str = "") -> int:
-        """Subscribe and return the subscription's number. It is subscribed again after each reconnect.
-        Of all who share a `queue` group only one hears each message."""
+        """Subscribe and return the subscription's number. It is subscribed again after each reconnect. Of all
+        subscribers of a `queue` group only one gets each message."""
         self._sid += 1
         sid = self._sid
         self._subs[sid] = Subscription(self, sid, subject, queue, future=_Sink(deliver))
@@ -96,7 +97,7 @@ class WireClient(Client):
         return sid
 
     def stop_listening(self, sid: int) -> None:
-        """Tell the server to send no more; what is on its way is still delivered until `forget`."""
+        """Have the server send no more. Messages on their way are still delivered until `forget`."""
         if sid in self._subs and self._status == Client.CONNECTED:
             self.send(f"UNSUB {sid}\r\n".encode())
 
@@ -119,10 +120,10 @@ class WireClient(Client):
         return bool(done)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Called by the library to close for good. What the link can no longer take is dropped.
+        """Called by the library to close for good. Bytes that the link can no longer take are dropped.
 
-        A link that breaks under the last flush raises there, with the socket and the subscriptions left as they are and
-        nobody told; asked again, with nothing left to flush, the library does all of that.
+        If a link breaks under the last flush, the library raises there. Then it leaves the socket and the subscriptions
+        as they are and notifies nobody. A second call, with nothing left to flush, does all of that.
         """
         try:
             await super()._close(status, do_cbs)
@@ -134,7 +135,7 @@ class WireClient(Client):
         """Called by the library for each try to connect.
 
         A try that failed after the TCP connect (a refused login, a server that hangs) leaves its socket open and its
-        tasks alive, and the library forgets the one and lets the others read from the next link.
+        tasks alive. The library forgets the socket and lets the tasks read from the next link.
         """
         for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
             if task is not None:

@@ -1,8 +1,8 @@
 """Takes messages off the bytes that a server sends, several times as fast as the client library's parser.
 
 The library's parser tries a pattern for each kind of line and moves all that follows to the front after each message.
-Here messages for our own sinks are cut out of a chunk where they stand. Whatever else comes (other lines, a message for
-somebody else, one larger than some chunks, one that is malformed) the library's parser gets, byte for byte.
+Here messages for our own sinks are cut out of a chunk where they stand. The library's parser gets everything else, byte
+for byte: other lines, messages for other subscriptions, malformed ones, and those larger than some chunks.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from streams.library import AWAITING_MSG_PAYLOAD, Parser
 
 Deliver = Callable[[bytes, bytes, bytes, bytes | None], None]
-"""Called for each message with subject, reply, payload and header block; it is short, and does not raise."""
+"""Called for each message with subject, reply, payload and header block. It is short, and does not raise."""
 
 LARGE = 64 * 1024
-"""Bytes of a message that the library puts together: it does not start over with each chunk."""
+"""Bytes. The library puts together a message of this size or more, since it does not start over with each chunk."""
 LONGEST_LINE = 4096
 _LINE_END = b"\r\n"
 _MSG, _HMSG = 5, 6
@@ -22,7 +22,8 @@ _WITH_REPLY = {b"MSG": _MSG, b"HMSG": _HMSG}
 
 
 class WireParser(Parser):
-    """The parser of one client. `sink_of` tells who takes the messages of a subscription, None if the library does."""
+    """The parser of one client. `sink_of` returns the receiver of a subscription's messages, None if it is the
+    library."""
 
     def __init__(self, client: object, sink_of: Callable[[int], Deliver | None]) -> None:
         self._sink_of = sink_of
@@ -51,8 +52,8 @@ class WireParser(Parser):
             chunk = chunk[size:]
 
     def _deliver(self, chunk: bytes) -> tuple[int, int]:
-        """Deliver the messages at the chunk's beginning; return where the rest begins, and how much of that is for the
-        library: nothing, if more has to come first. In one piece, for it is the hottest loop there is."""
+        """Deliver the messages at the chunk's beginning. Return where the rest begins, and how much of the rest is for
+        the library: nothing, if more has to come first. It is one piece, since it is the hottest loop there is."""
         at, end = 0, len(chunk)
         while at < end:
             begin = chunk.find(_LINE_END, at, at + LONGEST_LINE) + len(_LINE_END)
