@@ -36,6 +36,7 @@ FIRST = FirstTry()
 class Stored(NamedTuple):
     """The job is there, or was and is over by now (`state` is done). `is_new`: this add put it there, now or by an
     earlier try; else the one that was there first stands, and `is_same` says whether its body is the same.
+    `due_ms`: of the job that is there, which a first try may have added before this one; 0 if it is over.
     `has_replaced`: another one had to go, and a node may hold a copy of it."""
 
     id: str
@@ -130,13 +131,12 @@ class JobAdds:
                             await anyio.sleep(2 * NEAR_MS / 1000)
                             found = None
                             continue
-                    is_same = _is_same(job, found) is not False
-                    return Stored(job.id, found.key, found.state, found.seq, job.due_ms, is_same=is_same)
+                    return _kept(job, found)._replace(is_new=True, is_same=_is_same(job, found) is not False)
                 if is_repeat and job.trace_s and await self._is_closed(job):
                     return OutcomeUnknown("another try of this add was refused meanwhile", subject=job.id)
                 if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
                     is_same = not (found and found.known and had_another_body(found.known, job.nonce))
-                    return Stored(job.id, token_of(job.id), "done", 0, job.due_ms, is_same=is_same)
+                    return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 is_back = found is not None and await self._reads.is_over(found)

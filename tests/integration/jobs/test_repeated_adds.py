@@ -10,6 +10,7 @@ from anyio import fail_after
 from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
+from streams.clock import now_ms
 from streams.connection import connect
 from streams.errors import Disconnected, OutcomeUnknown
 from streams.job_messages import FirstTry
@@ -101,6 +102,20 @@ async def test_an_add_that_was_repeated_elsewhere_makes_no_job_when_its_first_de
             assert isinstance(first[0], Stored), "it was added, by the repeat"
             assert await jobs.store.find(TOPIC, "1") is None
             assert await ready_ids(jobs) == []
+
+
+async def test_a_repeated_add_is_told_when_the_job_of_its_first_try_is_due(jobs: Jobs) -> None:
+    """A desk reckons a delay from its own try. The job comes when the first one's is over, so that is the answer."""
+    first = jobs.make("1", due_ms=now_ms() + 60_000)
+    (stored,) = await jobs.store.add_many([(first, "keep")])
+    (again,) = await jobs.store.add_many([(replace(first, due_ms=first.due_ms + 700), "keep")], first=FirstTry(1.0, ""))
+    assert isinstance(stored, Stored)
+    assert isinstance(again, Stored)
+    assert again == stored
+    assert await jobs.store.delete(TOPIC, "1") == "delayed"
+    (over,) = await jobs.store.add_many([(first, "keep")])
+    assert isinstance(over, Stored)
+    assert (over.state, over.due_ms) == ("done", 0)
 
 
 async def test_an_add_that_was_refused_elsewhere_makes_no_job_when_its_first_desk_goes_on(jobs: Jobs) -> None:
