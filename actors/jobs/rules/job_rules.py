@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.rules.topic_settings import DEFAULT, LANES, TopicSettings
+from actors.jobs.rules.topic_settings import DEFAULT, LANES, MOST_ATTEMPTS, TopicSettings
 from actors.runtime.rules.setting_values import shown
 from streams.job_messages import (
     LARGEST_BODY,
@@ -56,8 +56,6 @@ MOST_PAST = 16
 
 FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
-
-MOST_ATTEMPTS = 1_000
 
 
 class BadJob(ValueError):

@@ -26,6 +26,7 @@ DEFAULT = "default"
 """The level that holds for all topics. So no topic has this name."""
 LANES: tuple[Priority, ...] = tuple(READY_TOKENS)
 """In the order of service."""
+MOST_ATTEMPTS = 1_000
 _DAY_MS = 86_400_000
 
 
@@ -168,7 +169,7 @@ def _out_of_range(name: str, value: object, low: object, high: object) -> BadSet
 
 _READERS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "ttr": ("ttr_ms", _duration(SHORTEST_TTR_MS, LONGEST_TTR_MS)),
-    "attempts": ("attempts", _whole(1, 1_000)),
+    "attempts": ("attempts", _whole(1, MOST_ATTEMPTS)),
     "backoff": ("backoff_ms", _duration(1, _DAY_MS)),
     "backoff_cap": ("backoff_cap_ms", _duration(1, 7 * _DAY_MS)),
     "backoff_growth": ("backoff_growth", _growth),

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from actors.jobs.rules.job_answers import Code, HandedOut, JobReply, Listed, NotAdded, Reserved, TopicCounted, TopicView
-from actors.jobs.rules.job_rules import MOST_ATTEMPTS
+from actors.jobs.rules.topic_settings import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.reading import Malformed, RequestForm, check_text, explained, read_ask
 from streams.job_messages import (
