@@ -9,6 +9,8 @@ of the library has moved a part that is used here.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from streams.errors import ConnectionLost, Disconnected
 from streams.library import Client, Error, Srv, Subscription, load_websocket
@@ -145,6 +147,8 @@ class WireClient(Client):
         if s.uri.scheme in ("ws", "wss"):
             load_websocket()
         await super()._connect_to_server(s)
+        if self._transport:  # a close cancels the reconnecting that waits for this, and then waits for it, too
+            self._transport.wait_closed = partial(_uncancelled, self._transport.wait_closed)  # type: ignore[method-assign]
 
     async def _process_err(self, err_msg: str) -> None:
         """Called by the library for an error of the server, most of which make it close for good."""
@@ -170,3 +174,8 @@ class WireClient(Client):
 
 def _drop(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
     """Take a message that nobody listens to any more."""
+
+
+async def _uncancelled(wait: Callable[[], Awaitable[None]]) -> None:
+    """Wait. A caller that is cancelled leaves the wait to others: a task that awaits a future would cancel it."""
+    await asyncio.shield(wait())

@@ -263,6 +263,22 @@ async def test_a_link_that_breaks_under_the_last_flush_is_closed_all_the_same(
     assert socket._io_writer.is_closing()  # type: ignore[union-attr] # the library's transport over TCP
 
 
+async def test_a_close_while_the_broken_link_is_being_left_ends_as_any_other(server: EmbeddedServer) -> None:
+    """Seen when a server was killed just before its client closed: the library cancels its own wait for the old
+    socket's end, and the cancellation came out of `close`. The moment is not known, so each is tried."""
+    for turns in range(8):
+        async with proxy(int(server.url.rsplit(":", 1)[1])) as wire:
+            with anyio.fail_after(20):
+                async with connect(wire.url, name=f"leaves {turns}") as connection:
+                    await connection.flush()  # what is unread when the link is cut would make it end another way
+                    wire.cut()
+                    while connection.client.is_connected:
+                        await anyio.lowlevel.checkpoint()
+                    for _ in range(turns):
+                        await anyio.lowlevel.checkpoint()
+            assert connection.client.is_closed
+
+
 async def test_a_close_for_good_is_told_even_when_its_last_flush_fails(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
