@@ -1,10 +1,10 @@
-"""Runs one node: a server to talk to, the streams that must be there, the actors of its roles, and an orderly end.
+"""Runs one node: its server, the streams that must exist, the actors of its roles, and an orderly end.
 
-In order: the embedded server if no address is given, the connection, the topology (made on an embedded server, insisted
-on elsewhere), what the engines share, then every actor under one supervisor. SIGTERM or SIGINT asks the node to stop:
-nothing new is taken, work in hand gets `drain_s`; a second signal ends it at once. Either way the process ends, if need
-be by force (last_end.py). What no restart mends (the
-connection closed for good, something not permitted, another topology) ends the node with its error.
+In order: the embedded server if no address is given, the connection, the topology (made on an embedded server, required
+elsewhere), the parts that the engines share, then every actor under one supervisor. SIGTERM or SIGINT asks the node to
+stop. It then takes no new work, and work in hand gets `drain_s`. A second signal ends it at once. Either way the
+process ends, if need be by force (last_end.py). An error that no restart mends (the connection closed for good, a
+missing permission, another topology) ends the node.
 """
 
 import gc
@@ -46,18 +46,18 @@ log = logging.getLogger(__name__)
 __all__ = ["Engines", "run_node"]
 
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter: at Python's 5 ms a busy event loop leaves the SQLite thread 500 orders a
-second, at half a millisecond 92,000 (measured)."""
+"""How long a thread may keep the interpreter. Beside a busy event loop the SQLite thread writes 500 orders a second at
+Python's 5 ms, and 92,000 at half a millisecond (measured)."""
 COLLECT_AFTER = (10_000, 20, 50)
-"""Objects until Python looks for rings of garbage, and how many looks until it looks further: our objects rarely form
-any. With what is there at the start left out of it for good, a fifth of a busy node's time is saved (measured)."""
+"""New objects until the garbage collector runs, and runs until it looks at older ones. Our objects rarely form cycles.
+With this, and with the objects of the start frozen, a busy node saves a fifth of its time (measured)."""
 Engines = Callable[[Node], AbstractAsyncContextManager[tuple[ActorSpec, ...]]]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.5
 REST_S = 10.0
-"""Between restarts of a server whose store has failed: a disk that is broken fails again at once."""
+"""Between restarts of a server whose store has failed. A broken disk fails again at once."""
 SILENT_S = 2.0
-"""How long the embedded server may be away before it is started again."""
+"""How long the embedded server may be away before the node starts it again."""
 MEANING = {
     "fast": "acknowledged data survives a killed process; a power cut may lose up to its last two minutes",
     "safe": "acknowledged data survives a killed process, and a power cut where the server syncs always",
@@ -71,9 +71,9 @@ async def run_node(
     before: Callable[[Connection], AbstractAsyncContextManager[None]] | None = None,
     on_ready: Callable[[Node], None] = lambda _node: None,
 ) -> None:
-    """Run a node until it is asked to stop. `before` is opened once the topology is there (settings are seeded in it).
+    """Run a node until it is asked to stop. `before` is opened once the topology exists (it seeds settings).
 
-    Raises the one error that ended it: PenstockError, StreamError, or what an actor that ends the node failed with."""
+    Raises the one error that ended it: PenstockError, StreamError, or the error of an actor that ends the node."""
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*COLLECT_AFTER)
     stop = anyio.Event()
@@ -138,7 +138,7 @@ def _told(node: Node, supervisor: Supervisor) -> dict[str, object]:
 
 @asynccontextmanager
 async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
-    """Run the embedded server as long as the node, unless there is another one to connect to."""
+    """Run the embedded server as long as the node, unless the configuration names another one."""
     if not config.is_embedded:
         yield None
         return
@@ -154,7 +154,7 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
 
 
 def _keeper(server: EmbeddedServer | None, connection: Connection) -> tuple[ActorSpec, ...]:
-    """Return the actor that starts the embedded server again when it was killed or hangs, or its store has failed and
+    """Return the actor that restarts the embedded server: when it was killed or hangs, or when its store has failed and
     there is room."""
 
     async def keep(server: EmbeddedServer, *, task_status: TaskStatus[None]) -> None:
@@ -185,7 +185,7 @@ def _connection(config: Config, server: EmbeddedServer | None) -> AbstractAsyncC
 
 
 async def _topology(config: Config, connection: Connection) -> None:
-    """Make what is missing on a server of our own; on any other one insist that `penstock init` has been run."""
+    """Make missing streams and buckets on the embedded server. Any other server must have had `penstock init`."""
     if config.is_embedded:
         await apply(connection, topology_of(config))
     else:
@@ -211,10 +211,10 @@ async def _nothing(_connection: Connection) -> AsyncIterator[None]:
 
 
 class _Signals:
-    """The first signal asks to stop, the second one ends the node at once; so does the first while it still starts.
+    """The first signal asks to stop, the second one ends the node at once. During the start the first one does.
 
-    The process ends even if the node does not: that is seen to where Python hears of the signal, since the loop may be
-    held up. A handler of jobs that takes the signals for itself, or has them ignored, has them taken back."""
+    The process ends even if the node does not. Python's own signal handler takes care of that, since the loop may be
+    blocked. If a handler of jobs takes the signals or ignores them, the node takes them back."""
 
     def __init__(self, stop: anyio.Event, everything: anyio.CancelScope, drain_s: float) -> None:
         self.can_drain = False
@@ -224,7 +224,7 @@ class _Signals:
         self._drain_s = drain_s
         self._count = 0
         self._loops: dict[int, object] = {}
-        """What the event loop wants called."""
+        """The calls that the event loop wants."""
 
     async def heed(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*SIGNALS) as received:
@@ -260,7 +260,7 @@ class _Signals:
         signal.siginterrupt(number, False)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        """Called by Python itself, between any two steps of whatever runs."""
+        """Python itself calls this, between any two steps of the running code."""
         self._count += 1
         drain_s = self._drain_s if self._count == 1 and self.can_drain else 0.0
         end_within(drain_s + LAST_S, f"{signal.Signals(number).name}, and the node has not ended")

@@ -1,4 +1,4 @@
-"""Opens what makes a node's calls to submitters of batches, as a handler for its job worker."""
+"""Opens the handler, for a node's job worker, that makes the callbacks of batches."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,8 +22,8 @@ SHORTEST_SECRET = 16
 
 @asynccontextmanager
 async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tuple[Handler, ...]]:
-    """Give the handler of calls; none where the operator allows none, or the node has another role. Raises UsageError
-    for a secret that cannot be read or is too short."""
+    """Give the handler of callbacks, or none if the operator allows no calls or the node has another role. Raises
+    UsageError for a secret that cannot be read or is too short."""
     config = node.config
     if not config.callback_hosts or not config.has_role("worker"):
         yield ()

@@ -1,4 +1,4 @@
-"""Wires the batches of one node: what its parts share, and the actors with their roles."""
+"""Wires the batches of one node: the shared parts, and the actors with their roles."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class BatchEngine:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The tasks that this node serves; for its record."""
+        """The tasks that this node serves, for its record."""
         return self.executor.tasks if self.executor is not None else ()
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """Of these tasks the version of their code, where it says one."""
+        """The versions of these tasks' code, for tasks that name one."""
         handlers = self.executor.handlers if self.executor is not None else ()
         return tuple((each.record.task, each.record.version) for each in handlers if each.record.version)
 
@@ -93,7 +93,7 @@ class BatchEngine:
 
 @asynccontextmanager
 async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None = None) -> AsyncIterator[BatchEngine]:
-    """Open what the engine's parts share, one of each for the node. `handlers`: else all that were registered."""
+    """Open the engine's shared parts, one of each for the node. `handlers`: by default all registered ones."""
     tasks, instances = Tasks(node.bucket("TASKS")), Instances(node.bucket("INSTANCES"))
     items = BatchItems(node.connection, node.publisher)
     files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
@@ -186,8 +186,7 @@ def _limits(tasks: Tasks, task: str) -> TaskLimits:
 
 
 def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:
-    """Return this process's part of how many of a task's items may be at work, None for any number, as a function of
-    the task."""
+    """Return, as a function of the task, how many of its items this process may work on at once. None: no limit."""
 
     serving = sharers(members, _serves)
 

@@ -1,7 +1,7 @@
 """A process's configuration: which server, which folder, which duties. Read once, at the start.
 
-From weak to strong: defaults, the TOML file of `--config`, `PENSTOCK_<NAME>` variables, flags. How orders are fetched
-is not here: those are live settings, the same for every node (actors/fetch/rules/settings.py).
+From weak to strong: defaults, the TOML file of `--config`, `PENSTOCK_<NAME>` variables, flags. The settings of the
+fetch of orders are not here: they are live and the same for every node (actors/fetch/rules/settings.py).
 
 Secrets (password, token, nkey seed) are references, `env:NAME` or `file:/path`, resolved when the node connects.
 """
@@ -30,7 +30,7 @@ __all__ = ["ROLES", "Config", "is_loopback", "load_config", "node_name", "origin
 
 PREFIX = "PENSTOCK_"
 ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
-"""What a node can do; it does all of it unless told otherwise."""
+"""The duties that a node can have. By default it has all of them."""
 SCHEMES = ("nats", "tls", "ws", "wss")
 LISTS = ("roles", "labels", "callback_hosts")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
@@ -41,30 +41,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One process's configuration. Every field is also a flag, `PENSTOCK_<FIELD>` and a key of the file."""
 
     nats: str = ""
-    """The server's address, several parted by commas; empty: an embedded server in the data folder."""
+    """The server's address, or several with commas between. Empty: an embedded server in the data folder."""
     data: str = ""
-    """Where the embedded server and the SQLite database keep their files; empty: where the system keeps such data."""
+    """The folder of the embedded server and the SQLite database. Empty: the system's folder for a user's data."""
     state: str = ""
-    """Where a node remembers what it last saw of its server; empty: in a folder of the data folder's name and `-state`
-    beside it, so that an older copy of the data that is put back does not bring its own memory along."""
+    """The folder of the node's memory of its server. Empty: a folder beside the data folder, of the same name and
+    `-state`. A restore of an older copy of the data then does not restore an older memory."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    """The embedded server's port on 127.0.0.1; 0: a free one."""
+    """The embedded server's port on 127.0.0.1. 0: a free one."""
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,32}$", description="1 to 32 of a-z 0-9 _ -")] = "penstock"
     """First token of every subject, so that several installations can share a server."""
     name: Token = ""
-    """The node's name, its own in the cluster; empty: made of host and process, other at each start."""
+    """The node's name, unique in the cluster. Empty: made of host and process, different at each start."""
     roles: tuple[Token, ...] = ()
-    """The node's duties; empty: all."""
+    """The node's duties. Empty: all."""
     zone: Token = ""
-    """Where the node stands; work bound to a zone stays in it."""
+    """The node's zone. Work that is bound to a zone stays in it."""
     labels: tuple[Token, ...] = ()
-    """What sources can be pinned to."""
+    """The labels to which sources can be pinned."""
     connect_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
-    """Seconds to wait for the server at the start; once connected, a node waits for ever."""
+    """Seconds to wait for the server at the start. After the first connect a node waits without limit."""
     drain_s: Annotated[float, Meta(ge=0, le=3600)] = 20.0
     """Seconds that a stopping node gives to work in hand. Below the 30 s after which Kubernetes and others kill."""
     profile: Literal["safe", "fast"] = "fast"
-    """What acknowledged data survives: `fast` a killed process, `safe` a power cut too if the server syncs always."""
+    """Acknowledged data survives a killed process (`fast`), and a power cut if the server syncs always (`safe`)."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     """Copies of each stream and bucket: 3 on a cluster of three servers."""
     user: str = ""
@@ -76,35 +76,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tls_cert: str = ""
     tls_key: str = ""
     inbox_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="one subject token")] = "_INBOX"
-    """Where this user is answered; on a shared server each user needs an own one."""
+    """The prefix of this user's reply subjects. On a shared server each user needs its own."""
     sink: str = ""
-    """Where orders go: sqlite:///FILE, postgresql://USER@HOST/DATABASE, `none`, or env:NAME, file:/path of such a URL;
-    empty: the app's own sinks, else a SQLite file in the data folder."""
+    """The sink of orders: sqlite:///FILE, postgresql://USER@HOST/DATABASE, `none`, or env:NAME, file:/path of such a
+    URL. Empty: the app's own sinks, else a SQLite file in the data folder."""
     history: bool = False
     """Keep each change of an order in a table of its own beside the newest version."""
     app: str = ""
     """The Python module with the user's own code (`@penstock.sink`)."""
     metrics: str = ""
-    """Where Prometheus finds the node's figures: HOST:PORT; empty: nowhere."""
+    """The address on which the node serves its figures to Prometheus: HOST:PORT. Empty: none."""
     http: str = "127.0.0.1:7070"
-    """Where the HTTP gateway listens: HOST:PORT; empty or `off`: nowhere. Beyond this machine only with a certificate
-    or behind a proxy, and only once there are tokens."""
+    """The address of the HTTP gateway: HOST:PORT. Empty or `off`: none. An address that other machines reach needs a
+    certificate or a proxy, and tokens."""
     http_cert: str = ""
     http_key: str = ""
     """The gateway's certificate chain and key, as PEM files."""
     behind_proxy: bool = False
-    """A reverse proxy stands before the gateway: it ends TLS, and its X-Forwarded-For is believed."""
+    """A reverse proxy stands before the gateway. It ends TLS, and the gateway trusts its X-Forwarded-For."""
     callback_hosts: tuple[str, ...] = ()
-    """Whom batches' submitters may have called: host names, `*.` and a name, `*`, HOST:PORT, addresses; networks such
-    as 10.0.0.0/8, into which those names may lead. Empty: nobody. The same on every node."""
+    """The hosts that callbacks of batches may call: host names, `*.` and a name, `*`, HOST:PORT, addresses, and
+    networks such as 10.0.0.0/8, into which those names may lead. Empty: none. The same on every node."""
     callback_secret: str = ""
-    """The secret with which calls are signed, 16 characters or more."""
+    """The secret that signs callbacks, 16 characters or more."""
     monitor: str = ""
-    """The server's monitoring address (http://host:8222), where nodes and `penstock doctor` see how its store fares;
-    empty: not asked, but for an embedded server's own."""
+    """The server's monitoring address (http://host:8222). Nodes and `penstock doctor` read the health of its store
+    there. Empty: only an embedded server's own is read."""
     log_level: Level = "info"
     log_form: Form = "auto"
-    """`json` for machines, `text` for eyes; `auto`: text on a terminal."""
+    """`json` for machines, `text` for people. `auto`: text on a terminal."""
 
     def __post_init__(self) -> None:
         _check_nats(self.nats)
@@ -126,18 +126,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return not self.nats
 
     def http_address(self) -> tuple[str, int] | None:
-        """Return where the gateway listens, None if nowhere. An IPv6 host stands in brackets in the field, not here."""
+        """Return the gateway's host and port, None if there is none. An IPv6 host has no brackets here."""
         if self.http in ("", "off"):
             return None
         host, _, port = self.http.rpartition(":")
         return host.strip("[]"), int(port)
 
     def has_role(self, role: str) -> bool:
-        """True if the node does this; the empty role is every node's."""
+        """True if the node has this role. Every node has the empty role."""
         return not role or not self.roles or role in self.roles
 
     def data_folder(self) -> Path:
-        """Return the data folder's path; nothing is made."""
+        """Return the data folder's path. It is not made."""
         if self.data:
             return Path(self.data).expanduser().resolve()
         from platformdirs import user_data_path  # not needed by most, and not free
@@ -145,14 +145,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return user_data_path("penstock", appauthor=False)
 
     def memory_file(self) -> Path:
-        """Return the file for what was last seen of this server and namespace; nothing is made."""
+        """Return the file of the node's memory of this server and namespace. It is not made."""
         data = self.data_folder()
         folder = Path(self.state).expanduser().resolve() if self.state else data.with_name(f"{data.name}-state")
         server = hashlib.sha256(f"{self.nats or 'embedded'}/{self.namespace}".encode()).hexdigest()[:16]
         return folder / f"{server}.json"
 
     def sink_url(self) -> str:
-        """Return the sink's URL with its reference resolved. Raises UsageError for a password that was written down."""
+        """Return the sink's URL with its reference resolved. Raises UsageError for a password in plain text."""
         if is_reference(self.sink):
             return self.secret("sink")
         if urlsplit(self.sink).password:
@@ -170,7 +170,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise UsageError(f"{name}: {error}") from error
 
     def shown(self) -> dict[str, object]:
-        """Return every field in plain values, with what could be secret hidden."""
+        """Return every field in plain values. Possible secrets are hidden."""
         plain: dict[str, object] = msgspec.to_builtins(self)
         return {name: "***" if _is_hidden(name, value) else value for name, value in plain.items()}
 
@@ -183,8 +183,8 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object | None] | None = None,
 ) -> Config:
-    """Return the configuration. Flags that are None were not given. Raises UsageError saying which value of which place
-    is wrong, and what is meant."""
+    """Return the configuration. A flag that is None was not given. Raises UsageError that names the wrong value, its
+    place, and the values that are allowed."""
     values: dict[str, object] = {}
     for place, found in _places(file, os.environ if environment is None else environment, flags or {}):
         for name, value in found.items():
@@ -196,12 +196,12 @@ def load_config(
 
 
 def origin_of(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object | None]) -> dict[str, str]:
-    """Return from where each field that was given comes; the others have their defaults."""
+    """Return the origin of each field that was given. The others have their defaults."""
     return {name: place for place, found in _places(file, environment, flags) for name in found}
 
 
 def node_name(config: Config, *, host: str, process_id: int, chance: str) -> str:
-    """Return the node's name: the one given, or one of host, process and chance, so that two never share it."""
+    """Return the node's name: the given one, or a unique one of host, process and chance."""
     own = re.sub(r"[^A-Za-z0-9_-]", "-", host.partition(".")[0])[:40].strip("-") or "node"
     return config.name or f"{own}-{process_id}-{chance}"
 
@@ -232,7 +232,7 @@ def _from_file(file: Path) -> dict[str, object]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """Take PENSTOCK_<FIELD>. Others of that prefix are somebody's own (a shop's key, say), unless nearly ours."""
+    """Take PENSTOCK_<FIELD>. Other names of that prefix are the user's (a shop's key, say), unless close to a field."""
     values: dict[str, object] = {}
     for variable, text in environment.items():
         name = variable.removeprefix(PREFIX).lower()
@@ -320,5 +320,5 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 
 
 def _is_hidden(name: str, value: object) -> bool:
-    """References may be seen; anything else under a secret's name may not."""
+    """True for a secret's value that is no reference. References are shown."""
     return is_secret_name(name) and bool(value) and not is_reference(str(value))

@@ -1,15 +1,15 @@
-"""The gateway's actor: listens for HTTP, and serves the job desk to whoever speaks it.
+"""The gateway's actor: listens for HTTP and serves the job desk.
 
-In: HTTP requests, and the records of TOKENS. Out: answers; what they ask for is done by the job desk. State: none that
-a restart would miss. A request that was answered was done; one that was not may have been, and may be repeated with the
-same id or receipt.
+In: HTTP requests, and the records of TOKENS. Out: answers. The job desk carries the requests out. State: none that a
+restart would miss. A request with an answer was carried out. A request without one may have been, and the client may
+repeat it with the same id or receipt.
 
 - **Address taken**: one warning, and another try each second. Of two nodes on one host the second takes over when the
-  first is gone; a node never fails for want of the address.
-- **Who may call**: without tokens, whoever is on this machine; once there is a token, only who has a valid one. On an
-  address that other machines reach, nothing is listened on before there is a token.
-- **Stop**: in two steps with the node. No new connections, long polls answer at once, requests at work are finished;
-  past the drain deadline they are cut off.
+  first is gone. A node never fails for want of the address.
+- **Access**: without tokens, every client on this machine. With tokens, only a client with a valid one. On an address
+  that other machines reach, the gateway does not listen before there is a token.
+- **Stop**: in two steps with the node. First the gateway accepts no new connections, answers long polls at once, and
+  finishes requests at work. Past the drain deadline it cuts them off.
 """
 
 import logging
@@ -42,7 +42,7 @@ Address = tuple[str, int]
 
 
 def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
-    """Return the actor to run on a node with the role `gateway`. Where no address is set it does nothing."""
+    """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     gateway = Gateway(
         node.config,
         desk,
@@ -56,7 +56,7 @@ def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
 
 
 class Gateway:
-    """The actor's life; see the module."""
+    """The actor's life. See the module."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Gateway:
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.port = 0
-        """Where it listens, once it does: the configured port, or the one that was free if that is 0."""
+        """The port on which it listens: the configured one, or a free one if that is 0."""
         self.is_up = anyio.Event()
         self.shared: GatewayState | None = None
         self._config = config
@@ -142,7 +142,7 @@ class Gateway:
         return None
 
     def _say_started(self, task_status: TaskStatus[None]) -> None:
-        """A node does not wait for a gateway that waits for its address, or for a token."""
+        """Report the start early: a node does not wait for a gateway that waits for its address or a token."""
         if not self._is_started:
             self._is_started = True
             task_status.started()

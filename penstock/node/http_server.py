@@ -1,4 +1,4 @@
-"""uvicorn, as a part of a node: no signals, no logging and no exit of its own, and every task of it is waited for."""
+"""uvicorn, as a part of a node: no signals, logging or exit of its own, and the node waits for each of its tasks."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ __all__ = ["GatewayServer"]
 BACKLOG = 2048
 TICK_S = 1.0
 LOOK_S = 0.5
-"""How often connections are looked at: a client that dawdles is let go so much later than its time."""
+"""How often the server checks connections: it closes a slow client at most so much later than its limit."""
 LAST_S = 2.0
-"""For requests that were cut off to end."""
+"""The time in which requests that were cut off must end."""
 HEADERS = [
     ("x-content-type-options", "nosniff"),
     ("cache-control", "no-store"),
@@ -37,7 +37,7 @@ HEADERS = [
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's own, but for what belongs to the node: it wakes once a second, for the Date header, and to end."""
+    """uvicorn's server without the node's duties. It wakes once a second, for the Date header and to end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -55,7 +55,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # the node heeds them
+        yield  # the node handles them
 
 
 class GatewayServer:
@@ -66,7 +66,7 @@ class GatewayServer:
         self._server = _Uvicorn(_uvicorn_config(config, shared, tokens, is_open=is_open))
 
     async def serve(self, listening: socket.socket, stop: anyio.Event) -> None:
-        """Answer until `stop` is set and what is at work is finished. Cancelled, what is at work is cut off."""
+        """Answer until `stop` is set and requests at work are finished. A cancellation cuts them off."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._look)
@@ -85,7 +85,7 @@ class GatewayServer:
         self._server.end()
 
     async def _look(self) -> None:
-        """Let connections do what is due: end, most of them."""
+        """Let connections do what is due, most often end."""
         loop = asyncio.get_running_loop()
         while True:
             await anyio.sleep(LOOK_S)
@@ -94,7 +94,7 @@ class GatewayServer:
                     connection.look(loop.time())
 
     async def _cut_off(self) -> None:
-        """uvicorn's tasks are nobody's children: see each of them end."""
+        """Wait for each of uvicorn's tasks to end, since they have no parent."""
         state = self._server.server_state
         for connection in list(state.connections):
             if isinstance(connection, BoundedConnection):
@@ -123,7 +123,7 @@ def _uvicorn_config(config: Config, shared: GatewayState, tokens: LiveTokens, *,
         ssl_keyfile=config.http_key or None,
     )
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the door tells what there is to tell, in our form
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the door logs what is needed, in our form
     try:
         made.load()
     except (OSError, ssl.SSLError) as error:
@@ -134,8 +134,8 @@ def _uvicorn_config(config: Config, shared: GatewayState, tokens: LiveTokens, *,
 
 
 def _census(config: Config) -> Census:
-    """Return a count with room for half of the files that this process may open; the others are for everything else.
-    Behind a proxy all connections are of one address."""
+    """Return a count with room for half of the files that this process may open. The rest is for everything else.
+    Behind a proxy all connections come from one address."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
     return Census(most, most if config.behind_proxy else MOST_PER_ADDRESS)

@@ -1,4 +1,4 @@
-"""The doors to a node's jobs: the desk that all call, the service on NATS, and what is handed in by a publish."""
+"""The doors to a node's jobs: the desk that all doors call, the service on NATS, and the intake of publishes."""
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ ROLE = "desk"
 async def open_job_desk(
     node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock
 ) -> AsyncIterator[JobDesk]:
-    """Open the node's desk; `clock` is the server's. Its `handing` belongs into the node's status."""
+    """Open the node's desk. `clock` is the server's. Its `handing` belongs into the node's status."""
     opened = open_desk(
         node.connection,
         store=store,
@@ -80,7 +80,7 @@ async def open_desk(
 
 
 def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
-    """Return the actors of the role `desk`: both finish what is in hand when the node stops."""
+    """Return the actors of the role `desk`. Both finish work in hand when the node stops."""
     service = DeskService("jobs", desk, node.connection, node.stop, desk.end_waits)
     submissions = job_submissions(desk, node.connection, node.publisher, node.stop)
     return (

@@ -1,4 +1,4 @@
-"""Puts the handlers of a node's app (`@penstock.job`) to work."""
+"""Runs the handlers of a node's app (`@penstock.job`)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class JobHandlers:
 def open_job_workers(
     node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock, registered: Mapping[str, Handler]
 ) -> JobHandlers:
-    """Return the actor that runs these handlers, by topic; none, if there are none or the node has another role.
-    `clock` is the server's."""
+    """Return the actor that runs these handlers, by topic, or none if there are no handlers or the node has another
+    role. `clock` is the server's."""
     if not registered or not node.config.has_role("worker"):
         return JobHandlers((), ())
     worker = JobWorker(

@@ -1,8 +1,8 @@
-"""Ends the process where the node's own end does not come: a handler's thread that runs on, code that swallows
-cancellation or holds the event loop up.
+"""Ends the process where the node's own end does not come: a handler's thread runs on, or code swallows cancellation or
+blocks the event loop.
 
-It works without the loop: in a thread that is waited for by nobody. What it has to say it says in the log, if that can
-still be written to; then the process ends at once, with code 1. What was unfinished comes again elsewhere.
+It works without the loop, in a daemon thread. It writes the reason to the log, if the log can still be written. Then
+the process ends at once, with code 1. Unfinished work comes again elsewhere.
 """
 
 import logging
@@ -27,7 +27,7 @@ _OURS = ("last-end", "job-watchdog")
 
 
 def end_within(wait_s: float, why: str) -> None:
-    """See to it that the process ends within `wait_s`. Several may be asked for; the first counts."""
+    """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts."""
     threading.Thread(target=_end, args=(wait_s, why), name="last-end", daemon=True).start()
 
 
@@ -35,7 +35,7 @@ def _end(wait_s: float, why: str) -> None:
     time.sleep(wait_s)
     teller = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
     teller.start()
-    teller.join(TELL_S)  # a full pipe, or a lock that is held for good, must not keep us
+    teller.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
     os._exit(EXIT_CODE)
 
 

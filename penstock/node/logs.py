@@ -1,8 +1,8 @@
 """Log set-up: one line a record, JSON for machines and a readable form on a terminal.
 
-A line is written with one `write` to the file descriptor: nothing is buffered, so a full disk or a closed stderr costs
-the line and nothing else. Control characters are escaped in both forms, so that no text from outside can forge a line.
-Secrets are hidden by value (all that this process has resolved) and by the name of the fact.
+One `write` to the file descriptor writes a line. Nothing is buffered, so a full disk or a closed stderr costs the line
+and nothing else. Both forms escape control characters, so that no text from outside can forge a line. Secrets are
+hidden by value (all that this process has resolved) and by the name of the fact.
 """
 
 import json
@@ -23,7 +23,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 STDERR = 2
 LONGEST_TEXT = 8_192
-"""Characters of one fact or trace; a platform's error page does not belong in a log."""
+"""Characters of one fact or trace. A platform's error page does not belong in a log."""
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _hides = lru_cache(4096)(is_secret_name)
@@ -45,8 +45,8 @@ class DescriptorHandler(logging.Handler):
             while line:
                 line = line[os.write(self._descriptor, line) :]
         except OSError:
-            self.lost += 1  # the log's disk is full, or nobody reads it: the service goes on
-        except Exception as error:  # a value that cannot be shown must not stop the work that told of it
+            self.lost += 1  # the log's disk is full, or its reader is gone: the service goes on
+        except Exception as error:  # a value that cannot be shown must not stop the work that logged it
             self.lost += 1
             self._say(f'{{"level":"error","event":"log.unformed","error":"{type(error).__name__}"}}\n')
 
@@ -58,7 +58,7 @@ class DescriptorHandler(logging.Handler):
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
-    """Return what a record says, secrets hidden: the facts beside its event, who acted, and the trace, if any."""
+    """Return a record's facts, secrets hidden: those beside its event, the actor, and the trace, if any."""
     found = getattr(record, FACTS, {})
     facts = {str(name): _shown(str(name), value) for name, value in found.items()} if isinstance(found, Mapping) else {}
     actor = current_actor.get()
@@ -94,7 +94,7 @@ def _hide(text: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    """Return JSON with DEL, C1 and direction marks escaped as well, which the encoder leaves."""
+    """Return JSON in which DEL, C1 and direction marks are escaped too. The encoder leaves them."""
     if line.isprintable():
         return line
     return "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
@@ -114,7 +114,7 @@ def json_line(record: logging.LogRecord) -> str:
 
 
 def text_line(record: logging.LogRecord) -> str:
-    """Return a line for eyes: time, level's letter, event, facts. A trace follows on its own, indented, lines."""
+    """Return a line for people: time, level's letter, event, facts. A trace follows on its own indented lines."""
     facts = facts_of(record)
     trace = facts.pop("trace", None)
     told = " ".join(f"{name}={_visible(_plain(value))}" for name, value in facts.items())
@@ -141,7 +141,7 @@ def _visible(text: str) -> str:
 
 
 def set_up_logs(level: Level = "info", form: Form = "auto", *, descriptor: int = STDERR) -> DescriptorHandler:
-    """Send every logger's records to `descriptor`, in place of whatever was set up before; return the handler."""
+    """Send every logger's records to `descriptor`, in place of any earlier set-up, and return the handler."""
     is_terminal = form == "text" or (form == "auto" and _is_terminal(descriptor))
     handler = DescriptorHandler(descriptor, text_line if is_terminal else json_line)
     logging.raiseExceptions = False

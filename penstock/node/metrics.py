@@ -12,8 +12,8 @@ __all__ = ["serve_metrics"]
 
 @contextmanager
 def serve_metrics(address: str, registry: CollectorRegistry) -> Iterator[None]:
-    """Serve `registry` on HOST:PORT in a thread until the block ends; an empty address serves nothing.
-    Raises UsageError for what is no address, StartFailed when it cannot be listened on."""
+    """Serve `registry` on HOST:PORT in a thread until the block ends. An empty address serves nothing.
+    Raises UsageError for a malformed address, StartFailed if the process cannot listen on it."""
     if not address:
         yield
         return

@@ -1,4 +1,4 @@
-"""What the engines of one node share: its connection, its view of the others, its settings, its stop."""
+"""The parts that the engines of one node share: its connection, its view of the others, its settings, its stop."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,13 +25,13 @@ from streams.store_memory import StoreMemory, boot_id
 __all__ = ["Node", "open_node"]
 
 AT_ONCE = Policy(most=0, then="stop")
-"""Without these a node is of no use: their first failure that no reconnect mends ends it. A bucket that somebody
-deleted is such a failure: going on without it would mean going on as if nothing had ever been in it."""
+"""For actors without which a node is of no use: their first failure that no reconnect mends ends it. A deleted bucket
+is such a failure. A node that went on would act as if the bucket had always been empty."""
 
 
 @dataclass(slots=True)
 class Node:
-    """One node's shared parts. An engine may put `status` in place, to tell its load in the node's record."""
+    """One node's shared parts. An engine may replace `status`, to report its load in the node's record."""
 
     config: Config
     connection: Connection
@@ -51,7 +51,7 @@ class Node:
         return Bucket(self.connection, self.publisher, self.connection.namespace.bucket(short), bytes)
 
     def actors(self) -> tuple[ActorSpec, ...]:
-        """Return the actors that every node runs, whatever its roles; the others stand on them."""
+        """Return the actors that every node runs in any role. The other actors depend on them."""
         return (
             ActorSpec(name="connection", role="", run=self._watch_connection, policy=AT_ONCE),
             ActorSpec(name="store", role="", run=self.store.run),
@@ -69,7 +69,7 @@ class Node:
 async def open_node(
     config: Config, connection: Connection, record: NodeRecord, stop: anyio.Event
 ) -> AsyncIterator[Node]:
-    """Open what a node's engines share, on a connection to a server whose topology fits."""
+    """Open the shared parts of a node's engines, on a connection to a server whose topology fits."""
     namespace = connection.namespace
     async with Publisher(connection) as publisher:
 
@@ -107,12 +107,12 @@ async def open_node(
 
 
 def _memory(config: Config, connection: Connection) -> StoreMemory:
-    """Return the node's memory of the streams that hold truth, and of the work queues."""
+    """Return the node's memory of the streams that hold durable state, and of the work queues."""
     streams = topology_of(config).all_streams()
     return StoreMemory(
         connection,
         [stream.name for stream in streams if stream.holds_truth or stream.retention == "workqueue"],
-        # The address of an embedded server changes with each start: who only works for it keeps no file for each.
+        # The address of an embedded server changes with each start: nodes without these roles keep no file for each.
         file=config.memory_file() if any(map(config.has_role, ("timer", "monitor", "conductor"))) else None,
         survives_power=config.profile == "safe",
         boot=boot_id(),

@@ -1,19 +1,19 @@
-"""Relay: hands the jobs of an outbox over, and removes the rows of those that are there.
+"""Relay: adds the jobs of an outbox, and removes the rows of the jobs that were added.
 
     async with penstock.connect() as client:
         await relay(engine, client.jobs)
 
-Committed rows are read in batches, added in their order, and removed once the answer says that the jobs are there. A
-relay that dies in between, or one whose answer was lost, leads to the same adds again. Each is known by its row, for a
-day after its job has ended, and makes no second job.
+The relay reads committed rows in batches, adds their jobs in order, and removes the rows once the answer confirms the
+jobs. If a relay dies in between, or its answer is lost, the same adds come again. Each add has its row's id, which
+makes no second job until a day after the job has ended.
 
-Several relays at once share the work: on PostgreSQL each holds the rows of its batch (`FOR UPDATE SKIP LOCKED`). On
-SQLite rows are read without a lock, since holding one would stop the application: two relays there add the same jobs,
-which is harmless and no use.
+Several relays share the work. On PostgreSQL each holds the rows of its batch (`FOR UPDATE SKIP LOCKED`). On SQLite a
+relay reads rows without a lock, since a lock would stop the application. Two relays there add the same jobs, which is
+harmless and no use.
 
-A job that is refused keeps its row, with the reason, and blocks no other; see the table in penstock/sdk/outbox.py. So
-does one that expired before it could be handed over. One that finds its topic full is tried again later. While the
-database or all nodes are away, everything waits.
+A refused job keeps its row, with the reason, and blocks no other (see the table in penstock/sdk/outbox.py). So does a
+job that expired before it was added. If the topic is full, the relay tries again later. While the database or all nodes
+are away, it waits.
 """
 
 import logging
@@ -44,9 +44,9 @@ __all__ = ["JobAdder", "Moved", "relay", "relay_once"]
 
 BATCH = 200
 POLL_S = 0.1
-"""How often to look for new rows; a look at a table without any costs a glance at its index."""
+"""How often to look for new rows. A look at an empty table costs one look at its index."""
 FULL_MS, AWAY_MS = 10_000, 1_000
-"""When to try a job again whose topic was full, or which nobody took at the moment."""
+"""When to try a job again whose topic was full, or for which no node was there."""
 AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=10_000, spread=0.0)
 """How long to wait while database or nodes are away: at first, and at most."""
 HANGS_S = 60.0
@@ -58,13 +58,13 @@ T = TypeVar("T")
 
 
 class JobAdder(Protocol):
-    """Where jobs are added: `client.jobs`."""
+    """Adds jobs: `client.jobs`."""
 
     async def add_many(self, jobs: Sequence[NewJob], /) -> Sequence[Added | NotAdded]: ...
 
 
 class Moved(NamedTuple):
-    """What became of rows: handed over, refused for good, to be tried again later."""
+    """Numbers of rows: added, refused for good, to be tried again later."""
 
     handed_over: int = 0
     refused: int = 0
@@ -82,8 +82,8 @@ async def relay(
     batch: int = BATCH,
     poll_s: float = POLL_S,
 ) -> None:
-    """Hand over what is committed, until cancelled. Raises UsageError if the table is missing, and NotAccepted if this
-    client may not add jobs."""
+    """Add the jobs of committed rows until cancelled. Raises UsageError if the table is missing, and NotAccepted if
+    this client may not add jobs."""
     work, report, failures = _Relay(engine, jobs, outbox or Outbox(), batch), _Report(), 0
     while True:
         try:
@@ -105,10 +105,10 @@ async def relay(
 async def relay_once(
     engine: Engine | AsyncEngine, jobs: JobAdder, *, outbox: Outbox | None = None, batch: int = BATCH
 ) -> Moved:
-    """Hand over what is committed by now, and return what became of it. Raises as `relay`, and also what the database
-    and the client raise when they are away; what was handed over by then stays so."""
+    """Add the jobs of the rows that are committed by now, and return the numbers. Raises as `relay`, and also the
+    errors of a database or client that is away. Jobs that were added by then stay added."""
     work, total = _Relay(engine, jobs, outbox or Outbox(), batch), Moved()
-    began_ms = SYSTEM.now_ms()  # what is put off is not tried again
+    began_ms = SYSTEM.now_ms()  # a row that was put off is not tried again
     while sum(moved := await work.step(began_ms)):
         total = total.plus(moved)
     return total
@@ -125,7 +125,7 @@ class _Relay:
         self._is_sure = False
 
     async def step(self, now_ms: int) -> Moved:
-        """Hand over one batch of what is to be tried by now; return what became of its rows."""
+        """Add the jobs of one batch of rows that are due by now, and return the numbers."""
         async with _connected(self._engine) as run:
             rows = await run(self._take, now_ms)
             if not rows:
@@ -135,7 +135,7 @@ class _Relay:
             return await run(self._settle, rows, answers)
 
     def _take(self, connection: Connection, now_ms: int) -> Sequence[Row[Any]]:
-        """Return the next rows. On PostgreSQL they are ours until the transaction ends; on SQLite nothing is locked."""
+        """Return the next rows. PostgreSQL locks them until the transaction ends. SQLite locks nothing."""
         self._check_table(connection)
         of = self._table.c
         due = select(self._table).where(of.next_ms <= now_ms).order_by(of.next_ms, of.seq)
@@ -154,7 +154,7 @@ class _Relay:
         self._is_sure = True
 
     async def _add(self, rows: Sequence[Row[Any]]) -> list[Added | NotAdded]:
-        """Return what became of the rows' jobs, in order. What cannot travel in a message is not sent."""
+        """Return the answers for the rows' jobs, in order. A job that cannot travel in a message is not sent."""
         sent = [row for row in rows if _can_travel(row)]
         with one_error():
             told = await self._jobs.add_many([job_of(row) for row in sent])
@@ -162,7 +162,7 @@ class _Relay:
         return [answers.get(row.seq, _NO_BODY) for row in rows]
 
     def _settle(self, connection: Connection, rows: Sequence[Row[Any]], answers: Sequence[Added | NotAdded]) -> Moved:
-        """Remove the rows of jobs that are there, write the reason to the others, and commit."""
+        """Remove the rows of added jobs, write the reason to the others, and commit."""
         there = [row.seq for row, answer in zip(rows, answers, strict=True) if isinstance(answer, Added)]
         kept = [(row.seq, answer) for row, answer in zip(rows, answers, strict=True) if isinstance(answer, NotAdded)]
         now_ms = SYSTEM.now_ms()
@@ -195,7 +195,7 @@ def _next_ms(answer: NotAdded, now_ms: int) -> int | None:
 
 
 def _can_travel(row: Row[Any]) -> bool:
-    """False for a body that would spoil the message in which it goes beside others."""
+    """False for a body that would spoil the message that it shares with others."""
     if not isinstance(row.body, str):  # SQLite stores what it is given
         return False
     body = row.body.encode("utf-8", "surrogatepass")
@@ -212,13 +212,13 @@ def _tell(row: Row[Any], answer: Added | NotAdded) -> None:
 
 
 def _said(error: Exception) -> str:
-    """Return the database's own words, without the statement that SQLAlchemy puts behind them."""
+    """Return the database's own message, without the statement that SQLAlchemy appends."""
     words = error.orig if isinstance(error, DBAPIError) else error
     return f"{words}" or type(words).__name__
 
 
 class _Report:
-    """Tells from time to time how many jobs were handed over."""
+    """Logs from time to time how many jobs were added."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -239,8 +239,8 @@ class _Run(Protocol):
 
 @asynccontextmanager
 async def _connected(engine: Engine | AsyncEngine) -> AsyncIterator[_Run]:
-    """Connect; what was not committed by the end is rolled back. A cancellation waits for the database, which takes
-    milliseconds: drivers do not survive one in the middle."""
+    """Connect. The end rolls back uncommitted changes. A cancellation waits for the database, which takes milliseconds:
+    drivers do not survive a cancellation in the middle."""
     opened = await _shielded(partial(_open, engine))
 
     async def run(fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""From a configuration to a connection: which server, who we are there, and what to say when there is none."""
+"""From a configuration to a connection: the server, our credentials, and the error when there is no server."""
 
 import json
 import os
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a command works with."""
+    """The connection and configuration of a command."""
 
     connection: Connection
     publisher: Publisher
@@ -45,7 +45,7 @@ class Session:
         return self.connection.namespace
 
     def settings_desk(self) -> "Desk":
-        """Return where settings are changed."""
+        """Return the desk that changes settings."""
         from actors.fetch.settings_desk import Desk
         from actors.fetch.settings_history import kept_values
 
@@ -58,7 +58,7 @@ class Session:
 
 
 def server_folder(config: Config) -> Path:
-    """Return where the embedded server keeps its files."""
+    """Return the folder of the embedded server's files."""
     return config.data_folder() / "server"
 
 
@@ -78,7 +78,7 @@ def server_url(config: Config) -> str:
 
 
 def monitor_url(config: Config) -> str:
-    """Return the server's monitoring address: the one configured, else the embedded server's; empty if not known."""
+    """Return the server's monitoring address: the configured one, else the embedded server's. Empty: not known."""
     if config.monitor or not config.is_embedded:
         return config.monitor
     try:
@@ -88,7 +88,7 @@ def monitor_url(config: Config) -> str:
 
 
 async def health_of(config: Config, connection: Connection) -> "StoreHealth | None":
-    """Return how the server's store fares, as far as it can be known from here; None if nobody says. Raises as
+    """Return the health of the server's store, as far as it can be known from here. None: no source for it. Raises as
     `Connection.api` does."""
     from streams.store_health import account_health, monitor_health
 
@@ -97,7 +97,7 @@ async def health_of(config: Config, connection: Connection) -> "StoreHealth | No
 
 
 def credentials_of(config: Config) -> Credentials:
-    """Return who we are at the server, references resolved. Raises UsageError naming what cannot be read."""
+    """Return our credentials, references resolved. Raises UsageError that names the one that cannot be read."""
     for name in ("creds_file", "tls_ca", "tls_cert", "tls_key"):
         path = getattr(config, name)
         if path and not Path(path).is_file():

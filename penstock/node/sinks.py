@@ -1,4 +1,4 @@
-"""Where a node's sinks put orders: a database by its URL, or functions of the user's own.
+"""The stores of a node's sinks: a database by its URL, or functions of the user.
 
     @penstock.sink
     async def store(orders: Sequence[penstock.Order]) -> None: ...
@@ -33,8 +33,8 @@ _functions: dict[str, OrdersFunction] = {}
 
 
 def sink(function: OrdersFunction) -> OrdersFunction:
-    """Have every order handed to `async def function(orders)`, in batches, at least once each; see Guarantees.
-    Raises UsageError if another sink bears the function's name already."""
+    """Pass every order to `async def function(orders)`, in batches, at least once each (see Guarantees).
+    Raises UsageError if another sink has the function's name already."""
     name = token_of(getattr(function, "__name__", type(function).__name__))
     if _functions.get(name, function) is not function:
         raise UsageError(f"there are two sinks called {name!r}; rename one: its name is its place in the stream")
@@ -55,7 +55,7 @@ def load_app(module: str) -> None:
 
 def stores_of(config: Config) -> Mapping[str, "Store"]:
     """Return the node's stores by sink name, not opened yet: the functions of its app, and the database of its `sink`,
-    or a SQLite file in the data folder if there is neither. Raises UsageError for a URL that is none."""
+    or a SQLite file in the data folder if there is neither. Raises UsageError for a malformed URL."""
     from actors.fetch.stores.sql import sql_store
 
     stores: dict[str, Store] = {name: FunctionStore(function) for name, function in _functions.items()}
