@@ -1,10 +1,10 @@
-"""What an adapter declares and what it answers: data and plain functions, no I/O.
+"""The declaration and the answers of an adapter: data and plain functions, no I/O.
 
-The engine owns the connection, the limiter, retries, windows, the ledger and the clock. It asks an adapter for a
-`Request`, sends it, and gives the `Response` back: first to `outcome`, which says whether the body may be trusted at
-all, then to `page`. How the requests of one window follow each other is decided in `reading`, from the declaration.
+The engine owns the connection, the limiter, retries, windows, the ledger and the clock. It gets a `Request` from an
+adapter, sends it, and passes the `Response` back: first to `outcome`, which says whether the body may be trusted at
+all, then to `page`. `reading` decides the order of the requests of one window, from the declaration.
 
-All times are whole milliseconds UTC; windows are half-open. How a platform writes and compares times is `bounds`.
+All times are whole milliseconds UTC. Windows are half-open. `bounds` has how a platform writes and compares times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NotNegative = Annotated[int, Meta(ge=0)]
 
 
 class Account(Struct, frozen=True):
-    """One shop's way in: resolved credentials, and `base_url`. The values never show in a repr, log or traceback."""
+    """One shop's resolved credentials, and `base_url`. The values never show in a repr, log or traceback."""
 
     name: str
     values: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -62,10 +62,10 @@ LARGEST = 2**63 - 1
 
 
 class Row(NamedTuple):
-    """One order as the platform lists it. One that is out of these bounds is set aside by the reader.
+    """One order as the platform lists it. The reader sets a row aside that is out of these bounds.
 
-    `modified_ms` is the time that the window asks by; None where the answer does not tell it for certain (then the row
-    is never cut off). `body` is the row's own JSON, byte for byte."""
+    `modified_ms` is the time by which the window selects. None: the answer does not state it for certain, and the row
+    is never cut off. `body` is the row's own JSON, byte for byte."""
 
     key: str
     version: int
@@ -74,7 +74,7 @@ class Row(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be trusted, to be set aside alone: `body` is its first 4 KiB."""
+    """A row that cannot be trusted and is set aside alone. `body` is its first 4 KiB."""
 
     key: str | None
     reason: str
@@ -82,8 +82,8 @@ class BadRow(NamedTuple):
 
 
 class Page(Struct):
-    """One answer, read. `next` is the platform's opaque token or the next URL; `total` counts the whole window.
-    `has_more`: the platform says that there is more, whether or not it names a way to it."""
+    """One answer, read. `next` is the platform's opaque token or the next URL. `total` counts the whole window.
+    `has_more`: the platform says that there is more, with or without a `next`."""
 
     rows: list[Row]
     next: str | None = None
@@ -94,11 +94,11 @@ class Page(Struct):
 
 
 EMPTY_PAGE = Page(rows=[], total=0)
-"""What an `Empty` outcome is fed as. Never changed by anyone."""
+"""The page that stands for an `Empty` outcome. No code changes it."""
 
 
 class Later(Struct, frozen=True, tag="later"):
-    """A passing trouble of theirs: try again after the wait (milliseconds), else one of ours. Counts as an attempt."""
+    """A passing failure of the platform: try again after the wait (milliseconds) or our own. Counts as an attempt."""
 
     after_ms: int | None = None
 
@@ -110,7 +110,7 @@ class SlowDown(Struct, frozen=True, tag="throttled"):
 
 
 class Login(Struct, frozen=True, tag="login"):
-    """The credentials are no longer good: refresh them (see `Refreshing`), else pause the source and tell a person."""
+    """The credentials are not valid any more: refresh them (see `Refreshing`), else pause the source and alert."""
 
 
 class Split(Struct, frozen=True, tag="split"):
@@ -130,14 +130,14 @@ class Bug(Struct, frozen=True, tag="bug"):
 
 
 class Empty(Struct, frozen=True, tag="empty"):
-    """An error that means 'nothing there': `Reading.feed(EMPTY_PAGE)`."""
+    """An error that means 'no orders': `Reading.feed(EMPTY_PAGE)`."""
 
 
 Outcome = Later | SlowDown | Login | Split | Park | Bug | Empty
 
 
 class WindowRules(Struct, frozen=True):
-    """What the window is about. `longest_ms` bounds one request, `look_back_ms` how far back the platform remembers."""
+    """The limits of a window. `longest_ms` bounds one request, `look_back_ms` how far back the platform remembers."""
 
     time: Literal["updated", "created", "ingested", "none"] = "updated"
     bounds: Bounds = Bounds()
@@ -148,12 +148,12 @@ class WindowRules(Struct, frozen=True):
 class PageRules(Struct, frozen=True):
     """How one window is read.
 
-    `one`: a window is halved until it fits one answer, and `next` is used only where it can be halved no further.
-    `token`, `link`: follow `Page.next` to its end. size: what is asked for; the platform must really keep to it where
-    there is no total. has_next: an answer that is not the last one names the way to the next, so a full one that names
-    none is the last. has_live_total: each page counts anew, so the last one tells the total at the end and nobody has
-    to ask again; leave it out where a token may carry the first count along. most_requests ends a reading that does not
-    come to an end by itself."""
+    `one`: a window is halved until it fits one answer. `next` is used only when it can be halved no further.
+    `token`, `link`: follow `Page.next` to its end. size: the requested page size. A platform without a total must
+    respect it. has_next: an answer that is not the last one names the next, so a full one that names none is the last.
+    has_live_total: each page counts anew, so the last one has the total at the end, and no further request is needed.
+    Leave it out if a token may carry the first count along. most_requests ends a reading that would not end by
+    itself."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Positive = 100
@@ -175,13 +175,13 @@ class Declaration(Struct, frozen=True):
     """Everything about a platform that is data.
 
     settle_ms: how far behind the platform's own clock (`Page.server_time_ms`) a window may end.
-    overlap_ms: how much the asked window begins before the slice; the repeats are harmless.
+    overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
     again_ms: when closed windows are looked at once more.
     account: the names that an account's values must have.
-    is_version_ordered: False when the version is a hash of the content, so that 'other' is all that can be said.
-    largest_row, largest_answer: bytes; a bigger row is set aside, a bigger answer must not be read to its end.
-    longest_wait_ms: the most that a platform's own 'retry after' is believed.
-    timeout_s: seconds within which one answer must have come whole."""
+    is_version_ordered: False when the version is a hash of the content, which shows only that it differs.
+    largest_row, largest_answer: bytes. A bigger row is set aside. A bigger answer must not be read to its end.
+    longest_wait_ms: the limit of a platform's own 'retry after'.
+    timeout_s: seconds within which one whole answer must arrive."""
 
     name: str
     window: WindowRules = WindowRules()
@@ -199,14 +199,14 @@ class Declaration(Struct, frozen=True):
 
 
 class Adapter(Protocol):
-    """A platform. Pure: the same arguments give the same answer, and nothing outside is touched."""
+    """A platform. Pure: the same arguments give the same answer, without side effects."""
 
     @property
     def declaration(self) -> Declaration: ...
 
     def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
         """Return the request for a window's first page (None) or the page that an earlier answer named.
-        BadDeclaration when the account lacks a value; BrokenContract when `page` leads to another host."""
+        BadDeclaration when the account lacks a value. BrokenContract when `page` leads to another host."""
         ...
 
     def outcome(self, response: Response) -> Outcome | None:
@@ -214,8 +214,8 @@ class Adapter(Protocol):
         ...
 
     def page(self, response: Response) -> Page:
-        """Return the rows and what follows. BrokenContract when the body is not what was declared; Garbled, which may
-        pass by itself, when it is no whole JSON."""
+        """Return the rows and what follows. BrokenContract when the body does not fit the declaration. Garbled, which
+        may pass by itself, when it is no whole JSON."""
         ...
 
 

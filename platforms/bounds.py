@@ -1,8 +1,8 @@
-"""From our half-open UTC milliseconds to a platform's own way of saying 'from' and 'to'.
+"""From our half-open UTC milliseconds to a platform's own form of 'from' and 'to'.
 
-The rule everywhere is: widen, never narrow. A row at any millisecond inside the window must be inside what the platform
-is asked for, whether it compares whole milliseconds or drops them to its step first. What comes back from outside the
-window is cut off by the reader.
+The rule everywhere is: widen, never narrow. A row at any millisecond inside the window must be inside the requested
+bounds, whether the platform compares whole milliseconds or drops them to its step first. The reader cuts off rows from
+outside the window.
 
 Wall time has no unique meaning where a zone changes its offset. There the lower bound is written with the smallest
 offset in force nearby and the upper with the largest, which holds for both ways in which platforms compare: the text
@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from platforms.errors import BadDeclaration
 from platforms.times import TimeStyle, can_write, find_zone, offset_ms, write_time
 
-_LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day; no zone has moved further
+_LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day, and no zone has moved further
 
 BoundKind = Literal["includes", "excludes", "absent"]
 
@@ -37,7 +37,7 @@ class Window(Struct, frozen=True):
 
 
 class RequestedBounds(NamedTuple):
-    """A window in the platform's words; None where it takes no such bound. An honest platform answers with rows of
+    """A window in the platform's form, None where it takes no such bound. An honest platform answers with rows of
     [earliest_ms, latest_ms] only (None: unbounded)."""
 
     lower: str | None
@@ -47,8 +47,8 @@ class RequestedBounds(NamedTuple):
 
 
 class Bounds(Struct, frozen=True):
-    """The platform's comparison. `step_ms` is the unit that bounds are written in, `clock_ms` the unit that order times
-    are kept in: leave it 1 unless the platform is known to keep nothing finer, then no step is asked for in vain."""
+    """The platform's comparison. `step_ms` is the unit of written bounds, `clock_ms` the unit of stored order times.
+    Leave `clock_ms` 1 unless the platform is known to keep nothing finer. Then no request for a step is in vain."""
 
     lower: BoundKind = "includes"
     upper: BoundKind = "excludes"

@@ -1,7 +1,7 @@
-"""An adapter from a file of settings: everything is checked when it is loaded, nothing in it can run code.
+"""An adapter from a file of settings. Loading checks everything, and nothing in the file can run code.
 
-`declare(table)` takes what a TOML file holds (`declare_toml` the text itself); `declared_file` lists the keys, and
-`plain.toml` is an example with all of them explained."""
+`declare(table)` takes the table of a TOML file, `declare_toml` the text itself. `declared_file` lists the keys.
+`plain.toml` is an example that explains all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def declare_toml(text: str) -> DeclaredAdapter:
 
 
 def declare(table: Mapping[str, object]) -> DeclaredAdapter:
-    """Return the adapter that a table describes. BadDeclaration with the path of the first thing wrong in it."""
+    """Return the adapter that a table describes. BadDeclaration with the path of its first fault."""
     return DeclaredAdapter(read_file(table))
 
 
@@ -165,7 +165,7 @@ def account_value(account: Account, name: str) -> str:
 
 
 def check_file(file: AdapterFile) -> None:
-    """Raise BadDeclaration for what each part allows alone, but not together with the others."""
+    """Raise BadDeclaration for parts that are valid alone, but not together."""
     request, pages = file.request, file.pages
     if not _NAME.fullmatch(file.name):
         raise BadDeclaration("name", f"{file.name!r} is not made of 1 to 64 letters, digits, - and _")
@@ -195,7 +195,7 @@ def check_file(file: AdapterFile) -> None:
 
 
 def _check_placeholders(file: AdapterFile) -> None:
-    """Windows that are not asked for, and tokens that are not sent, are how the whole history is read for ever."""
+    """Refuse a request without its window or page token: it would read the whole history again and again."""
     used = {
         name
         for table in (file.request.params, file.request.form, file.request.headers)

@@ -1,6 +1,6 @@
 """The form of an adapter file: every key, its type and its default.
 
-Unknown keys are refused with the nearest known one; durations are text with a unit (250ms, 60s, 5m, 2h, 1d)."""
+An unknown key is refused, with the nearest known one. Durations are text with a unit (250ms, 60s, 5m, 2h, 1d)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class TimePart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequestPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is sent. Params, headers and form values may hold placeholders: {window.start} {window.end} {page.token}
-    {page.size} {now} {account.<name>}. A value whose placeholder has nothing to say this time is left out whole.
-    `base_url` serves accounts that have none of their own. `now`: how {now} is written."""
+    """The request. Params, headers and form values may hold placeholders: {window.start} {window.end} {page.token}
+    {page.size} {now} {account.<name>}. A value whose placeholder is empty in this request is left out whole.
+    `base_url` is for accounts without their own. `now`: how {now} is written."""
 
     path: str
     method: Literal["GET", "POST"] = "GET"
@@ -67,7 +67,7 @@ class WindowPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """How one window is read: see `adapter.PageRules`. next, total, more: paths in the body; next_header, total_header:
+    """How one window is read: see `adapter.PageRules`. next, total, more: paths in the body. next_header, total_header:
     header names (of a `Link` header, rel="next" is taken). `more`: a boolean that ends the pages when it is false."""
 
     style: Literal["one", "token", "link"] = "one"
@@ -82,8 +82,8 @@ class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VersionPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """What makes a later state of an order later: a number or a time at `path`; `hash` of the content can only tell
-    that it is another."""
+    """The version of an order, which orders its states: a number or a time at `path`. `hash` of the content shows only
+    that a state differs."""
 
     kind: Literal["number", "time", "hash"] = "number"
     path: str = ""
@@ -93,7 +93,7 @@ class VersionPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModifiedPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """The time that the window asks by, as the rows carry it."""
+    """The time by which the window selects, as the rows carry it."""
 
     path: str
     format: TimeFormat = "iso_offset"
@@ -102,8 +102,8 @@ class ModifiedPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the orders are: `rows` is the path of the list, empty when the body is the list; `key` one path, or several
-    that make a key together. Without `modified` no row is ever cut off as a neighbour's."""
+    """The place of the orders. `rows` is the path of the list, empty when the body is the list. `key` is one path, or
+    several that make a key together. Without `modified` no row is ever cut off as a neighbour's."""
 
     key: str | list[str]
     rows: str = ""
@@ -121,9 +121,9 @@ class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule; all its conditions must hold, the first rule that does wins. status: 429, '5xx', or a list of these.
-    header, body: a header's name, a path in the body, which must be there (and not null, false, empty or 0), or be one
-    of `equals`, or contain `contains`. `after`: the wait where the answer itself names none."""
+    """One rule. All its conditions must hold, and the first rule that matches wins. status: 429, '5xx', or a list of
+    these. header, body: a header's name, a path in the body. The value must exist (and not be null, false, empty or 0),
+    or be one of `equals`, or contain `contains`. `after`: the wait if the answer itself names none."""
 
     outcome: OutcomeName
     status: int | str | list[int | str] | None = None
@@ -136,8 +136,8 @@ class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuthPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """none; header: `name` = `value`; basic: `user`, `password`; sign: `recipe` over `secret`, put as `name` into the
-    params, the form or the headers. Secrets come from the account: {account.<name>}."""
+    """The kinds are: none. header: `name` = `value`. basic: `user`, `password`. sign: `recipe` over `secret`, put as
+    `name` into the params, the form or the headers. Secrets come from the account: {account.<name>}."""
 
     kind: Literal["none", "header", "basic", "sign"] = "none"
     name: str = ""

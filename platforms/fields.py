@@ -1,7 +1,7 @@
 """Dotted paths into JSON, compiled once into typed decoders.
 
-A page of orders is decoded for its few needed fields only: everything else is skipped by the decoder without becoming
-Python objects, and each row stays the bytes that it came as. Paths go through objects, never into arrays by place."""
+The decoder makes Python objects of a page's few needed fields only and skips everything else. Each row stays the bytes
+that arrived. Paths go through objects, never into arrays by index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
 
 
 class Field(NamedTuple):
-    """One wanted leaf: where it is said in the declaration, its path, its type, and whether it may be missing."""
+    """One wanted leaf: its place in the declaration, its path, its type, and whether it may be missing."""
 
     where: str
     path: str
@@ -45,7 +45,7 @@ class Picker:
 
 
 def check_path(where: str, path: str) -> tuple[str, ...]:
-    """Return the path's steps; BadDeclaration unless it is names joined by single dots."""
+    """Return the path's steps. BadDeclaration unless it is names joined by single dots."""
     if not _PATH.fullmatch(path):
         raise BadDeclaration(where, f"{path!r} is no path such as 'data.orders'")
     return tuple(path.split("."))
@@ -64,7 +64,7 @@ def _plant(tree: dict[str, Any], field: Field) -> None:
 
 
 def _struct(name: str, tree: dict[str, Any], path: str, place: str, places: dict[str, str]) -> type[msgspec.Struct]:
-    """Build the type for one level. `places` learns at which attribute path each wanted path is found."""
+    """Build the type for one level. `places` gets the attribute path of each wanted path."""
     fields: list[tuple[str, Any, Any]] = []
     names: dict[str, str] = {}
     for number, (step, below) in enumerate(tree.items()):
@@ -76,7 +76,7 @@ def _struct(name: str, tree: dict[str, Any], path: str, place: str, places: dict
         else:
             type_ = _struct(f"{name}_{number}", below, f"{here}.", f"{place}{attribute}.", places)
             is_optional = _is_optional(below)
-        # what must be there has no default, and stands first
+        # a required field has no default, and stands first
         fields.append((attribute, type_ | None, None) if is_optional else (attribute, type_, msgspec.NODEFAULT))
     return msgspec.defstruct(name, fields, rename=names, kw_only=True, gc=False)
 

@@ -1,8 +1,8 @@
 """Reads JSON as platforms write it, which is not always JSON.
 
-Text that was cut in the middle of a sign is everyday: half an emoji as a lone `\\ud83d`, half a character as bytes that
-are no UTF-8, a tab as it stands. One such remark would make a whole page, and so its window, unreadable for good. What
-is broken becomes U+FFFD or a blank; all that is not stays byte for byte. Numbers that are none are not mended.
+Text that was cut in the middle of a character is common: half an emoji as a lone `\\ud83d`, half a character as bytes
+that are no UTF-8. So is a raw tab. One such remark would make a whole page, and so its window, unreadable for good.
+Broken text becomes U+FFFD or a blank. All else stays byte for byte. Malformed numbers are not mended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
-    """Return `decode(body)`, of the mended body where the given one is no JSON. Raises as `decode` does."""
+    """Return `decode(body)`, of the mended body if the given one is no JSON. Raises as `decode` does."""
     try:
-        str(body, "utf-8")  # the decoder lets broken text through where nobody reads it; whoever stores it would not
+        str(body, "utf-8")  # the decoder passes broken text in fields that it skips, a store would not
         return decode(body)
     except msgspec.ValidationError:
         raise
@@ -34,9 +34,9 @@ def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
 
 
 def mend(body: bytes) -> bytes:
-    """Return the body with broken text replaced. What is sound stays as it is, byte for byte."""
+    """Return the body with broken text replaced. Sound text stays byte for byte."""
     text = body.removeprefix(_BYTE_ORDER_MARK).decode(errors="replace").encode()
-    # a control sign is white space between values, and inside text it may not stand; a blank is right in both places
+    # between values a control character is white space, inside text it is forbidden: a blank is right in both places
     return _ESCAPE.sub(_lone_to_replacement, text.translate(_BLANKS))
 
 

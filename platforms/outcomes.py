@@ -1,4 +1,4 @@
-"""What an HTTP answer means before anybody looks into its body: the rules that hold for most platforms."""
+"""The meaning of an HTTP answer without its body: the rules that hold for most platforms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window make
 
 
 def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None:
-    """Return what the status alone says; None for any 2xx. Waits are clamped to `longest_wait_ms`."""
+    """Return the outcome of the status alone, None for any 2xx. Waits are clamped to `longest_wait_ms`."""
     status = response.status
     if 200 <= status < 300:
         return None
@@ -34,10 +34,10 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
 
 
 def json_outcome(response: Response) -> Outcome | None:
-    """Return `Later` for a 2xx body that is no JSON by its first and last sign, such as a maintenance page.
+    """Return `Later` for a 2xx body that is no JSON by its first and last character, such as a maintenance page.
 
-    Half an answer that happens to end in a brace is found out when it is read (`Garbled`); a full look here would cost
-    every page."""
+    Half an answer that happens to end in a brace fails when it is read (`Garbled`). A full check here would cost every
+    page."""
     body = response.body.strip()
     if body[:1] in (b"{", b"[") and body[-1:] in (b"}", b"]"):
         return None
@@ -45,9 +45,9 @@ def json_outcome(response: Response) -> Outcome | None:
 
 
 def retry_after_ms(headers: Mapping[str, str], longest_ms: int) -> int | None:
-    """Return the `Retry-After` as a wait, between 0 and `longest_ms`; None when there is none that can be read.
+    """Return the `Retry-After` as a wait, between 0 and `longest_ms`, None without a readable one.
 
-    A date is taken against the answer's own `Date`, since the platform's clock is not ours (RFC 9110, 10.2.3)."""
+    A date counts from the answer's own `Date`, since the platform's clock is not ours (RFC 9110, 10.2.3)."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return min(int(text[:18]) * 1000, longest_ms)

@@ -1,4 +1,4 @@
-"""Reads one answer of a declared platform: rows, what follows, how many there are, and their clock."""
+"""Reads one answer of a declared platform: the rows, the next page, the total, and the platform's clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PageReader:
             raise BadDeclaration("record.rows", "is empty, so the body is the list and holds no other fields")
 
     def read(self, response: Response) -> Page:
-        """Return the page; BrokenContract when the body is not what was declared, Garbled when it is no whole JSON."""
+        """Return the page. BrokenContract when the body does not fit the declaration, Garbled for no whole JSON."""
         values = self._decode(response.body)
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
         page.has_more = values.get("more") is True
@@ -92,7 +92,7 @@ def _next_link(header: str) -> str | None:
 
 
 class RowReader:
-    """Makes rows of raw JSON objects; those that cannot be trusted go aside, one by one."""
+    """Makes rows of raw JSON objects, and sets rows aside that cannot be trusted, one by one."""
 
     def __init__(self, record: RecordPart) -> None:
         key_paths = [record.key] if isinstance(record.key, str) else record.key
@@ -114,7 +114,7 @@ class RowReader:
         self._modified = _modified(self._picker, record)
 
     def read(self, raws: list[Raw] | tuple[()], page: Page) -> None:
-        """Add each row to `page.rows`, or to `page.bad` with what is wrong with it."""
+        """Add each row to `page.rows`, or to `page.bad` with its fault."""
         decode, key, version, modified = self._picker.decode, self._key, self._version, self._modified
         rows, new = page.rows, tuple.__new__  # a named tuple's own constructor costs three times as much
         for raw in raws:
@@ -152,7 +152,7 @@ def _key(picker: Picker, count: int) -> Callable[[Any], str]:
 
 
 def _key_text(value: str | int) -> str:
-    """Platforms send keys as numbers and as text, at times both: 7 and "7" are one order."""
+    """Return the key as text. Platforms send keys as numbers, as text, or as both: 7 and "7" are one order."""
     text = value if isinstance(value, str) else str(value)
     if not text:
         raise ValueError("the key is empty")

@@ -1,4 +1,4 @@
-"""A piece of a window while it is read, and what follows each of its pages."""
+"""A part of a window while it is read, and the next step after each of its pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from platforms.bounds import Window
 from platforms.errors import BrokenContract
 
 _FILL = 0.75  # parts are cut to be this full on average: at 100 a page they then overflow about once in 350
-_MOST_PARTS = 64  # of one cut; a lying total must not make us plan a million requests
+_MOST_PARTS = 64  # of one cut: a wrong total must not make us plan a million requests
 _MOST_READINGS = 3  # of a part that cannot be cut smaller
 
 Step = Literal["done", "unproven", "more", "count", "again", "split"]
@@ -43,7 +43,7 @@ class Part:
 
     @property
     def missing(self) -> int:
-        """How many orders more the platform counts than it has listed."""
+        """How many more orders the platform counts than it has listed."""
         return max(0, (self.last_total or 0) - len(self.keys))
 
     def turn(self, page: str | None) -> None:
@@ -57,7 +57,7 @@ class Part:
 
 
 def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_split: bool) -> Step:
-    """Return what to do after `page` was taken into `part`."""
+    """Return the next step after `page` was taken into `part`."""
     is_counted = part.first_total is not None and part.first_total == len(part.keys)
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, can_split)
@@ -77,28 +77,28 @@ def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_s
 
 
 def is_cut_off(page: Page, rules: PageRules) -> bool:
-    """Return whether this is not the end of the list, as far as the page itself can tell, and names no way on."""
+    """Return whether the list goes on, as far as the page itself shows, and the page names no next one."""
     is_full = not rules.has_next and rules.style == "one" and len(page.rows) + len(page.bad) >= rules.size
     return page.next is None and (page.has_more or is_full)
 
 
 def _mend(part: Part, can_split: bool) -> Step:
-    """Return what to do about a count that does not add up. One answer is as good as the next; several may have drifted
-    by chance, and read differently the next time."""
+    """Return the next step for a count that does not add up. One answer would only repeat itself. Several may have
+    drifted by chance, and may read differently the next time."""
     if can_split:
         return "split"
     return "again" if part.pages > 1 and part.readings < _MOST_READINGS else "unproven"
 
 
 def parts_for(total: int | None, size: int) -> int:
-    """Return into how many parts a window with `total` rows is cut so that most fit `size`; 2 when it is unknown."""
+    """Return into how many parts to cut a window with `total` rows so that most fit `size`. 2: unknown total."""
     if total is None:
         return 2
     return max(2, min(_MOST_PARTS, -(-total // max(1, int(size * _FILL)))))
 
 
 def cut_window(window: Window, longest_ms: int, step_ms: int) -> list[Window]:
-    """Return the window as parts of at most `longest_ms`, or one step if that is longer; seams lie on whole steps."""
+    """Return the window as parts of at most `longest_ms`, or one step if that is longer. Cuts lie on whole steps."""
     stride = max(step_ms, longest_ms // step_ms * step_ms)
     if window.end_ms - window.start_ms <= stride and stride > step_ms:
         return [window]

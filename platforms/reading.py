@@ -7,20 +7,20 @@
             case None:    rows = reading.feed(adapter.page(response))     # publish these now
             case Split(): reading.split()
             case Empty(): reading.feed(EMPTY_PAGE)
-            case …:       # give the slice back, park the source, …; a retry in place just asks `next` again
-    # the same goes for Garbled out of `page`: nothing was fed, so `next` asks the same again
+            case …:       # give the slice back, park the source, … (a retry in place just asks `next` again)
+    # the same holds for Garbled from `page`: nothing was fed, so `next` asks the same again
     reading.result
 
 A window is read as a stack of parts, earliest first. A part is closed when its count is proven: the different keys read
 equal the platform's total, and, when it took more than one answer, the total asked for again at the end. One answer is
 one snapshot: nothing can move while it is made. A part that does not add up is cut into smaller ones and read again.
-Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that comes again) it is read three
-times at most, then what came is taken and the result is marked unproven; where the platform counts more orders than it
-handed out, or ends a list where it says that it does not end, the result says where and by how much it is *short*.
+Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that repeats) the part is read
+three times at most. Then the reader takes the rows it has and marks the result unproven. If the platform counts more
+orders than it handed out, or ends a list that it says goes on, the result says where and by how much it is *short*.
 
-Orders that change while one pages leave the window (their new version belongs to a later one) and move others under the
-reader; that is what the count at the end finds out. What it cannot find out is one order leaving while another comes in
-late, between the same two answers: the later look at closed windows is there for that.
+Orders that change between pages leave the window (their new version belongs to a later one) and move others under the
+reader. The count at the end detects that. It cannot detect that one order leaves and another comes in late between the
+same two answers. The later look at closed windows is there for that.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import Part, Step, cut_window, decide, parts_for, window_text
 
-_MOST_BAD = 100  # of one window; with more, it is the declaration that is wrong
+_MOST_BAD = 100  # of one window: with more, the declaration is wrong
 _SHOWN = 4096  # bytes of a bad row
-_FEW_ROWS = 20  # from here on, a page mostly from elsewhere is no accident
-_FEW_BAD = 3  # so many, and most of an answer, are no accident either
-_DEEP = 300  # brackets; a row with fewer needs no further look
-_SPARE_DEPTH = 100  # levels between what we can read and what whoever reads a page of orders can
+_FEW_ROWS = 20  # from here on, a page mostly from outside the window is no accident
+_FEW_BAD = 3  # so many bad rows, and most of an answer, are no accident either
+_DEEP = 300  # brackets: a row with fewer needs no further check
+_SPARE_DEPTH = 100  # levels between what we can read and what a reader of a page of orders can
 _any_json = msgspec.json.Decoder(Raw)
 
 
 class Ask(NamedTuple):
-    """The next request: which window, and which page of it (None is the first)."""
+    """The next request: the window, and the page of it (None is the first)."""
 
     window: Window
     page: str | None
 
 
 class ShortPart(NamedTuple):
-    """A part of the window that is known not to be whole: `missing` of `listed` orders; 0 of 0 where nobody counts."""
+    """A part of the window that is known not to be whole: `missing` of `listed` orders, 0 of 0 without a count."""
 
     window: Window
     missing: int
@@ -60,12 +60,12 @@ class ShortPart(NamedTuple):
 
 
 class ReadingResult(Struct, frozen=True):
-    """What became of a window.
+    """The result of a window.
 
     distinct: keys handed out. requests: answers fed, and splits. cut: rows that belong to the neighbours. strays: rows
-    from outside what was asked for, which were handed out all the same. missing: orders that the totals speak of and
-    that were not to be had, however small the parts; short: in which of them. is_counted: each part has a total,
-    right or wrong. bad: rows set aside. Without a total nothing is proven."""
+    from outside the requested bounds, which were handed out all the same. missing: orders that the totals count and
+    that the platform did not list, however small the parts. short: the parts with such orders. is_counted: each part
+    has a total, right or wrong. bad: rows set aside. Without a total nothing is proven."""
 
     distinct: int
     is_proven: bool
@@ -81,9 +81,9 @@ class ReadingResult(Struct, frozen=True):
 class Reading:
     """One attempt at one window. Bounded by its keys: rows are handed out page by page and not kept.
 
-    With `sets_bad_aside` the caller promises to store `bad` rows as dead letters; without it, a reading that met one
-    ends in BrokenContract, after all good rows have been handed out. `is_trusted`: rows of this platform could be read
-    before, so one or two odd ones may be all that it lists."""
+    With `sets_bad_aside` the caller promises to store `bad` rows as dead letters. Without it, a reading that met one
+    ends in BrokenContract, after all good rows were handed out. `is_trusted`: rows of this platform could be read
+    before, so one or two bad ones may be all that it lists."""
 
     def __init__(
         self, declaration: Declaration, window: Window, *, sets_bad_aside: bool = False, is_trusted: bool = True
@@ -100,7 +100,7 @@ class Reading:
         self._largest_row = declaration.largest_row
         self._window = window
         step_ms = self._bounds.step_ms
-        longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen what is asked for
+        longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen the window
         self._todo = [Part(piece) for piece in reversed(cut_window(window, longest_ms, step_ms))]
         self._versions: dict[str, int] = {}
         self._is_proven = self._is_counted = True
@@ -119,8 +119,8 @@ class Reading:
         return tuple(self._bad.values())
 
     def next(self) -> Ask | None:
-        """Return what to ask for; the same again until it was fed or split; None when the window is read.
-        BrokenContract when it does not come to an end, or ended with bad rows that nobody sets aside."""
+        """Return the next request, the same again until it was fed or split. None: the window is read.
+        BrokenContract when it does not end, or ended with bad rows without `sets_bad_aside`."""
         if self._todo:
             if self._requests >= self._rules.most_requests:
                 raise BrokenContract(
@@ -134,8 +134,8 @@ class Reading:
 
     def feed(self, page: Page) -> list[Row]:
         """Take the answer to `next()` and return the rows to publish now: each key once, and again when a higher
-        version turns up. BrokenContract on a page named twice, Unreadable when most rows cannot be read or have nothing
-        to do with what was asked."""
+        version turns up. BrokenContract on a page named twice, Unreadable when most rows cannot be read or lie
+        outside the requested bounds."""
         part = self._todo[-1]
         self._requests += 1
         self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
@@ -149,7 +149,7 @@ class Reading:
         return self._fresh(rows)
 
     def split(self) -> None:
-        """Cut the present part in two, because the platform finds it too wide. BrokenContract where it cannot be."""
+        """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
         part = self._todo[-1]
         self._requests += 1
         if not self._can_split(part.window):
@@ -160,7 +160,7 @@ class Reading:
 
     @property
     def result(self) -> ReadingResult:
-        """Return what became of the window; final once `next()` gave None."""
+        """Return the window's result. It is final once `next()` gave None."""
         return ReadingResult(
             distinct=len(self._versions),
             is_proven=self._is_proven,
@@ -202,7 +202,7 @@ class Reading:
         return BrokenContract(f"{len(self._bad)} rows cannot be read; {_told(self.bad[0])}")
 
     def _inside(self, rows: list[Row], asked: Window) -> list[Row]:
-        """Drop the neighbours' rows; keep strays, since whoever lists them here may list them nowhere else."""
+        """Drop the neighbours' rows. Keep strays, since the platform may list them nowhere else."""
         start, end = self._window.start_ms, self._window.end_ms
         inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
         if len(inside) == len(rows):
@@ -228,7 +228,7 @@ class Reading:
                 versions[row.key] = row.version
                 fresh.append(row)
                 is_repeated = is_repeated or known is not None
-        # a page may list an order in two versions: the later of the two was appended later
+        # a page may list an order in two versions: the later one was appended later
         return list({row.key: row for row in fresh}.values()) if is_repeated else fresh
 
     def _move(self, part: Part, step: Step, next_page: str | None, total: int | None) -> None:
@@ -260,7 +260,7 @@ class Reading:
         return seam_ms < window.end_ms and (self._always_narrows or self._narrows(window))
 
     def _narrows(self, window: Window) -> bool:
-        """Return whether half the window asks for clearly less: not without a bound, nor where wall time repeats."""
+        """Return whether half the window requests clearly less: not without a bound, nor where wall time repeats."""
         whole = self._bounds.request(window)
         half = self._bounds.request(Window(window.start_ms, (window.start_ms + window.end_ms + 1) // 2))
         if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
@@ -273,7 +273,7 @@ def _told(row: BadRow) -> str:
 
 
 def _oddity(row: Row, most_bytes: int) -> str:
-    """Return what is wrong with a row that cannot be written."""
+    """Return the fault of a row that cannot be written."""
     if not 0 < len(row.key) <= LONGEST_KEY:
         return f"its key has {len(row.key)} characters, where 1 to {LONGEST_KEY} are allowed"
     if not 0 <= row.version <= LARGEST:
@@ -286,7 +286,7 @@ def _oddity(row: Row, most_bytes: int) -> str:
 
 
 def _is_deep(body: bytes) -> bool:
-    """Return whether a row could be too deep for others: they read it inside of a page, from another place."""
+    """Return whether a row could be too deep for others, which read it inside of a page at another depth."""
     try:
         _any_json.decode(b"[" * _SPARE_DEPTH + body + b"]" * _SPARE_DEPTH)
     except (msgspec.DecodeError, RecursionError):

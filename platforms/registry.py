@@ -24,7 +24,7 @@ def adapter_names() -> list[str]:
 
 @cache
 def adapter_named(name: str) -> Adapter:
-    """Return a built-in adapter; BadDeclaration, with the nearest name, when there is none."""
+    """Return a built-in adapter. BadDeclaration, with the nearest name, when there is none."""
     if name in _IN_PYTHON:
         return _IN_PYTHON[name]()
     found = _files()

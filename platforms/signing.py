@@ -32,7 +32,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """How a platform signs.
 
     pattern: `{secret}`, `{sorted}`, `{path}`, `{body}` and `{param.<name>}` in the platform's order. pair, join: how
-    sorted pairs are written. leave_out: parameters that are not signed; empty ones never are, with `skip_empty`."""
+    sorted pairs are written. leave_out: parameters that are not signed. `skip_empty`: nor are empty ones."""
 
     pattern: str = "{secret}{sorted}{secret}"
     algorithm: Algorithm = "md5"
@@ -57,7 +57,7 @@ class Signer:
             raise BadDeclaration(f"{where}.pattern", f"signs nothing secret; {recipe.algorithm} needs {{secret}} in it")
 
     def sign(self, secret: str, path: str, params: Iterable[tuple[str, str]], body: bytes = b"") -> str:
-        """Return the signature in hex. `params` are unencoded; order does not matter."""
+        """Return the signature in hex. `params` are unencoded, in any order."""
         given = dict(params)
         values: dict[str, str | None] = {name: given.get(name.removeprefix("param."), "") for name in self.param_names}
         values |= {"secret": secret, "path": path, "body": body.decode("utf-8", "surrogateescape")}

@@ -1,4 +1,4 @@
-"""How platforms write times, and how these are read: whole milliseconds UTC on our side, anything on theirs."""
+"""How platforms write times, and how we read them: whole milliseconds UTC on our side, any form on theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JUMPS_FROM_MS = 1_704_067_200_000  # 2024
 _MONTH_MS = 30 * 86_400_000
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time has no zone; that is the point
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall time has no zone, on purpose
 _USUAL_PATTERN = "%Y-%m-%d %H:%M:%S"
 
 TimeFormat = Literal["unix_s", "unix_ms", "iso_z", "iso_offset", "wall"]
@@ -25,8 +25,8 @@ WireTime = int | float | str
 
 
 def find_zone(name: str) -> tzinfo:
-    """Return the zone of an IANA name; BadDeclaration when this machine knows none of that name."""
-    if name == "UTC":  # must not hang on the machine's time zone files, which small images leave out
+    """Return the zone of an IANA name. BadDeclaration when this machine does not know the name."""
+    if name == "UTC":  # must not depend on the machine's time zone files, which small images leave out
         return UTC
     try:
         return ZoneInfo(name)
@@ -45,7 +45,7 @@ class TimeStyle(Struct, frozen=True):
         find_zone(self.zone)
 
     def write(self, at_ms: int) -> str:
-        """Return the instant as it is said then and there."""
+        """Return the instant in this style, with the zone's offset at that time."""
         return write_time(at_ms, offset_ms(find_zone(self.zone), at_ms) if self.format == "wall" else 0, self)
 
 
@@ -91,8 +91,8 @@ def can_write(style: TimeStyle, at_ms: int) -> bool:
 def time_reader(style: TimeStyle) -> Callable[[WireTime], int | None]:
     """Return a function from a time on the wire to milliseconds UTC.
 
-    It gives None where the text may mean two instants, and raises ValueError with the reason for what is no time of
-    this style or lies outside 2000 to 2099."""
+    It gives None if the text may mean two instants. It raises ValueError with the reason for a text that is no time of
+    this style, and for a time outside 2000 to 2099."""
     match style.format:
         case "unix_ms":
             return _read_unix_ms
@@ -124,7 +124,7 @@ def _parse(value: WireTime, pattern: str | None) -> datetime:
         raise ValueError(f"time {value!r} is a number where text was declared")
     if (
         "T24" in value or " 24" in value
-    ):  # newer Pythons take 24:00 for the next midnight; which day was meant is a guess
+    ):  # newer Pythons take 24:00 for the next midnight, but the day that was meant is a guess
         raise ValueError(f"time {value[:40]!r} has an hour 24")
     try:
         return datetime.fromisoformat(value) if pattern is None else datetime.strptime(value, pattern)  # noqa: DTZ007

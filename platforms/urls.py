@@ -1,4 +1,4 @@
-"""Which addresses a request may go to: the account's own platform, and nowhere else."""
+"""The addresses to which a request may go: the account's own platform only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def check_base_url(where: str, text: str) -> str:
-    """Return the URL without a slash at its end; BadDeclaration unless it is plain http(s) to a host, without user,
+    """Return the URL without a slash at its end. BadDeclaration unless it is plain http(s) to a host, without user,
     query or fragment."""
     parts = _split(text)
     if parts is None or parts.scheme not in _PORTS or not parts.hostname:
@@ -23,7 +23,7 @@ def check_base_url(where: str, text: str) -> str:
 
 
 def next_url(link: str, base_url: str) -> str:
-    """Return a link from an answer as an absolute URL; BrokenContract when it leaves the platform's own origin, since
+    """Return a link from an answer as an absolute URL. BrokenContract when it leaves the platform's own origin, since
     our credentials would go with it."""
     try:
         url = urljoin(base_url + "/", link)

@@ -19,7 +19,7 @@ _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str) -> int:
-    """Return '250ms', '20s', '2h' as milliseconds; a minus in front is kept, 0 needs no unit."""
+    """Return '250ms', '20s', '2h' as milliseconds. A minus in front is kept. 0 needs no unit."""
     found = re.fullmatch(r"(-?\d+)(ms|s|m|h|d)", text)
     if found is None and text != "0":
         raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 20s or 2h")
@@ -27,7 +27,7 @@ def duration_ms(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line; names and defaults are those of `MallConfig`."""
+    """Return the command line. Names and defaults are those of `MallConfig`."""
     usual = MallConfig()
     made = argparse.ArgumentParser(
         prog="python -m platforms.mall", description="A simulated sales platform over real HTTP."
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def serve(config: MallConfig, start_ms: int | None, *, until_stdin_closes: bool) -> None:
-    """Run until SIGINT, SIGTERM, or the end of stdin where that is asked for."""
+    """Run until SIGINT, SIGTERM, or with `until_stdin_closes` the end of stdin."""
     async with open_mall(config, start_ms=start_ms) as mall, anyio.create_task_group() as tasks:
         sys.stdout.write(json.dumps(mall.state()) + "\n")
         sys.stdout.flush()

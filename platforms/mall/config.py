@@ -1,4 +1,4 @@
-"""What kind of platform the mall plays."""
+"""The kind of platform that the mall simulates."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class MallConfig(Struct, frozen=True):
     """The rules of the simulated platform.
 
     paging: `one` gives no way to a next page, `token` an opaque token, `link` a URL. tokens: `keyset` holds its place
-    while orders leave; `offset` drifts, as most platforms do. lower, upper: how bounds compare. grain_ms: order times
+    while orders leave, `offset` drifts, as most platforms do. lower, upper: how bounds compare. grain_ms: order times
     are dropped to it before they are compared. times, zone: how `from` and `to` are written. page_size: the most rows
     of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
-    machine's. needs_token: orders are given only against a token from /_mall/login. has_total: answers count."""
+    machine's. needs_token: a request for orders needs a token from /_mall/login. has_total: answers count."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -49,7 +49,7 @@ class MallConfig(Struct, frozen=True):
     faults: Faults = NO_FAULTS
 
     def plans(self, start_ms: int) -> list[Plan]:
-        """Return a plan per shop, `s1` onwards; the first shops take what does not divide evenly."""
+        """Return a plan per shop, `s1` onwards. The first shops take the remainder."""
         each, left = divmod(self.orders, self.shops)
         return [
             Plan(

@@ -28,7 +28,7 @@ class Plan(Struct, frozen=True):
     """One shop. Orders of the history lie in [start - history, start), live ones and late changes in [start, start +
     live). Times are milliseconds of the mall's own clock.
 
-    late_share of all versions are listed up to late_ms after their own time, very_late_share up to very_late_ms; keep
+    late_share of all versions are listed up to late_ms after their own time, very_late_share up to very_late_ms. Keep
     late_ms below the settling delay and very_late_ms above it."""
 
     shop: str
@@ -47,12 +47,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def end_ms(self) -> int:
-        """When nothing is made or changed any more; what is listed late may still come."""
+        """The end of all new orders and changes. Late listings may still come."""
         return self.start_ms + self.live_ms
 
 
 class Event(NamedTuple):
-    """A version of an order comes to be listed. Sorts by the moment at which it does."""
+    """The platform begins to list a version of an order. Sorts by that moment."""
 
     visible_ms: int
     modified_ms: int
@@ -61,7 +61,7 @@ class Event(NamedTuple):
 
 
 class MallOrder(NamedTuple):
-    """The last version of an order; `checksum` is the CRC-32 of its bytes."""
+    """The last version of an order. `checksum` is the CRC-32 of its bytes."""
 
     key: str
     version: int
@@ -71,7 +71,7 @@ class MallOrder(NamedTuple):
 
 
 def make_events(plan: Plan) -> list[Event]:
-    """Return every version of every order of the plan, in the order in which they come to be listed."""
+    """Return every version of every order of the plan, in the order in which they are first listed."""
     chance = random.Random(f"{plan.seed}/{plan.shop}")
     live_orders = round(plan.orders * plan.live_share) if plan.live_ms else 0
     events: list[Event] = []
@@ -104,8 +104,8 @@ def _times(plan: Plan, chance: random.Random, created_ms: int) -> Iterator[int]:
 
 
 def _tick_ms(plan: Plan, *, is_live: bool) -> int:
-    """Return how far apart the moments lie that orders share: as many as make about ten of them meet, since more at one
-    moment than fit a page could be read by no splitting."""
+    """Return the distance between the moments that orders share, so that about ten orders share one. No split could
+    read more orders at one moment than fit a page."""
     share = plan.live_share if is_live else 1 - plan.live_share if plan.live_ms else 1.0
     sharing = max(1.0, plan.orders * share * plan.tie_share)
     return max(1, min(_LONGEST_TICK_MS, int((plan.live_ms if is_live else plan.history_ms) * _MEET / sharing)))

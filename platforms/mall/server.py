@@ -56,7 +56,7 @@ class Mall:
         return self._clock() + self.config.clock_offset_ms
 
     def state(self) -> dict[str, object]:
-        """Return what a caller has to know; `last_visible_ms` is when all of the truth is listed."""
+        """Return the facts that a caller needs. `last_visible_ms` is when all of the truth is listed."""
         events = [event for shop in self.shops.values() for event in shop.events]
         return {
             "url": self.url,
@@ -193,7 +193,7 @@ async def _cut(request: web.Request, body: bytes) -> web.StreamResponse:
 async def open_mall(
     config: MallConfig, *, clock: Clock = wall_clock_ms, start_ms: int | None = None
 ) -> AsyncIterator[Mall]:
-    """Run a mall while the block lasts. `start_ms` (by the mall's clock) is now unless given; the same seed and start
+    """Run a mall while the block lasts. `start_ms` (by the mall's clock) is by default now. The same seed and start
     make the same orders."""
     start = clock() + config.clock_offset_ms if start_ms is None else start_ms
     mall = Mall(config, clock, start)
