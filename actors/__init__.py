@@ -1,1 +1,1 @@
-"""The system, one file an actor; the loop they share; the supervisor."""
+"""The system, a folder for each engine, and the runtime that they share."""

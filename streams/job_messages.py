@@ -1,9 +1,9 @@
-"""What is stored and asked of jobs: JSON, grown as in messages.py.
+"""The stored forms of jobs, and the requests for them: JSON.
 
-A job is one message of JOBS at a time. Its payload is a `Job` while it is delayed, ready or reserved, and a `JobDone`
-from its end until it is forgotten; its subject says which. An add is known by its nonce, whoever repeats it (ADR 29).
-`NewJob` is what a caller asks for, at every door and in a plain publish to `submit.job`. What makes two copies of a job
-the same is its topic and id.
+A job is one message of JOBS at a time. Its payload is a `JobRecord` while it is delayed, ready or reserved, and a
+`JobDone` from its end until it is forgotten. Its subject names the state. An add is known by its nonce, whoever repeats
+it (ADR 29). `NewJob` is a caller's request, at every interface and in a plain publish to `submit.job`. Two copies with
+the same topic and id are one job.
 
 Times are whole milliseconds UTC by the server's clock. `body` is any JSON, carried as it came and never decoded.
 """
@@ -37,7 +37,7 @@ LONGEST_REASON = 200
 LONGEST_NONCE = 255
 """Characters of a nonce as a caller gives it."""
 MACHINE_MADE = "~"
-"""How a nonce begins that a machine made for one add alone; nobody repeats that one after the call."""
+"""The prefix of a nonce that a program made for one add. Nobody repeats that add after the call."""
 AGE_HEADER, MEMORY_HEADER = "Penstock-Age", "Penstock-Memory"
 """Of a request that is asked again: how many milliseconds ago it was asked first, and of which server's memory of
 message ids its asker knew then (`Connection.memory`)."""
@@ -47,21 +47,21 @@ READY_TOKENS: dict[Priority, str] = {"high": "ready-high", "normal": "ready", "l
 FREE_TOKEN = "gone"
 """The state's token of a job that is over and whose id is free. Its message is there for repeats alone."""
 DELAYED_TOKENS, RESERVED_TOKENS = ("delayed", "delayed-2"), ("reserved", "reserved-2")
-"""Tokens of waiting and of held jobs: what stays in its state moves from one to the other, for a message must not take
-the place of an earlier one (ADR 20). Timers know `delayed` alone; a job is on the other for a moment at most."""
+"""Tokens of waiting and of held jobs. A job that stays in its state moves from one to the other, since a message must
+not take the place of an earlier one (ADR 20). Timers know `delayed` alone. A job is on the other only for a moment."""
 
 
 class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is not over.
 
-    `attempts`: those used up; while it is reserved, this one too. `most_attempts`: after so many it is buried.
-    `first_ms`: when it was first handed out, 0 if never. `history`: what befell it, oldest first. `holder`, `until_ms`
-    and `receipt` (the mark in the holder's receipt) tell of the reservation; they are still there when it comes back
-    because its TTR ran out.
+    `attempts`: those used up, with the present one while it is reserved. `most_attempts`: after so many it is buried.
+    `first_ms`: when it was first handed out, 0 if never. `history`: past events, oldest first. `holder`, `until_ms` and
+    `receipt` (the mark in the holder's receipt) describe the reservation. They stay when the job comes back because its
+    TTR ran out.
 
-    `nonce`: which add made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`: for
-    so many seconds after the end the add is still known; 0: for as long as ordinary repeats take. `latest_ms`: when the
-    latest schedule fires that the job was and left early; 0 if none.
+    `nonce`: the add that made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`:
+    seconds after the end for which the add is still known. 0: for as long as ordinary repeats take. `latest_ms`: when
+    the latest schedule fires that the job was and left early. 0: none.
     """
 
     topic: str
@@ -106,12 +106,11 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job as it is asked for. What is None is the topic's setting; an empty `id` gets a fresh one.
+    """A request for a job. None stands for the topic's setting. An empty `id` gets a fresh one.
 
-    Due in `delay_ms`, or at `due_ms`; given up when it was not started within `expires_in_ms`, or by `expires_ms`.
-    `on_same`: what becomes of it if there is a job of this id. `nonce`: the same in each repeat of this add, and in no
-    other add of this id; without one, each call is an add of its own. Not checked here: see
-    actors/jobs/rules/job_rules.py.
+    Due in `delay_ms`, or at `due_ms`. Given up if it was not started within `expires_in_ms`, or by `expires_ms`.
+    `on_same`: what to do if there is a job of this id. `nonce`: the same in each repeat of this add, and in no other
+    add of this id. Without one, each call is an add of its own. `actors/jobs/rules/job_rules.py` checks it.
     """
 
     topic: str

@@ -74,7 +74,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class ItemShown(Struct, frozen=True):
-    """An item; `status` null: it has not ended. `info`: what its code returned, or why it failed."""
+    """An item. `status` null: it has not ended. `info`: what its code returned, or why it failed."""
 
     index: int
     item: Any

@@ -26,18 +26,18 @@ from streams.moves import Move
 from streams.subjects import token_of
 
 LONGEST_AGE_S = 35.0
-"""Adds that were tried first so long ago are known by the server's memory of message ids; older ones by the job
-alone."""
+"""An add that was first tried at most so long ago is known by the server's memory of message ids. An older one is known
+by its job alone."""
 
 
 FIRST = FirstTry()
 
 
 class Stored(NamedTuple):
-    """The job is there, or was and is over by now (`state` is done). `is_new`: this add put it there, now or by an
-    earlier try; else the one that was there first stands, and `is_same` says whether its body is the same.
-    `due_ms`: of the job that is there, which a first try may have added before this one; 0 if it is over.
-    `has_replaced`: another one had to go, and a node may hold a copy of it."""
+    """The job is there, or was and is over by now (`state` is done). `is_new`: this add stored it, now or by an
+    earlier try. False: the earlier job stands, and `is_same` says whether its body is the same. `due_ms`: of the job
+    that is there, which a first try may have added before this one. 0: it is over. `has_replaced`: another job was
+    replaced, and a node may hold a copy of it."""
 
     id: str
     key: str
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Clash(NamedTuple):
-    """The job was refused, because there is one of its id, in `state`; if that is done, its topic remembers it."""
+    """The job was refused, because its id has a job, in `state`. If that is done, the topic remembers it."""
 
     id: str
     key: str
@@ -69,10 +69,10 @@ class JobAdds:
     async def add_many(
         self, adds: Sequence[tuple[JobRecord, OnSame]], *, until_s: float = math.inf, first: FirstTry = FIRST
     ) -> list[Stored | Clash | StreamError]:
-        """Store jobs, sent without waiting for one another; return for each what became of it, in the same order.
+        """Store jobs, sent without waiting for one another. Return an outcome for each, in the same order.
 
         Nothing is sent after `until_s` of the monotonic clock. `first`: when the caller tried this first.
-        A StreamError: not stored, except OutcomeUnknown, which may be; adding it again under its nonce tells."""
+        A StreamError: the job is not stored. OutcomeUnknown: it may be, and an add under the same nonce finds out."""
         if not self._is_remembered(first):
             return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
         now_ms = self._jobs.clock.now_ms()
@@ -216,8 +216,8 @@ class JobAdds:
         return isinstance(await self._jobs.move(move), int | RevisionConflict)
 
     async def _where_timers_look(self, job: JobRecord, move: Move, seq: int) -> int:
-        """Have a job that took the place of a delayed one on `delayed` again, where it could not go at once; return its
-        sequence. It is stored already: if this fails, the server fires it in time, or somebody has moved it on."""
+        """Move a job that replaced a delayed one to `delayed`, where it could not go at once. Return its sequence. The
+        job is stored already: if this fails, the server fires it in time, or another node has moved it on."""
         now_ms = self._jobs.clock.now_ms()
         if move.subject == self._jobs.subject("delayed", job.topic, token_of(job.id)) or job.due_ms <= now_ms:
             return seq

@@ -1,11 +1,11 @@
 """Ready jobs in the hands of a node: settled by a move that names the delivery's sequence, and an ack after it.
 
-Handlers in a node hold a job by its delivery alone; nothing is written before they end. So each move here is on the
-condition that the ready message is still the job: one that was deleted, replaced or finished meanwhile stays so, and
-its delivery is forgotten. After a crash between move and ack it is delivered again, and refused.
+Handlers in a node hold a job by its delivery alone. Nothing is written before they end. So each move here has the
+condition that the ready message is still the job. A job that was deleted, replaced or finished meanwhile stays so, and
+its delivery is forgotten. After a crash between move and ack the job is delivered again, and the move is refused.
 
-A list is answered item by item: True, done; False, the job had moved on; a StreamError, the broker did not take it, and
-the delivery comes again after the ack wait.
+A list gets an answer for each item. True: done. False: the job had moved on. A StreamError: the broker did not take it,
+and the delivery comes again after the ack wait.
 """
 
 import logging
@@ -106,7 +106,7 @@ class JobDeliveries:
         return {one for one, entries in messages.items() if _is_covered(one, max(entries, default=None))}
 
     async def _messages_of(self, deliveries: Sequence[Delivery]) -> dict[Delivery, list[LogEntry]]:
-        """Return the messages of each job's id; on three servers the last one alone, as their leader has it."""
+        """Return the messages of each job's id. On three servers only the last one, as their leader has it."""
         jobs = self._jobs
         things = {one: jobs.subject("*", *_names(one)) for one in deliveries}
         found: dict[Delivery, list[LogEntry]] = {}
@@ -179,8 +179,8 @@ class JobDeliveries:
     async def finish_deliveries(
         self, ended: Sequence[tuple[Delivery, JobRecord]], *, remember_s: int, is_needed: bool = True
     ) -> list[Answer]:
-        """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds; else the record is
-        there for repeats of the add alone. A job that leaves no trace is ended by an ack alone."""
+        """End jobs and write that down. With `remember_s` their ids stay taken for so many seconds. None: the record is
+        there only for repeats of the add. A job that leaves no trace is ended by an ack alone."""
         ends = [(one, self._end(one, job, "finished", remember_s)) for one, job in ended]
         return await self._settle(ends, is_needed=is_needed)
 
@@ -191,7 +191,7 @@ class JobDeliveries:
         outcome: Literal["buried", "expired"] = "buried",
         node: str = "",
     ) -> list[Answer]:
-        """Make jobs dead letters, with their history; those of what has expired begin with that word. The letter is
+        """Make jobs dead letters, with their history. A letter of an expired job begins with that word. The letter is
         written first: the other way round a crash in between would lose the job."""
         jobs, at_ms = self._jobs, self._jobs.clock.now_ms()
         why = "expired: " if outcome == "expired" else ""

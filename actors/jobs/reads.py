@@ -36,7 +36,7 @@ AT_ONCE = 64
 """Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 MOST_BYTES = 4 * 1024 * 1024
 MOST_SCANNED = 5_000
-"""Jobs that one page looks at; with a filter that few pass, a page is short and its cursor goes on."""
+"""Jobs that one page reads. If few pass the filter, the page is short, and its cursor goes on."""
 _CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
 
 
@@ -45,8 +45,8 @@ class BadCursor(ValueError):
 
 
 class Found(NamedTuple):
-    """A job as it stands. `job` while it is not over, `done` after; neither if the message is no job of ours.
-    `is_free`: it is over and its id is free, so to its users it is no job any more."""
+    """A job as it stands. `job` is set until the job is over, `done` after. Both are None if the message is no job.
+    `is_free`: the job is over and its id is free, so for users there is no such job."""
 
     state: State
     topic: str
@@ -64,17 +64,17 @@ class Found(NamedTuple):
 
     @property
     def known(self) -> JobRecord | JobDone | None:
-        """The job, or what is known of one that is over; None if the message is neither."""
+        """The job, or the record of one that is over. None if the message is neither."""
         return self.job or self.done
 
     @property
     def schedule(self) -> str:
-        """The subject of the schedule that this job is; empty if it is none."""
+        """The subject of the schedule that this job is. Empty: it is none."""
         return self.subject if self.state in ("delayed", "reserved") else ""
 
     @property
     def fires_ms(self) -> int:
-        """When the server fires the schedule that this job is; 0 if it is none."""
+        """When the server fires the schedule that this job is. 0: it is none."""
         return fires_of(self.job) if self.job is not None and self.schedule else 0
 
 
@@ -111,8 +111,8 @@ class JobReads:
         return found_of(entry) if entry else None
 
     async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
-        """Return jobs by topic and key, also what is known of those that are over; others are left out. A moment old at
-        worst."""
+        """Return jobs by topic and key, with the records of those that are over. Unknown ones are left out. The answer
+        may be a moment old."""
         found: dict[tuple[str, str], Found] = {}
         for start in range(0, len(keys), AT_ONCE):
             patterns = {self._jobs.subject("*", topic, key) for topic, key in keys[start : start + AT_ONCE]}
@@ -152,8 +152,8 @@ class JobReads:
         return any(one is not None and is_in_past(one, job.nonce) for one in known)
 
     async def until_followed(self, found: Found) -> bool:
-        """If a ready job is a late copy of a timer's, which the server's own firing may follow, wait until it must
-        have; return whether it was."""
+        """If a ready job is a timer's late copy, the server's own firing may follow: wait until it must have come.
+        Return whether the job is such a copy."""
         job, now_ms = found.job, self._jobs.clock.now_ms()
         if found.state != "ready" or job is None or found.stored_ms < now_ms - 2 * NEAR_MS:
             return False
@@ -163,8 +163,8 @@ class JobReads:
         return True
 
     async def until_fired(self, found: Found) -> bool:
-        """If the server is about to fire this job's schedule, or may do so once more, wait until it must have; return
-        whether it was."""
+        """If the server is about to fire this job's schedule, or may do so once more, wait until it must have fired.
+        Return whether that was so."""
         if await self.until_followed(found):
             return True
         if not self.is_firing(found):
@@ -188,9 +188,9 @@ class JobReads:
         due_before_ms: int = 0,
         most_bytes: int = MOST_BYTES,
     ) -> JobPage:
-        """Return jobs of a topic in a state, a page at a time; of those that are not over, with limits, only the ones
-        due in `[due_from_ms, due_before_ms)` (0: no end). A page ends early at `most_bytes`, but with one job at least.
-        Raises BadCursor."""
+        """Return jobs of a topic in a state, a page at a time. With limits, only the jobs due in `[due_from_ms,
+        due_before_ms)` (0: no end) among those that are not over. A page ends early at `most_bytes`, but has at least
+        one job. Raises BadCursor."""
         tokens = _TOKENS[state]
         at, seq = _read_cursor(cursor, len(tokens))
         page: list[Found] = []

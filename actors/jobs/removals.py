@@ -34,12 +34,12 @@ class JobRemovals:
         self._reads = reads
 
     async def delete(self, topic: str, job_id: str, *, nonce: str = "") -> State | None:
-        """Delete the job in whatever state; return that, None if there was none. It is never offered after this
-        returns; who holds it may go on, and is refused when he settles it. `nonce`: the same in each repeat of this
-        delete. One that is heard late does nothing to a job that was added since.
+        """Delete the job in any state. Return the state, or None if there was no job. The job is never offered after
+        this returns. Its holder may go on, and settling it is refused. `nonce`: the same in each repeat of this
+        delete. A repeat that arrives late does nothing to a job that was added since.
 
-        Takes up to a second where the server is about to fire it. Raises OutcomeUnknown: perhaps done, do it again;
-        Disconnected, Refused: not done; RevisionConflict if it never stood still."""
+        This takes up to a second if the server is about to fire the job. Raises OutcomeUnknown (perhaps done, repeat
+        it), Disconnected and Refused (not done), and RevisionConflict if the job never stood still."""
         outcome = RevisionConflict("it keeps moving; delete it again", subject=job_id)
         was: State | None = None  # when a try of ours may have done it
         for pause_s in PAUSES_S:
@@ -72,7 +72,7 @@ class JobRemovals:
         raise outcome
 
     async def kick_delayed(self, topic: str, job_id: str) -> bool:
-        """Make a delayed job ready now; False if there is none. Raises as `delete`."""
+        """Make a delayed job ready now. Return False if there is none. Raises as `delete`."""
         outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
@@ -91,8 +91,8 @@ class JobRemovals:
         raise outcome
 
     async def make_overdue_ready(self, late_ms: int) -> int:
-        """Make all delayed and reserved jobs ready that the server should have fired so long ago; return how many it
-        were. Reads all of them. Raises NoStream, Disconnected."""
+        """Make all delayed and reserved jobs ready that the server should have fired so long ago. Return their number.
+        Reads all of them. Raises NoStream, Disconnected."""
         made, until_ms = 0, self._jobs.clock.now_ms() - late_ms
         for token in (*DELAYED_TOKENS, *RESERVED_TOKENS):
             pattern = self._jobs.namespace.pattern("jobs", token, ">")

@@ -70,7 +70,7 @@ class JobReservation(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What became of deliveries: handed out, or set aside instead. All are settled; those that the broker did not take
+    """Outcomes of deliveries: handed out, or set aside. All are settled. Settlements that the broker did not take
     come again after the ack wait."""
 
     reservations: list[JobReservation]
@@ -113,13 +113,13 @@ class JobReservations:
     async def reserve_many(
         self, deliveries: Sequence[Delivery], *, ttr_ms: int | None = None, holder: str = ""
     ) -> Handed:
-        """Reserve what was delivered, for each job's own TTR unless told otherwise; settle every delivery.
+        """Reserve the delivered jobs, each for its own TTR unless one is given. Settle every delivery.
 
-        One that was deleted, finished or reserved meanwhile is left out."""
+        A job that was deleted, finished or reserved meanwhile is left out."""
         jobs = self._jobs
         if any(
             is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
-        ):  # the server may replace it by a copy of its own; then this is refused
+        ):  # the server may replace it by a copy of its own, and refuses this then
             await anyio.sleep(NEAR_MS / 1000)
         deliveries = await self._without_over(deliveries)
         now_ms = self._jobs.clock.now_ms()
@@ -206,7 +206,7 @@ class JobReservations:
     # ---- settling
 
     async def finish_many(self, receipts: Sequence[JobReceipt], *, remember_s: int) -> list[_Answer]:
-        """End jobs. With `remember_s` their ids stay taken for so many seconds; else they are free at once."""
+        """End jobs. With `remember_s` their ids stay taken for so many seconds. None: they are free at once."""
         now_ms = self._jobs.clock.now_ms()
         answers: list[_Answer | None] = [None] * len(receipts)
         fresh = [
@@ -259,8 +259,8 @@ class JobReservations:
         counts: bool = False,
         reason: str = "",
     ) -> list[_Answer]:
-        """Give jobs back, to be handed out again after `delay_ms`, or after what it says for each. `counts`: an attempt
-        was used up; with the last one the job is buried."""
+        """Give jobs back, to be handed out again after `delay_ms`, which may be a function of the job. `counts`: an
+        attempt was used up. After the last one the job is buried."""
 
         def give_back(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             wait_ms = delay_ms if isinstance(delay_ms, int) else delay_ms(job)
@@ -289,7 +289,7 @@ class JobReservations:
         bury_if: Callable[[JobRecord], bool] | None = None,
         reason: str = "",
     ) -> list[_Answer]:
-        """Look all up at once and make their moves; what has moved on meanwhile is looked at one by one."""
+        """Read all jobs at once and move them. Jobs that have moved on meanwhile are read one by one."""
         try:
             found = await self._reads.find_many([(receipt.topic, receipt.key) for receipt in receipts])
         except StreamError as error:
@@ -384,7 +384,7 @@ class JobReservations:
         return self._end(receipt, found, at_ms, "buried", past, remember_s=BURIED_S, job_id=job.id)
 
     def _finish_untouched(self, receipt: JobReceipt, at_ms: int, remember_s: int) -> Move:
-        """Return the move of a job that stands where it was reserved; of another it is refused."""
+        """Return the move of a job that stands where it was reserved. The server refuses it for another job."""
         reserved = self._jobs.subject("reserved", receipt.topic, receipt.key)
         found = Found("reserved", receipt.topic, receipt.key, receipt.seq, 0, reserved)
         fires_ms = receipt.until_ms + RESERVED_SLACK_MS

@@ -85,7 +85,7 @@ class JobStream:
         return ".".join((prefix, jobs, _OTHER[token], topic, key))
 
     def refused(self, job: JobRecord) -> str:
-        """Return the subject of the mark that an add was refused; not among those of its job."""
+        """Return the subject of the mark that an add was refused. It is not one of the job's subjects."""
         return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), add_of(job.nonce))
 
     def ready(self, job: JobRecord, key: str) -> str:
@@ -96,8 +96,8 @@ class JobStream:
         self, job: JobRecord, *, expected: int, now_ms: int, leaves: str = "", fires_ms: int = 0, message_id: str = ""
     ) -> Move:
         """Return the move that makes the job wait until it is due, or ready at once if it is. `leaves`: the subject of
-        the schedule that it was, which the server fires at `fires_ms`; if it was delayed, it goes to the other subject
-        of delayed jobs. `message_id`: of an add."""
+        the schedule that it was, which the server fires at `fires_ms`. A delayed job goes to the other subject of
+        delayed jobs. `message_id`: of an add."""
         key = token_of(job.id)
         thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
         job = left_early(job, fires_ms=fires_ms, now_ms=now_ms)
@@ -110,11 +110,11 @@ class JobStream:
         return Move(delayed, encode_job(job), thing, expected, leaves, due_ms, ready, 0, message_id, fires_ms)
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
-        """As `Mover.move_many`; what was delayed is told to the timers. Lost, such a notice costs at most that the
-        server fires by itself.
+        """Do as `Mover.move_many`, and notify the timers of delayed jobs. If a notice gets lost, the server fires the
+        job itself.
 
-        A move out of a schedule that is confirmed only when the server may have loaded that schedule is looked at
-        again: if the server fired it after all, the move is a RevisionConflict. That takes half a second."""
+        If a move out of a schedule is confirmed when the server may have loaded that schedule, it is checked again. If
+        the server fired it after all, the move is a RevisionConflict. That takes half a second."""
         outcomes = await self._mover.move_many(moves, until_s=until_s)
         await self._look_at_late_ones(moves, outcomes)
         await self._tell_due(
@@ -147,8 +147,8 @@ class JobStream:
                     tasks.start_soon(look, at, move, seq)
 
     async def _unless_fired(self, move: Move, seq: int) -> int | StreamError:
-        """Return the move's sequence if it still stands once the server must have stored what it had loaded; else take
-        it back."""
+        """Wait until the server must have stored what it had loaded. Return the move's sequence if it still stands,
+        else take it back."""
         left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
         try:
             if self.connection.is_clustered and await self._was_overtaken(move, seq):
@@ -166,7 +166,7 @@ class JobStream:
         return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
 
     def nonce_of_fired(self, delivery: Delivery) -> str:
-        """Return the nonce of a job that the server has fired and that may be back; empty for any other."""
+        """Return the nonce of a job that the server has fired and that may be back. Empty: any other job."""
         if self.connection.is_clustered or not is_fired_by_server(delivery):
             return ""
         try:
@@ -182,8 +182,8 @@ class JobStream:
         return not self.connection.is_clustered and was_schedule(job) and job.added_ms < known_since_ms
 
     async def has_stayed(self, move: Move, seq: int, stored_ms: int) -> int | StreamError:
-        """Return the sequence of a move that an earlier try left, if it stands for good; that try may be looking
-        whether to take it back."""
+        """Return the sequence of a move that an earlier try left, if it stands for good. That try may still decide to
+        take it back."""
         now_ms = self.clock.now_ms()
         if not move.fires_ms or move.fires_ms > now_ms + CLEAR_MS or stored_ms < now_ms - LOOKED_MS:
             return seq

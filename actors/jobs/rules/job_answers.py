@@ -107,7 +107,7 @@ class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TopicCounted(Struct, frozen=True, kw_only=True):
-    """How many jobs of a topic are in each state; `done` are those still known."""
+    """How many jobs of a topic are in each state. `done`: those still known."""
 
     topic: str
     delayed: int

@@ -78,7 +78,7 @@ def make_job(
     fresh_nonce: str = "",
     trace_s: int = KEPT_MS // 1000,
 ) -> JobRecord:
-    """Return the job that is asked for; raise BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
+    """Return the requested job. Raises BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
     `fresh_nonce`: if it has no nonce. `trace_s`: how long after its end an add with a nonce of its caller's own is
     known."""
     if not isinstance(new.topic, str) or not TOKEN.fullmatch(new.topic):
@@ -339,7 +339,7 @@ def came_back(job: JobRecord) -> JobRecord:
 
 
 def given_back(job: JobRecord, *, counts: bool, at_ms: int, reason: str) -> JobRecord:
-    """Return a reserved job as its holder gives it back. `counts`: it was an attempt; else as if never handed out."""
+    """Return a reserved job as its holder gives it back. `counts`: it was an attempt. False: as if never handed out."""
     if counts or reason:
         job = noted(job, at_ms=at_ms, node=job.holder, reason=reason or "given back")
     else:

@@ -40,7 +40,7 @@ class Tried(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """A delivery that must not be run; `record` is None where it is no job."""
+    """A delivery that must not run. `record` is None if it is no job."""
 
     delivery: Delivery
     record: JobRecord | None
@@ -56,7 +56,7 @@ class Unfit(NamedTuple):
 
 
 class Settling:
-    """Shared by the topics of a node. Raises FATAL errors; others are told in the log, and the jobs let go of."""
+    """Shared by the topics of a node. Raises FATAL errors. Other errors are logged, and the jobs are let go."""
 
     def __init__(self, store: JobStore, *, node: str) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class Settling:
         self._node = node
 
     async def is_there(self, delivery: Delivery) -> bool:
-        """Return whether what was delivered is still the job's last message; what cannot be known is not."""
+        """Return whether the delivered message is still the job's last one. False if that cannot be known."""
         try:
             return (await self.whose([delivery]))[delivery] == "ours"
         except FATAL:

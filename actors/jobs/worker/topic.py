@@ -1,7 +1,7 @@
 """One topic that the node handles: its lanes, its places, and what they hold.
 
-Jobs come by one puller a lane into `ready`; places take them from there. How much is held is looked at anew ten times a
-second (actors/jobs/rules/job_handling.py). What becomes of a job after its call is in ends.py.
+One puller a lane brings jobs into `ready`, and places take them from there. Ten times a second the topic decides anew
+how much it holds (actors/jobs/rules/job_handling.py). `ends.py` settles a job after its call.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class TopicWorker:
     # ---- its life
 
     async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None]) -> None:
-        """Run the topic's jobs until `stop` is set and what is running has ended; what was not begun is given back.
-        Cancelled (the drain deadline has passed), all is given back. Raises FATAL errors."""
+        """Run the topic's jobs until `stop` is set and the running ones have ended. Jobs that did not begin are given
+        back. If the drain deadline cancels this, all jobs are given back. Raises FATAL errors."""
         async with anyio.create_task_group() as lanes:
             await lanes.start(self._keep_lanes)
             lanes.start_soon(self._keep_letting_go)
@@ -160,7 +160,8 @@ class TopicWorker:
             log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
 
     async def _keep_letting_go(self) -> None:
-        """Give back what is too much, and end what must not be run; beside all else, for it may take long."""
+        """Give back the jobs above the limit, and end those that must not run. This may take long, so it is a task of
+        its own."""
         while True:
             await self._has_leaving.wait()
             self._has_leaving = anyio.Event()
@@ -238,7 +239,7 @@ class TopicWorker:
             del self._gone[next(iter(self._gone))]
 
     def tend(self) -> None:
-        """Look after what runs and what is held; several times a second."""
+        """Look after running and held jobs, several times a second."""
         now_s = monotonic_s()
         span_s, self._tended_s = now_s - self._tended_s, now_s
         self._ended_per_s += SMOOTH * (self._measured() / max(span_s, 0.001) - self._ended_per_s)
@@ -260,7 +261,7 @@ class TopicWorker:
                 self._changed.set()
 
     def _measured(self) -> int:
-        """Tell what became of the jobs since the last look; return how many ended."""
+        """Report the ends of jobs since the last look. Return how many ended."""
         ended, measures = self._ends.take_counts(), self._shared.measures
         for outcome, count in ended.items():
             measures.jobs_handled(self.topic, outcome, count)
@@ -298,7 +299,7 @@ class TopicWorker:
     # ---- how much is held, and begun
 
     def _tune(self) -> int:
-        """Set how much each lane may hold; return how much it is in all."""
+        """Set how many jobs each lane may hold. Return the sum."""
         busy = [place for place in self._places if place.call is not None]
         stuck = sum(place.is_stuck for place in busy)
         running = sum(len(place.jobs) for place in busy if not place.is_stuck)
@@ -383,7 +384,7 @@ class TopicWorker:
         return found | await self._shared.settling.whose(left)
 
     def _suspect(self, delivery: Delivery) -> None:
-        """It comes from a holder that vanished; perhaps of it."""
+        """Return whether the holder vanished, perhaps because of this job."""
         try:
             record = decode_job(delivery.payload)
         except MalformedMessage:
@@ -400,12 +401,12 @@ class TopicWorker:
         return suspicion_of(delivery.delivered, attempt, self.handler.attempts or record.most_attempts)
 
     async def breathe(self) -> None:
-        """Let the loop turn; and see, before anything is begun, whether the process had stopped."""
+        """Let the loop turn, and find out whether the process had stopped before a job begins."""
         await self.slices.breathe()
         self._hold.is_sure(monotonic_s())  # last: nothing is awaited from here to the call
 
     def open(self, deliveries: Sequence[Delivery], now_s: float) -> list[Job]:
-        """Return the jobs to call the handler with; what must not be run is set aside."""
+        """Return the jobs to call the handler with, and set aside those that must not run."""
         handler, jobs = self.handler, []
         call = Call()
         ttr_ms = handler.ttr_ms
@@ -449,8 +450,8 @@ class TopicWorker:
         await self._ends.settle(jobs, result, error, cut)
 
     async def _give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Let others have what was not begun, or not ended before the node had to stop; no attempt is counted. What may
-        be somebody else's by now is left to him: a move of ours would take it out of his hands."""
+        """Let other nodes have the jobs that did not begin, or did not end before the node had to stop. No attempt is
+        counted. A job that another node may hold by now is left alone: a move of ours would take it from that node."""
         unstarted, is_ours = [], self._hold.is_sure(monotonic_s())
         for delivery in deliveries:
             if not is_ours:
