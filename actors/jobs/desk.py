@@ -179,29 +179,24 @@ class JobDesk:
             if rooms[job.topic] > 0:
                 rooms[job.topic] -= 1
                 self._quota.added(job.topic, 1)
-            else:
-                answers[at] = await self._beyond_quota(jobs[at], job, most)
+            elif not await self._adds_none(jobs[at], job):
+                reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
+                answers[at] = NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
         return answers
 
-    async def _beyond_quota(self, new: NewJob, job: JobRecord, most: int) -> Added | NotAdded | None:
-        """Return the answer to a job above the quota. `None`: it adds nothing, as it is a repeat, or replaces a job."""
-        first = await self._store.find_key(job.topic, token_of(job.id))
-        if first is not None and first.known is not None and is_same_add(job, first.known):
-            return None
-        if first is not None and new.on_same == "replace" and first.state in ("delayed", "ready"):
-            return None
-        if first is not None and first.job is not None and new.on_same == "keep":
-            there = first.job
-            return Added(
-                topic=job.topic,
-                id=job.id,
-                state=first.state,
-                due_ms=there.due_ms,
-                is_new=False,
-                is_same_body=bytes(there.body) == bytes(job.body),
-            )
-        reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
-        return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
+    async def adds_none(self, new: NewJob) -> bool:
+        """Return whether an add of this job makes no job more: it is a repeat, it keeps the job that is there or takes
+        its place, or it is bad."""
+        made = self._made(new, self._clock.now_ms(), 0)
+        return isinstance(made, NotAdded) or await self._adds_none(new, made)
+
+    async def _adds_none(self, new: NewJob, job: JobRecord) -> bool:
+        found = await self._store.find_key(job.topic, token_of(job.id))
+        if found is None or found.known is None:
+            return False
+        if new.on_same == "replace" and found.state in ("delayed", "ready"):
+            return True
+        return is_same_add(job, found.known) or (new.on_same == "keep" and found.job is not None)
 
     async def waiting(self, topic: str) -> int:
         """Return how many jobs of the topic are delayed or ready."""

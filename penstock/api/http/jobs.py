@@ -54,7 +54,7 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
         if isinstance(one, JobToAdd)
     ]
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, topic, len(wanted))
+        await shared.quotas.check(call.caller, topic, wanted)
         told = iter(await shared.desk.add(wanted))
     answers = [item_of(call, next(told)) if isinstance(one, JobToAdd) else one for one in asked]
     return HttpAnswer(JobsAdded(added=sum(one.is_there for one in answers), answers=answers))
@@ -63,9 +63,10 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 async def _add_one(shared: GatewayState, call: HttpCall, topic: str) -> HttpAnswer:
     asked = decoded(_one, call.body)
     check_body(asked.body)
+    wanted = [picked(NewJob, asked, topic=topic, nonce=call.key)]
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, topic, 1)
-        (told,) = await shared.desk.add([picked(NewJob, asked, topic=topic, nonce=call.key)])
+        await shared.quotas.check(call.caller, topic, wanted)
+        (told,) = await shared.desk.add(wanted)
     item = item_of(call, told)
     if item.state is UNSET:
         raise problem_of(item)

@@ -127,7 +127,7 @@ async def _add(shared: GatewayState, call: HttpCall, command: Add) -> Reply:
         nonce=call.key,
     )
     with shared.load.work("add", call.caller.key):
-        await shared.quotas.check(call.caller, job.topic, 1)
+        await shared.quotas.check(call.caller, job.topic, [job])
         (told,) = await shared.desk.add([job])
     item = item_of(call, told)
     if item.status == 429 or item.status >= 500:

@@ -10,7 +10,7 @@ Those that are there stay in use.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -20,6 +20,7 @@ from penstock.api.http.callers import Caller
 from penstock.api.http.problems import RefusedRequest, refused
 from streams.clock import monotonic_s
 from streams.errors import StreamError
+from streams.job_messages import NewJob
 
 if TYPE_CHECKING:
     from actors.jobs.desk import JobDesk
@@ -57,9 +58,9 @@ class Quotas:
         self._due: dict[str, Caller] = {}
         self._is_due = anyio.Event()
 
-    async def check(self, caller: Caller, topic: str, count: int) -> None:
-        """Raise RefusedRequest if the topic would be one too many, or `count` jobs more above the caller's quota; else
-        count them in."""
+    async def check(self, caller: Caller, topic: str, jobs: Sequence[NewJob]) -> None:
+        """Raise RefusedRequest if the topic would be one too many, or the jobs above the caller's quota. Else count
+        them in. Above the quota a job with a nonce is looked up: what makes no job more is let in."""
         if caller.most_topics and topic not in (known := self._desk.known_topics()):
             own = sum(map(caller.is_own, known))
             if own >= caller.most_topics:
@@ -68,11 +69,16 @@ class Quotas:
             return
         tenant = await self._tenant(caller)
         waiting = (tenant.counted or 0) + tenant.since
-        if waiting + count > caller.most_waiting:
-            raise _refused(
-                f"{waiting} jobs wait already; {caller.most_waiting} may",
-                "wait until some are finished, or delete some",
-            )
+        count, room = len(jobs), max(0, caller.most_waiting - waiting)
+        if count > room:
+            count = 0
+            for job in jobs:
+                count += not (job.nonce and await self._desk.adds_none(job))
+                if count > room:
+                    raise _refused(
+                        f"{waiting} jobs wait already; {caller.most_waiting} may",
+                        "wait until some are finished, or delete some",
+                    )
         tenant.since += count
 
     async def run(self) -> None:

@@ -1,6 +1,7 @@
 """What one token may cost the others: topics, and counts of them."""
 
 import secrets
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,31 @@ async def test_a_token_makes_no_more_topics_than_it_may(guarded_gateway: SharedG
     assert (code, reply["success"]) == (429, False)
     code, told = await call(guarded_gateway, token, "POST", "/v1/topics/b/jobs", [{}, {}])
     assert (code, told["added"]) == (200, 2), "those that are there stay in use"
+
+
+async def test_a_token_with_as_many_jobs_as_it_may_have_repeats_its_adds(
+    guarded_gateway: SharedGateway, topic: str
+) -> None:
+    token = guarded_gateway.token(topic, namespace=topic, most_waiting=3)
+    late = {"delay_ms": 60_000}
+    command = {"command": "add", "topic": "t", "id": topic, "delay": 60}
+    async with ClientSession(guarded_gateway.url, headers={"Authorization": f"Bearer {token}"}) as client:
+
+        async def post(path: str, body: object, key: str) -> tuple[int, Any]:
+            async with client.post(path, json=body, headers={"Idempotency-Key": key}) as response:
+                return response.status, await response.json()
+
+        for _ in range(2):
+            assert (await post("/v1/topics/t/jobs", late, "one"))[0] == 201
+            assert (await post("/queue", command, "two"))[1] == {"success": True, "id": topic}
+            assert (await post("/v1/topics/t/jobs", [late], "list"))[1]["added"] == 1
+        assert (await post("/v1/topics/t/jobs", {"id": topic, "body": 2, "on_same": "replace"} | late, "new"))[0] == 201
+        for told in (
+            await post("/v1/topics/t/jobs", late, "another"),
+            await post("/v1/topics/t/jobs", [late, late], "list"),
+            await post("/v1/topics/t/jobs", late, ""),
+        ):
+            assert (told[0], told[1]["detail"]) == (429, "3 jobs wait already; 3 may"), told
 
 
 async def test_no_add_waits_for_a_count_but_a_tenants_first(
