@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_made, is_in_past, on_same_id, past_of
-from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream
+from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, JobRecord, OnSame, Outcome, State
@@ -119,7 +119,7 @@ class JobAdds:
         """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
         no earlier try of it can have been stored and forgotten. `is_repeat`: an earlier try was stored."""
         answer: Stored | StreamError | None = None
-        has_waited = False
+        has_waited, taken_back = False, 0
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
             try:
@@ -132,9 +132,11 @@ class JobAdds:
                             found = None
                             continue
                     return _kept(job, found)._replace(is_new=True, is_same=_is_same(job, found) is not False)
-                if is_repeat and job.trace_s and await self._is_closed(job):
-                    return OutcomeUnknown("another try of this add was refused meanwhile", subject=job.id)
-                if is_repeat or (found and found.known and is_in_past(found.known, job.nonce)):
+                is_known = bool(found and found.known and is_in_past(found.known, job.nonce))
+                if is_repeat and not is_known and await self._is_closed(job):
+                    why = "another try of this add was refused, or taken back, meanwhile"
+                    return OutcomeUnknown(why, subject=job.id)
+                if is_repeat or is_known:
                     is_same = not (found and found.known and had_another_body(found.known, job.nonce))
                     return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same)
                 if not is_new:
@@ -149,7 +151,8 @@ class JobAdds:
                     is_repeat, found = True, None
                     continue
                 if found is None or not await self._reads.until_fired(found):
-                    answer = await self._take_place(job, found, until_s)
+                    answer = await self._take_place(job, found, until_s, taken_back)
+                    taken_back += isinstance(answer, TakenBack)
                     if not isinstance(answer, RevisionConflict):
                         return answer
                     is_repeat = isinstance(answer, Repeated)
@@ -173,8 +176,11 @@ class JobAdds:
     async def _is_closed(self, job: JobRecord) -> bool:
         return await last_entry(self._jobs.connection, self._jobs.name, self._jobs.refused(job)) is not None
 
-    async def _take_place(self, job: JobRecord, found: Found | None, until_s: float) -> Stored | StreamError:
-        """Store a job in place of another, if that is still as it was found."""
+    async def _take_place(
+        self, job: JobRecord, found: Found | None, until_s: float, taken_back: int = 0
+    ) -> Stored | StreamError:
+        """Store a job in place of another, if that is still as it was found. `taken_back`: how often this try was
+        stored and taken back. The server knows the message id of each."""
         now_ms = self._jobs.clock.now_ms()
         if found is not None and found.known is not None:
             job = replace(job, past=past_of(found.known, now_ms=now_ms))
@@ -187,7 +193,7 @@ class JobAdds:
             now_ms=now_ms,
             leaves=found.schedule if found else "",
             fires_ms=found.fires_ms if found else 0,
-            message_id=add_of(job.nonce),
+            message_id=add_of(job.nonce) + (f"-{taken_back}" if taken_back else ""),
         )
         seq = await self._jobs.move(move, until_s=until_s)
         if isinstance(seq, StreamError):

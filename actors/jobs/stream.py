@@ -8,7 +8,15 @@ from zlib import crc32
 import anyio
 import msgspec
 
-from actors.jobs.rules.job_rules import BACKSTOP_MS, add_of, has_fired, left_early, may_be_fired_again, was_schedule
+from actors.jobs.rules.job_rules import (
+    BACKSTOP_MS,
+    TRACE_MS,
+    add_of,
+    has_fired,
+    left_early,
+    may_be_fired_again,
+    was_schedule,
+)
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -58,6 +66,10 @@ def partition_of(topic: str, key: str) -> int:
     return crc32(f"{topic}.{key}".encode()) % PARTITIONS
 
 
+class TakenBack(RevisionConflict):
+    """The move was stored, and is removed again: the server had fired the schedule that it left."""
+
+
 class JobStream:
     """The stream JOBS. `clock` is the server's, as far as it is known."""
 
@@ -85,8 +97,12 @@ class JobStream:
         return ".".join((prefix, jobs, _OTHER[token], topic, key))
 
     def refused(self, job: JobRecord) -> str:
-        """Return the subject of the mark that an add was refused. It is not one of the job's subjects."""
-        return self.namespace.subject("jobs", "refused", job.topic, token_of(job.id), add_of(job.nonce))
+        """Return the subject of the mark that an add was refused, or taken back. It is not one of the job's
+        subjects."""
+        return self._refused(job.topic, token_of(job.id), add_of(job.nonce))
+
+    def _refused(self, topic: str, key: str, message_id: str) -> str:
+        return self.namespace.subject("jobs", "refused", topic, key, message_id)
 
     def ready(self, job: JobRecord, key: str) -> str:
         """Return the subject on which the job is handed out."""
@@ -114,7 +130,7 @@ class JobStream:
         job itself.
 
         If a move out of a schedule is confirmed when the server may have loaded that schedule, it is checked again. If
-        the server fired it after all, the move is a RevisionConflict. That takes half a second."""
+        the server fired it after all, the move is TakenBack. That takes half a second."""
         outcomes = await self._mover.move_many(moves, until_s=until_s)
         await self._look_at_late_ones(moves, outcomes)
         await self._tell_due(
@@ -152,18 +168,29 @@ class JobStream:
         left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
         try:
             if self.connection.is_clustered and await self._was_overtaken(move, seq):
-                await delete_entry(self.connection, self.name, seq, erase=True)
-                return RevisionConflict("its schedule was fired just before it was made", subject=move.subject)
+                await self._take_back(move, seq)
+                return TakenBack("its schedule was fired just before it was made", subject=move.subject)
             while (last := await last_entry(self.connection, self.name, move.thing)) is not None and last.seq == seq:
                 if left_s <= 0:
                     return seq
                 await anyio.sleep(LOOK_S)
                 left_s -= LOOK_S
-            if not _has_fired(move, last) or not await delete_entry(self.connection, self.name, seq, erase=True):
+            if not _has_fired(move, last) or not await self._take_back(move, seq):
                 return seq  # if it is not there any more, somebody has made sure of it (ADR 35)
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
-        return RevisionConflict("its schedule was fired before it was made", subject=move.subject)
+        return TakenBack("its schedule was fired before it was made", subject=move.subject)
+
+    async def _take_back(self, move: Move, seq: int) -> bool:
+        """Remove the message of a move. Return False if it was gone. The server goes on to know the message id of an
+        add, so another try of the add must find a mark: it would take the add for done and over."""
+        if move.message_id:
+            _, _, _, topic, key = move.subject.split(".")
+            mark = self._refused(topic, key, move.message_id)
+            outcome = await self._mover.move_many((Move(mark, b"", mark, 0, ttl_s=TRACE_MS // 1000),))
+            if isinstance(outcome[0], StreamError) and not isinstance(outcome[0], RevisionConflict):
+                raise outcome[0]
+        return await delete_entry(self.connection, self.name, seq, erase=True)
 
     def nonce_of_fired(self, delivery: Delivery) -> str:
         """Return the nonce of a job that the server has fired and that may be back. Empty: any other job."""

@@ -7,13 +7,16 @@ from typing import Any
 import anyio
 import pytest
 from anyio import fail_after
+from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
+from actors.jobs.stream import JobStream, TakenBack
 from streams.clock import now_ms
 from streams.connection import connect
-from streams.errors import Disconnected, OutcomeUnknown
+from streams.errors import Disconnected, OutcomeUnknown, StreamError
 from streams.job_messages import FirstTry
+from streams.moves import Move
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
@@ -116,6 +119,38 @@ async def test_a_repeated_add_is_told_when_the_job_of_its_first_try_is_due(jobs:
     (over,) = await jobs.store.add_many([(first, "keep")])
     assert isinstance(over, Stored)
     assert (over.state, over.due_ms) == ("done", 0)
+
+
+async def test_a_replace_that_is_taken_back_is_made_again_and_its_repeats_are_not_told_that_it_is_over(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fired the old job's schedule just before it stored the new job, which is removed again. It still
+    knows the message id, and so the next try seemed to be over."""
+    old = jobs.make("1", due_ms=now_ms() + 60_000)
+    new = jobs.make("1", due_ms=now_ms() + 90_000, nonce="a-key-of-ours", body=Raw(b'"new"'))
+    repeats: list[Any] = []
+    move = JobStream.move
+
+    async def overtaken(stream: JobStream, step: Move, **more: Any) -> int | StreamError:
+        seq = await move(stream, step, **more)
+        if step.expected and not repeats:
+            assert isinstance(seq, int)
+            assert await stream._take_back(step, seq)
+            repeats.append(None)
+            repeats[:] = await jobs.store.add_many([(new, "replace")], first=FirstTry(1.0, jobs.connection.memory))
+            return TakenBack("its schedule was fired before it was made", subject=step.subject)
+        return seq
+
+    await jobs.store.add_many([(old, "keep")])
+    monkeypatch.setattr(JobStream, "move", overtaken)
+    (made,) = await jobs.store.add_many([(new, "replace")])
+    assert isinstance(repeats[0], OutcomeUnknown)
+    assert isinstance(made, Stored)
+    assert (made.is_new, made.state) == (True, "delayed")
+    found = await jobs.store.find(TOPIC, "1")
+    assert found is not None
+    assert found.job is not None
+    assert bytes(found.job.body) == b'"new"'
 
 
 async def test_an_add_that_was_refused_elsewhere_makes_no_job_when_its_first_desk_goes_on(jobs: Jobs) -> None:
