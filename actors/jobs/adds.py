@@ -157,7 +157,8 @@ class JobAdds:
                         return answer
                     is_repeat = isinstance(answer, Repeated)
             except StreamError as error:
-                return error if answer is None else OutcomeUnknown(str(error), subject=job.id)
+                is_certain = answer is None and is_new and not is_repeat
+                return error if is_certain else OutcomeUnknown(str(error), subject=job.id)
             found = None
         if isinstance(answer, RevisionConflict) and not answer.is_after_retry:
             return answer

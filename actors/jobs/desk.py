@@ -36,6 +36,7 @@ from actors.jobs.replies import (
 )
 from actors.jobs.rules.job_answers import (
     Added,
+    Code,
     JobReply,
     Listed,
     ListPage,
@@ -46,7 +47,7 @@ from actors.jobs.rules.job_answers import (
 )
 from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
 from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
-from actors.jobs.rules.job_rules import KEPT_MS, BadJob, is_in_past, is_same_add, make_job, named_nonce
+from actors.jobs.rules.job_rules import KEPT_MS, BadJob, ExpiredJob, is_in_past, is_same_add, make_job, named_nonce
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -136,7 +137,7 @@ class JobDesk:
         if (still_s := self._stood_still_s()) > STILL_S:
             return [_too_old(job, still_s) for job in jobs]
         now_ms = self._clock.now_ms()
-        made = [self._made(job, now_ms, trace_s) for job in jobs]
+        made = [await self._made(job, now_ms, trace_s, first) for job in jobs]
         for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, JobRecord)}:
             await self._topics.use(topic, priority)
         answers = await self._within_quotas(jobs, made)
@@ -152,18 +153,32 @@ class JobDesk:
             answers[at] = added_of(job, outcome)
         return [answer for answer in answers if answer is not None]
 
-    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> JobRecord | NotAdded:
+    async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
         try:
             settings = self._topics.current(str(new.topic))
             fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
             fresh_nonce = "" if new.nonce else self._fresh_nonce()
             job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
             check_depth(job.body)
+        except ExpiredJob as error:
+            if await self._is_repeat(error.job):
+                return error.job
+            is_unknown = first.age_s > 0 and not error.job.trace_s  # a job that is over may have left no trace
+            code: Code = "unknown" if is_unknown else "bad"
+            why = "; an earlier try may have added it" if is_unknown else ""
+            return NotAdded(
+                code=code, reason=f"{error}{why}", topic=error.job.topic, id=error.job.id, field=error.field
+            )
         except BadJob as error:
             return NotAdded(
                 code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
             )
         return job
+
+    async def _is_repeat(self, job: JobRecord) -> bool:
+        """Return whether an earlier try of this add is known."""
+        found = await self._store.find_key(job.topic, token_of(job.id))
+        return found is not None and found.known is not None and is_same_add(job, found.known)
 
     async def _within_quotas(
         self, jobs: Sequence[NewJob], made: Sequence[JobRecord | NotAdded]

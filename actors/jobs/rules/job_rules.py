@@ -66,6 +66,15 @@ class BadJob(ValueError):
         super().__init__(f"{field} {shown(value)} {what}; {hint}")
 
 
+class ExpiredJob(BadJob):
+    """A job that is over before it is due. A repeat of its add may come so late, and the job be there: `job` is the
+    one that was requested."""
+
+    def __init__(self, job: JobRecord, field: str, value: object) -> None:
+        self.job = job
+        super().__init__(field, value, "is over before the job is due", "let it expire later, or be due sooner")
+
+
 # ---- a new job
 
 
@@ -78,7 +87,7 @@ def make_job(
     fresh_nonce: str = "",
     trace_s: int = KEPT_MS // 1000,
 ) -> JobRecord:
-    """Return the requested job. Raises BadJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
+    """Return the requested job. Raises BadJob, ExpiredJob. `now_ms`: the server's clock. `fresh_id`: if it has no id.
     `fresh_nonce`: if it has no nonce. `trace_s`: how long after its end an add with a nonce of its caller's own is
     known."""
     if not isinstance(new.topic, str) or not TOKEN.fullmatch(new.topic):
@@ -86,7 +95,7 @@ def make_job(
     if new.topic == DEFAULT:
         raise BadJob("topic", new.topic, "is the name of what holds for all topics", "use another")
     due_ms = _due_ms(new, now_ms)
-    return JobRecord(
+    job = JobRecord(
         topic=new.topic,
         id=_id(new.id, fresh_id),
         due_ms=due_ms,
@@ -99,10 +108,14 @@ def make_job(
         if new.attempts is None
         else _within("attempts", new.attempts, 1, MOST_ATTEMPTS),
         priority=_priority(new.priority),
-        expires_ms=_expires_ms(new, due_ms, now_ms),
+        expires_ms=_expires_ms(new, now_ms),
         nonce=nonce_of(new, fresh_nonce),
         trace_s=trace_s if new.nonce and not new.nonce.startswith(MACHINE_MADE) else 0,
     )
+    if 0 < job.expires_ms <= max(due_ms, now_ms):
+        field = "expires_ms" if new.expires_in_ms is None else "expires_in_ms"
+        raise ExpiredJob(job, field, getattr(new, field))
+    return job
 
 
 def nonce_of(new: NewJob, fresh_nonce: str) -> str:
@@ -168,23 +181,13 @@ def _due_ms(new: NewJob, now_ms: int) -> int:
     return _within("due_ms", new.due_ms, 0, now_ms + LONGEST_DELAY_MS)
 
 
-def _expires_ms(new: NewJob, due_ms: int, now_ms: int) -> int:
+def _expires_ms(new: NewJob, now_ms: int) -> int:
     if new.expires_ms is not None and new.expires_in_ms is not None:
         raise BadJob("expires_ms", new.expires_ms, "stands beside expires_in_ms", "give one of them")
     latest_ms = now_ms + 2 * LONGEST_DELAY_MS
     if new.expires_in_ms is not None:
-        field, given = "expires_in_ms", new.expires_in_ms
-        expires_ms = now_ms + _within(field, given, 1, 2 * LONGEST_DELAY_MS)
-    elif new.expires_ms is not None:
-        field, given = "expires_ms", new.expires_ms
-        expires_ms = _within(field, given, 0, latest_ms)
-        if not expires_ms:
-            return 0
-    else:
-        return 0
-    if expires_ms <= max(due_ms, now_ms):
-        raise BadJob(field, given, "is over before the job is due", "let it expire later, or be due sooner")
-    return expires_ms
+        return now_ms + _within("expires_in_ms", new.expires_in_ms, 1, 2 * LONGEST_DELAY_MS)
+    return 0 if new.expires_ms is None else _within("expires_ms", new.expires_ms, 0, latest_ms)
 
 
 def _priority(priority: object) -> Priority:

@@ -11,15 +11,17 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
+from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.stream import JobStream, TakenBack
 from streams.clock import now_ms
-from streams.connection import connect
+from streams.connection import Connection, connect
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
-from streams.job_messages import FirstTry
+from streams.job_messages import FirstTry, NewJob
 from streams.moves import Move
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
+from tests.support.desks import Office, open_office
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import connected
@@ -31,6 +33,12 @@ async def behind(wire: Proxy, jobs: Jobs) -> AsyncIterator[Jobs]:
     async with connect(wire.url, name="behind", namespace=jobs.namespace) as connection:
         async with Publisher(connection, attempt_timeout_s=0.3) as publisher, PullOnce(connection) as pulls:
             yield Jobs(connection, publisher, pulls)
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    async with open_office(connection) as opened:
+        yield opened
 
 
 def port_of(jobs: Jobs) -> int:
@@ -151,6 +159,23 @@ async def test_a_replace_that_is_taken_back_is_made_again_and_its_repeats_are_no
     assert found is not None
     assert found.job is not None
     assert bytes(found.job.body) == b'"new"'
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_an_add_that_is_repeated_after_its_expiry_is_known(office: Office, is_over: bool) -> None:
+    new = NewJob(topic=TOPIC, id="1", nonce="a-key-of-ours", expires_ms=now_ms() + 5_000)
+    (first,) = await office.desk.add([new])
+    assert first.code == "ok"
+    if is_over:
+        await office.desk.finish([(await office.reserve()).receipt])
+    office.clock.ahead_ms = 6_000
+    (again,) = await office.desk.add([new], first=FirstTry(6.0, office.connection.memory))
+    assert (again.code, again.state) == ("ok", "done" if is_over else "ready")
+    (late,) = await office.desk.add([replace(new, id="2")])
+    assert isinstance(late, NotAdded)
+    assert (late.code, late.field) == ("bad", "expires_ms")
+    (never,) = await office.desk.add([replace(new, id="2", nonce="")], first=FirstTry(6.0, office.connection.memory))
+    assert never.code == "unknown"
 
 
 async def test_an_add_that_was_refused_elsewhere_makes_no_job_when_its_first_desk_goes_on(jobs: Jobs) -> None:

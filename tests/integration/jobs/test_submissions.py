@@ -11,11 +11,12 @@ import anyio
 import pytest
 
 from actors.jobs.rules.job_answers import Listed
-from actors.jobs.submissions import BadSubmission, job_submissions, read_submission
+from actors.jobs.submissions import TRACE_S, BadSubmission, job_submissions, read_submission
 from actors.runtime import submissions
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.job_messages import NewJob
+from streams.log import last_entry
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, Started, open_office
 from tests.support.natscli import NatsCli
@@ -80,6 +81,23 @@ async def test_a_topic_in_the_payload_alone_will_do(office: Office) -> None:
     async with taking(office):
         await until_empty(office)
     assert (await peek(office, "a")).state == "ready"
+
+
+async def test_one_that_was_added_and_comes_again_after_its_expiry_is_not_told_to_be_refused(office: Office) -> None:
+    """Its desk died after the add and before the acknowledgement."""
+    payload = {"id": "a", "expires_in_ms": 5_000}
+    await hand_in(office, payload)
+    subject = office.namespace.submit_job(TOPIC)
+    stored = await last_entry(office.connection, office.namespace.stream("SUBMIT"), subject)
+    assert stored is not None
+    new = read_submission(TOPIC, stored.payload, seq=stored.seq, stored_ms=stored.stored_ms)
+    (first,) = await office.desk.add([new], trace_s=TRACE_S)
+    assert first.code == "ok"
+    await office.desk.finish([(await office.reserve()).receipt])
+    office.clock.ahead_ms = 6_000
+    async with taking(office):
+        await until_empty(office)
+    assert await office.dead() == []
 
 
 async def test_a_thousand_are_added_in_pages(office: Office) -> None:
