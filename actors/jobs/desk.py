@@ -202,7 +202,7 @@ class JobDesk:
     async def adds_none(self, new: NewJob) -> bool:
         """Return whether an add of this job makes no job more: it is a repeat, it keeps the job that is there or takes
         its place, or it is bad."""
-        made = self._made(new, self._clock.now_ms(), 0)
+        made = await self._made(new, self._clock.now_ms(), 0, FIRST)
         return isinstance(made, NotAdded) or await self._adds_none(new, made)
 
     async def _adds_none(self, new: NewJob, job: JobRecord) -> bool:
