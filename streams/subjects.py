@@ -61,6 +61,11 @@ def token_of(text: str) -> str:
     return _HASHED + base64.b32encode(digest).decode().rstrip("=").lower()
 
 
+def is_hashed(token: str) -> bool:
+    """Return whether `token_of` made this token of a text that it does not show."""
+    return token.startswith(_HASHED)
+
+
 def check_key(key: str) -> str:
     """Return `key` if it is a bucket key: 1 to 8 tokens joined by dots. Raises MalformedSubject."""
     if isinstance(key, str) and is_key(key):

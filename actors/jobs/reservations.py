@@ -55,6 +55,7 @@ from streams.job_messages import (
     encode_job,
 )
 from streams.moves import Move
+from streams.subjects import is_hashed
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +211,11 @@ class JobReservations:
         now_ms = self._jobs.clock.now_ms()
         answers: list[_Answer | None] = [None] * len(receipts)
         fresh = [
-            at for at, receipt in enumerate(receipts) if receipt.nonce and now_ms <= receipt.until_ms + STALE_AFTER_MS
+            at
+            for at, receipt in enumerate(receipts)
+            if receipt.nonce
+            and now_ms <= receipt.until_ms + STALE_AFTER_MS
+            and not (remember_s and is_hashed(receipt.key))  # then the job is read, for its id is shown
         ]
         moves = [self._finish_untouched(receipts[at], now_ms, remember_s) for at in fresh]
         outcomes = await self._jobs.move_many(moves)
@@ -223,7 +228,7 @@ class JobReservations:
 
         def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             past = past_of(job, now_ms=at_ms, remember_s=remember_s)
-            return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
+            return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s, job_id=job.id)
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:

@@ -130,6 +130,17 @@ async def test_a_finished_id_stays_taken_where_its_topic_remembers_it(office: Of
     assert (peeked.state, peeked.outcome) == ("done", "finished")
 
 
+@pytest.mark.parametrize("nonce", ["", "key"])
+async def test_what_a_topic_remembers_is_shown_by_its_id(office: Office, nonce: str) -> None:
+    await office.set(remember="1h")
+    await office.add("order 7", nonce=nonce)
+    await office.desk.finish([(await office.reserve()).receipt])
+    peeked = await office.desk.peek(TOPIC, "order 7")
+    assert peeked is not None
+    (listed,) = (await office.desk.list(TOPIC, state="done")).jobs
+    assert (peeked.id, listed.id) == ("order 7", "order 7")
+
+
 async def test_a_topic_takes_as_many_as_it_may_and_a_repeat_all_the_same(office: Office) -> None:
     await office.set(most_waiting=3)
     answers = await office.try_add("a", "b", "c", "d")

@@ -12,6 +12,7 @@ from streams.subjects import (
     check_key,
     check_key_pattern,
     check_token,
+    is_hashed,
     kv_stream,
     kv_subject,
     token_of,
@@ -171,6 +172,7 @@ def test_no_text_can_pose_as_the_hash_of_another() -> None:
     hashed = token_of("order #1001")
     assert hashed.startswith("h_")
     assert token_of(hashed) != hashed
+    assert [is_hashed(token) for token in (hashed, token_of(hashed), token_of("order-1001"))] == [True, True, False]
 
 
 def test_token_of_stays_the_same_between_releases() -> None:
