@@ -83,14 +83,15 @@ def answer_of(receipt: JobReceipt, outcome: Outcome) -> JobReply:
 
 def not_reserved(found: Sequence[Found], job_id: str) -> JobReply:
     """Return the reply for an id without a reservation. A repeat of a finish gets the same reply as the first."""
-    left = [each.state for each in found if each.job is not None]
     if any(each.done is not None and each.done.outcome == "finished" for each in found):
-        if left:  # whether this is a repeat, or another holder's call that comes late, cannot be known
-            reason = f"nobody holds a job of this id: one was finished, and one is {left[0]}"
+        lapsed = [each.state for each in found if each.job is not None and each.job.first_ms]
+        if lapsed:  # the caller may have held this one, and come too late
+            reason = f"nobody holds a job of this id: one was finished, and one that was handed out is {lapsed[0]}"
             return JobReply(code="unknown", reason=reason, id=job_id)
         return JobReply(code="ok", reason="it was finished before", id=job_id)
     if any(each.done is not None and not each.is_free for each in found):
         return JobReply(code="not_found", reason=OVER, id=job_id)
+    left = [each.state for each in found if each.job is not None]
     reason = f"it is {left[0]}, nobody holds it" if left else NO_SUCH_JOB
     return JobReply(code="not_found", reason=reason, id=job_id)
 

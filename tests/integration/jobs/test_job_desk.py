@@ -488,6 +488,8 @@ async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
     assert (await office.desk.finish_by_id("a", is_allowed=lambda topic: topic == "two")).code == "not_found"
     assert (await office.desk.finish_by_id("a")).code == "ok"
     assert [await office.state("a", topic) for topic in ("one", "two")] == [None, "ready"]
+    assert (await office.desk.finish_by_id("a")).code == "ok", "the other was never handed out, so this is a repeat"
+    await office.desk.release([(await office.reserve("two")).receipt])
     assert (await office.desk.finish_by_id("a")).code == "unknown"
     assert (await office.desk.finish_by_id("a", is_allowed=lambda topic: topic == "one")).code == "ok"
     assert (await office.desk.finish_by_id("unheard")).code == "not_found"
