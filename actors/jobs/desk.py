@@ -5,8 +5,8 @@ each job or receipt. State: only the waits of callers that wait for a job. All o
 repeats: an id is added once. A finish of a finished receipt is `ok` again. Any other repeat is `stale`.
 
 When it cannot go on: the caller gets the broker's errors. Disconnected, NoStream and StoreFull mean that nothing was
-done. After OutcomeUnknown, call again. A caller's mistake is a BadJob, or, for one among many, an answer with the code
-`bad`.
+done. OutcomeUnknown also means that a part was done. After it, call again. A caller's mistake is a BadJob, or, for one
+among many, an answer with the code `bad`.
 """
 
 import builtins
@@ -55,6 +55,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from streams.backoff import next_delay_ms
 from streams.chance import chance
 from streams.clock import Clock, monotonic_s
+from streams.errors import OutcomeUnknown, StreamError
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_TTR_MS,
@@ -302,13 +303,18 @@ class JobDesk:
         mark = named_nonce(job_id, nonce) if nonce else ""
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
-        for each in found:
-            is_repeat = each.known is not None and is_in_past(each.known, mark)
-            if each.state == "done" and not is_repeat:
-                continue
-            if (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
-                await self._copies.drop(each.topic, each.key)
-                was = state
+        try:
+            for each in found:
+                is_repeat = each.known is not None and is_in_past(each.known, mark)
+                if each.state == "done" and not is_repeat:
+                    continue
+                if (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
+                    was = state
+                    await self._copies.drop(each.topic, each.key)
+        except StreamError as error:
+            if was is None:
+                raise
+            raise OutcomeUnknown(f"partly done: {error}", subject=job_id) from error
         if was is None:
             is_over = any(each.state == "done" and not each.is_free for each in found)
             return JobReply(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
@@ -328,14 +334,19 @@ class JobDesk:
 
     async def _kick_delayed(self, topic: str, most: int) -> int:
         kicked, cursor = 0, ""
-        while kicked < most:
-            page = await self._store.list_jobs(topic, "delayed", cursor=cursor, most=most - kicked)
-            for found in page.found:
-                if found.job is not None:
-                    kicked += await self._store.kick_delayed(topic, found.job.id)
-            cursor = page.cursor
-            if not cursor:
-                break
+        try:
+            while kicked < most:
+                page = await self._store.list_jobs(topic, "delayed", cursor=cursor, most=most - kicked)
+                for found in page.found:
+                    if found.job is not None:
+                        kicked += await self._store.kick_delayed(topic, found.job.id)
+                cursor = page.cursor
+                if not cursor:
+                    break
+        except StreamError as error:
+            if not kicked:
+                raise
+            raise OutcomeUnknown(f"partly done: {error}", subject=topic) from error
         return kicked
 
     async def peek(self, topic: str, job_id: str) -> Listed | None:

@@ -15,7 +15,7 @@ from actors.jobs.dead_letters import ENGINE, job_again, job_of
 from actors.jobs.store import JobStore
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, StreamError
 from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
@@ -49,14 +49,19 @@ class JobReplay:
         kicked, page = 0, list[LogEntry]()
         pattern = self._namespace.pattern("dead", ENGINE, topic, "*")
         last_seq = (await extent_of(self._connection, self._stream)).last_seq
-        async for entry in read_log(self._connection, self._stream, pattern):
-            if entry.seq > last_seq or kicked == most:
-                break
-            page.append(entry)
-            if len(page) == min(PAGE, most - kicked):
-                kicked += sum(again.is_done for again in await self.send_again(page))
-                page = []
-        return kicked + sum(again.is_done for again in await self.send_again(page[: most - kicked]))
+        try:
+            async for entry in read_log(self._connection, self._stream, pattern):
+                if entry.seq > last_seq or kicked == most:
+                    break
+                page.append(entry)
+                if len(page) == min(PAGE, most - kicked):
+                    kicked += sum(again.is_done for again in await self.send_again(page))
+                    page = []
+            return kicked + sum(again.is_done for again in await self.send_again(page[: most - kicked]))
+        except StreamError as error:
+            if not kicked:
+                raise
+            raise OutcomeUnknown(f"partly done: {error}", subject=topic) from error
 
     async def kick_one(self, topic: str, job_id: str) -> bool:
         """Send the last dead letter of a job again. Return False if there is none, or another job has its id."""
@@ -80,9 +85,12 @@ class JobReplay:
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             replayed[seq] = await self._judge(seq, job, answer)
-        for again in replayed.values():
-            if again.is_done:
-                await delete_entry(self._connection, self._stream, again.seq)
+        try:
+            for again in replayed.values():
+                if again.is_done:
+                    await delete_entry(self._connection, self._stream, again.seq)
+        except StreamError as error:
+            raise OutcomeUnknown(f"partly done: {error}", subject=self._stream) from error
         return [replayed[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:

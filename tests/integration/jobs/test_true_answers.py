@@ -2,8 +2,9 @@
 one add is one job, what is deleted stays so, and what is settled is not handed out again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,7 @@ from penstock.sdk import calls
 from penstock.sdk.client_jobs import new_job
 from streams.clock import now_ms
 from streams.connection import Connection, connect
+from streams.errors import OutcomeUnknown
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
@@ -239,6 +241,61 @@ async def test_a_delete_that_was_asked_twice_is_not_told_that_nothing_was_there(
         wire.cut()
         with suppress(Timeout):
             assert await asked
+
+
+# ---- a server that is killed when a part is done
+
+
+def then_killed(act: Callable[..., Awaitable[Any]], server: EmbeddedServer) -> Callable[..., Awaitable[Any]]:
+    """Return `act` with the server killed after it, if it succeeds."""
+
+    async def acted(*args: Any, **more: Any) -> Any:
+        outcome = await act(*args, **more)
+        await server.kill()
+        return outcome
+
+    return acted
+
+
+async def test_a_kick_that_was_done_in_part_is_unknown(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(own_server) as connection, open_office(connection) as office:
+        await office.try_add("a", "b", "c", delay_ms=3_600_000)
+        monkeypatch.setattr(office.store, "kick_delayed", then_killed(office.store.kick_delayed, own_server))
+        with pytest.raises(OutcomeUnknown, match="partly done"):
+            await office.desk.kick(TOPIC, most=3)
+
+
+async def test_a_delete_in_several_topics_that_was_done_in_part_is_unknown(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(own_server) as connection, open_office(connection) as office:
+        for topic in ("one", "two"):
+            await office.add("a", topic=topic, delay_ms=3_600_000)
+        monkeypatch.setattr(office.store, "delete", then_killed(office.store.delete, own_server))
+        with pytest.raises(OutcomeUnknown, match="partly done"):
+            await office.desk.delete(None, "a")
+
+
+async def test_a_kick_whose_dead_letter_could_not_be_removed_is_unknown(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job is ready by then."""
+    async with open_office(connection) as office:
+        await office.add("a")
+        assert [answer.code for answer in await office.desk.bury([(await office.reserve()).receipt])] == ["ok"]
+        own = office.store.add_many
+
+        async def add_many(*args: Any, **more: Any) -> Any:
+            outcomes = await own(*args, **more)
+            await connection.api(f"STREAM.DELETE.{connection.namespace.stream('DEAD')}")
+            return outcomes
+
+        monkeypatch.setattr(office.store, "add_many", add_many)
+        with pytest.raises(OutcomeUnknown, match="partly done"):
+            await office.desk.kick(TOPIC, "a")
+        assert await office.state("a") == "ready"
 
 
 # ---- settling at the end of the TTR
