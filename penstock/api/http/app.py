@@ -1,6 +1,6 @@
 """The application behind the door: it finds the operation of a path, carries it out, and sends the answer.
 
-`door.py` has read the body already, and msgspec makes of the bytes what an operation wants.
+`door.py` has read the body already, and msgspec decodes it for the operation.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 __all__ = ["build_app"]
 
 Handle = Callable[[HttpCall, list[str], Send], Awaitable[None]]
-"""Answers a call, whose path has these parts in the place of braces."""
+"""Answers a call. The list holds the parts of its path that match the braces."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,7 +53,7 @@ def build_app(shared: GatewayState) -> App:
 
 
 async def _refuse(scope: Any, methods: list[str], send: Send) -> None:
-    """Answer where there is nothing, or not by this method."""
+    """Answer for an unknown path, or a method that it does not have."""
     if not methods:
         told = refused(404, "not_found", "there is nothing at this path", hint="GET /schema tells what is")
         await send_problem(send, told.problem, scope["path"])
@@ -112,7 +112,7 @@ async def _send(body: bytes, status: int, send: Send) -> None:
 
 
 async def _send_bits(stream: Stream, path: str, send: Send) -> None:
-    """Send an answer bit by bit, until the client goes."""
+    """Stream an answer until the client disconnects."""
     try:
         await stream(send)
     except RefusedRequest as told:

@@ -1,8 +1,8 @@
-"""Batches over HTTP: a file or an input handed in, followed, steered, and the result fetched.
+"""Batches over HTTP: submit a file or an input, follow and control the instance, and download the result.
 
-An instance is its tenant's: everybody else is told that there is none, and so is a token whose topics do not name its
-task. Tenants' ids are apart from each other, as their topics are. Tasks are the operator's: a tenant sees those that
-the token's topics name, and changes no limit.
+An instance belongs to its tenant. Other callers get 404, and so does a token whose topics do not name its task. The ids
+of tenants are separate, as their topics are. Tasks belong to the operator: a tenant sees those that the token's topics
+name, and changes no limit.
 """
 
 import secrets
@@ -193,7 +193,7 @@ async def _steered(
 
 
 async def _own(shared: GatewayState, call: HttpCall) -> View:
-    """Return the path's instance. Raises RefusedRequest, the same for one that is not there and another's."""
+    """Return the path's instance. Raises the same RefusedRequest for an unknown one and another tenant's."""
     instance_id = call.value("batch_id")
     with shared.load.work("other", call.caller.key), _telling(call):
         view = await shared.batches.show(call.caller.inner_id(instance_id))
@@ -204,7 +204,7 @@ async def _own(shared: GatewayState, call: HttpCall) -> View:
 
 @contextmanager
 def _telling(call: HttpCall) -> Iterator[None]:
-    """Turn what the desk refuses into the client's problem."""
+    """Turn an error of the desk into the client's problem."""
     try:
         yield
     except RefusedRequest:

@@ -1,8 +1,8 @@
 """Who makes a request, and which topics are theirs. Pure.
 
-A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither holds nor ends
-with what parts them, so the first `--` is where it ends. A token without a namespace does not reach into tenants'
-topics by `*` alone: its pattern has to name the `--`. Nor does `*` reach `default`, whose settings are everybody's.
+A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither contains `--` nor
+ends with `-`, so it ends at the first `--`. `*` alone in a token without a namespace does not match the topics of
+tenants: the pattern must contain the `--`. Nor does `*` match `default`, whose settings apply to all topics.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ __all__ = ["ANYBODY", "Caller", "caller_of"]
 
 PART = "--"
 DEFAULT = "default"
-"""Where the settings of all topics stand; no topic of its own."""
+"""Holds the settings of all topics. It is not a topic itself."""
 
 
 class Caller:
@@ -74,11 +74,11 @@ class Caller:
         return inner.removeprefix(self._prefix)
 
     def said(self, text: str) -> str:
-        """Return what the desk says, with the topics as the client knows them."""
+        """Return a text of the desk, with the topics as the client knows them."""
         return text.replace(self._prefix, "") if self._prefix else text
 
     def may_run(self, task: str) -> bool:
-        """True if a task is among the token's topics. Tasks are everybody's; their instances are each tenant's own."""
+        """True if a task is among the token's topics. All tenants share tasks, but each has its own instances."""
         return self._is_whole or task in self._exact or task.startswith(self._starts)
 
     def inner_id(self, instance_id: str) -> str:
@@ -86,16 +86,16 @@ class Caller:
         return self._prefix + instance_id
 
     def may_name(self, instance_id: str) -> bool:
-        """True if an id is no tenant's, or the caller's own tenant's."""
+        """True if an id belongs to no tenant, or to the caller's."""
         return self._is_whole or bool(self._prefix) or PART not in instance_id
 
     @property
     def shown_tenant(self) -> str | None:
-        """The tenant whose instances are the caller's; None: all of them."""
+        """The tenant whose instances the caller may see. `None`: all tenants."""
         return None if self._is_whole else self.tenant
 
     def is_of(self, tenant: str) -> bool:
-        """True if a tenant's instances are the caller's."""
+        """True if the caller may see a tenant's instances."""
         return self.shown_tenant in (None, tenant)
 
     def is_own(self, inner: str) -> bool:
@@ -103,7 +103,7 @@ class Caller:
         return inner.startswith(self._prefix) and self._fits(inner.removeprefix(self._prefix))
 
     def inner_receipt(self, receipt: str) -> str | None:
-        """Return the receipt as the broker knows it; None if its topic is not the caller's."""
+        """Return the receipt as the broker knows it, or None if its topic is not the caller's."""
         return self._prefix + receipt if self._fits(receipt.partition(".")[0]) else None
 
     def _fits(self, topic: str) -> bool:
@@ -116,7 +116,7 @@ class Caller:
 
 
 ANYBODY = Caller("anybody", verbs=VERBS, topics=("*",), is_whole=True)
-"""Whoever calls while there are no tokens, which can only be from this machine."""
+"""The caller of every request while there are no tokens. Such a request can only come from this machine."""
 
 
 def caller_of(record: TokenRecord) -> Caller:

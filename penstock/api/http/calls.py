@@ -1,4 +1,4 @@
-"""One request as the operations see it, and what all of them share."""
+"""One request as the operations see it, and the state that all operations share."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +24,11 @@ __all__ = ["GatewayState", "HttpAnswer", "HttpCall", "Stream", "decoded", "query
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
-"""Sends ASGI messages with what it is given."""
+"""Sends ASGI messages with the function that it gets."""
 
 
 class SettleListener(Protocol):
-    """Whoever wants to hear of settlements."""
+    """Gets a call for each settlement."""
 
     def settled(self, receipt: str) -> None: ...
 
@@ -37,7 +37,7 @@ C = TypeVar("C", bound=SettleListener)
 
 
 class HttpAnswer(NamedTuple):
-    """What an operation says: a value that becomes JSON, under a status; or a stream, which sends by itself."""
+    """The answer of an operation: a status and a value that becomes JSON, or a stream, which sends by itself."""
 
     value: object
     status: int = 200
@@ -45,7 +45,7 @@ class HttpAnswer(NamedTuple):
 
 
 class GatewayState:
-    """What one gateway's operations work with. `trouble`: why nothing can be added, empty if it can.
+    """The state of one gateway's operations. `trouble` returns why nothing can be added, empty if it can.
     `polls` are the waits that end at once when the node stops."""
 
     def __init__(
@@ -67,7 +67,7 @@ class GatewayState:
 
     @contextmanager
     def crediting(self, credit: C) -> Iterator[C]:
-        """Tell `credit` of what is settled on this node while the block runs."""
+        """Call `credit.settled` for each settlement on this node while the block runs."""
         self._credits.add(credit)
         try:
             yield credit
@@ -75,21 +75,21 @@ class GatewayState:
             self._credits.discard(credit)
 
     def settled(self, receipts: Iterable[str]) -> None:
-        """Tell whoever pushes that these receipts hold nothing any more."""
+        """Report to every push that these receipts are settled."""
         if self._credits:
             for receipt in receipts:
                 for credit in self._credits:
                     credit.settled(receipt)
 
     def end_polls(self) -> None:
-        """Let every long poll answer with nothing and every push end; those that come later do so at once."""
+        """End every push, and every long poll with an empty answer. Later ones end at once."""
         self.is_stopping = True
         for scope in self.polls:
             scope.cancel()
 
 
 class HttpCall:
-    """One request that was let in: who calls, what was read, and whether the client is still there."""
+    """One admitted request: its caller, its content, and whether the client is still connected."""
 
     __slots__ = ("_cycle", "_receive", "address", "body", "caller", "key", "query", "rate", "upload", "values")
 
@@ -123,12 +123,12 @@ class HttpCall:
         return bool(self._cycle.disconnected)
 
     def charge(self, count: int) -> None:
-        """Count a batch as its jobs against the token's rate: this one is let in, the next one waits."""
+        """Count a batch as its jobs against the token's rate: this one is admitted, the next one waits."""
         if self.rate is not None and count > 1:
             self.rate.owe(count - 1)
 
     def value(self, name: str) -> str:
-        """Return a part of the path, decoded. Raises RefusedRequest for what is not UTF-8."""
+        """Return a part of the path, decoded. Raises RefusedRequest if it is not UTF-8."""
         try:
             return unquote(self.values[name], errors="strict")
         except UnicodeDecodeError:
@@ -137,7 +137,7 @@ class HttpCall:
             ) from None
 
     def topic(self) -> str:
-        """Return the path's topic as the broker knows it. Raises RefusedRequest if it is none, or not the caller's."""
+        """Return the path's topic as the broker knows it. Raises RefusedRequest if it is not a topic of the caller."""
         topic = self.value("topic")
         inner = self.caller.inner(topic)
         if not TOKEN.fullmatch(inner):
@@ -175,7 +175,7 @@ class HttpCall:
 
 
 def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") -> T:
-    """Return the body decoded. Raises RefusedRequest: 400 for what is not JSON, 422 for JSON of another form."""
+    """Return the decoded body. Raises RefusedRequest: 400 if it is not JSON, 422 if the JSON has another form."""
     try:
         return decode(body)
     except msgspec.ValidationError as error:
@@ -187,7 +187,7 @@ def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") ->
 
 
 def invalid(error: msgspec.ValidationError, *, what: str) -> RefusedRequest:
-    """Return the problem of a value that JSON allows and we do not; msgspec tells where it stands."""
+    """Return the problem of valid JSON with a wrong value. The text of msgspec names its place."""
     said, _, place = str(error).partition(" - at `$")
     return refused(422, "bad", shown(said), what=place.rstrip("`").lstrip(".") or what)
 

@@ -1,12 +1,12 @@
-"""One client's connection: uvicorn's own, with bounds on what it may cost before anybody looks at the request.
+"""One client's connection: uvicorn's own, with limits on its cost before the request is checked.
 
-What uvicorn leaves open, and is closed here: the number of connections and of those from one address; how long a head
-or a body may take to arrive, and an answer to be fetched; how long the URL and how many and how large the headers are;
-trailers, which would be taken for headers; absolute URLs and CONNECT; an endless pipeline. The path stays as it came,
-percent signs and all, so that an id may hold any sign, a slash too: whoever finds the operation decodes it.
+This class limits what uvicorn does not: the number of connections, in all and from one address, the time for a head or
+a body to arrive and for an answer to be read, the length of the URL, the number and size of the headers, and the
+pipeline. It refuses trailers, which would be taken for headers, absolute URLs and CONNECT. The path stays
+percent-encoded, so that an id may contain any character, a slash too. The operation decodes it.
 
-A request that is refused before it was read whole ends the connection, but gently: our side is closed first and what
-still comes is thrown away for a moment, or the client would see a reset in place of the answer.
+A request that is refused before it was read whole ends the connection gently. The node closes its own side first, and
+discards input for a moment. Otherwise the client would see a reset in place of the answer.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 __all__ = ["BoundedConnection", "connection_class"]
 
 LINGER_S = 1.0
-"""How long we listen to a client that was refused, so that it can read why."""
+"""How long the node still reads from a refused client, so that the client can read the reason."""
 NEVER_S = float("inf")
 SLACK = 2
-"""Times the largest head that may come without its end: signs between the headers are not counted among them."""
+"""The factor on LARGEST_HEAD for an unfinished head, since its size does not count bytes between the headers."""
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """See the module. `census` is set by `connection_class`."""
+    """See the module. `connection_class` sets `census`."""
 
     census: Census
 
@@ -87,14 +87,14 @@ class BoundedConnection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._no_upgrade(len(data) - upgrade.args[0])
         except httptools.HttpParserError as error:
-            why = cast(Exception, error).__context__  # what a callback of ours raised
+            why = cast(Exception, error).__context__  # the exception of our callback
             status, detail = (why.status, why.detail) if isinstance(why, _Refused) else (400, "not HTTP")
             self._end(status, detail)
         if self._is_in_head and not self._is_deaf:
             self._count_head(len(data))
 
     def _count_head(self, size: int) -> None:
-        """Bound a head that does not end: the parser keeps a header until it is whole."""
+        """Limit a head that does not end: the parser keeps a header until it is whole."""
         self._loose_bytes += 0 if self._is_fresh else size
         self._is_fresh = False
         if self._loose_bytes > LARGEST_HEAD * SLACK:
@@ -122,8 +122,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the request, or queue it behind the one that is being answered. In place of uvicorn's, which decodes
-        the path."""
+        """Start the request, or queue it behind the current one. Replaces uvicorn's method, which decodes the path."""
         self._is_in_head = False
         method, version = self.parser.get_method().decode("ascii"), self.parser.get_http_version()
         if method == "CONNECT" or not self.url.startswith((b"/", b"*")):
@@ -161,7 +160,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body. A file may take long, as long as it comes."""
+        """Take a part of a body. A file may take long as long as it keeps arriving."""
         self._step_bytes += len(body)
         if self._is_upload and self._step_bytes >= UPLOAD_STEP:
             self._step_bytes = 0
@@ -181,7 +180,7 @@ class BoundedConnection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _no_upgrade(self, left: int) -> None:
-        """The request was taken as plain HTTP; what comes after it would be another protocol's."""
+        """Ignore further input: the request was read as plain HTTP, and the rest would be of another protocol."""
         if left and self.cycle is not None:
             self.cycle.keep_alive = False
             self._is_deaf = True
@@ -189,7 +188,7 @@ class BoundedConnection(HttpToolsProtocol):
     # ---- writing
 
     def on_response_complete(self) -> None:
-        """Begin with the next request of the pipeline, or wait for one. In place of uvicorn's, which sets a timer."""
+        """Start the next request of the pipeline, or wait for one. Replaces uvicorn's method, which sets a timer."""
         self._gently.flush()
         if self._is_deaf or self.transport.is_closing():
             return
@@ -215,12 +214,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         if self._is_upload and self.flow.read_paused:
-            self._within(READ_S, self._too_slow)  # it is we who do not read: the object store is slow
+            self._within(READ_S, self._too_slow)  # this node has paused reading: the object store is slow
             return
         self._end(408, f"the request took longer than {READ_S:.0f} s to arrive")
 
     def _end(self, status: int, detail: str, *, retry_after_s: int = 0) -> None:
-        """Answer in place of the application, if it has not begun to, and close."""
+        """Answer in place of the application if it has not begun an answer, and close."""
         cycle, self._is_deaf = self.cycle, True
         is_mine = cycle is None or cycle.response_complete or not (cycle.response_started or self.pipeline)
         if cycle is not None and not cycle.response_complete:
@@ -232,7 +231,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.close_gently()
 
     def close_gently(self) -> None:
-        """Close; if the client is still sending, let it read our answer first."""
+        """Close. If the client is still sending, let it read the answer first."""
         self._due_s = NEVER_S
         self.is_shut = True
         if not self._is_reading or not self.transport.can_write_eof() or self.transport.is_closing():
@@ -248,7 +247,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def look(self, now_s: float) -> None:
-        """Do what is due by the loop's clock. Called now and then: timers of their own would cost each request five."""
+        """Act on what is due by the loop's clock. Called regularly: own timers would cost each request five."""
         if now_s >= self._write_due_s:
             self._not_fetched()
         elif now_s >= self._due_s:
@@ -260,7 +259,7 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def connection_class(census: Census) -> type[BoundedConnection]:
-    """Return the connections that one census counts; uvicorn makes them itself and hands over nothing of ours."""
+    """Return the class of the connections that `census` counts. uvicorn makes them itself, without our arguments."""
     return cast(type[BoundedConnection], type("CountedConnection", (BoundedConnection,), {"census": census}))
 
 
@@ -272,8 +271,8 @@ class _Refused(Exception):
 
 
 class _Gently:
-    """The transport as an answer sees it: it closes gently, and takes nothing afterwards. An answer's head waits for
-    the first part of its body, or for its end, so that both are one call to the system, and one packet."""
+    """The transport as an answer sees it: it closes gently, and drops later writes. An answer's head waits for the
+    first part of its body, or for its end, so that both are one system call, and one packet."""
 
     __slots__ = ("_connection", "_head")
 
@@ -287,7 +286,7 @@ class _Gently:
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
             self._head = data
             return
-        if not self._connection.is_shut:  # several requests of one client may be at work when it is shut
+        if not self._connection.is_shut:  # several requests of one client may run when it is shut
             self._connection.transport.write(data)
 
     def flush(self) -> None:

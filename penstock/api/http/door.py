@@ -1,7 +1,7 @@
-"""Where a request comes in: checked, attributed, read whole, and only then handed on. A plain ASGI application.
+"""Admits requests: checks each, finds its caller, reads it whole, and only then passes it on. A plain ASGI application.
 
-In this order, the cheap before the dear: the head; the address's rate; whose token it is; the token's rate; the body,
-up to its limit. So nobody can make the gateway decode, or ask the broker, anything before it knows for whom.
+It checks in this order, cheap before expensive: the head, the address's rate, the token, the token's rate, and the
+body, up to its limit. So the gateway decodes nothing, and sends nothing to the broker, before it knows the caller.
 """
 
 import logging
@@ -41,19 +41,19 @@ Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 PUBLIC = frozenset({"/health", "/ready", "/schema", "/schema/openapi.json"})
-"""Tell nothing of anybody's, and are asked by those who have no token."""
+"""Paths that show no client's data. Clients without a token request them."""
 FAULT = refused(500, "internal", "this is a fault of ours; it is in the node's log").problem
 BURST_S = 2
 """Seconds of its rate that a token may use at once."""
 
 
 class Door:
-    """The ASGI application that uvicorn calls; `app` is what stands behind it."""
+    """The ASGI application that uvicorn calls. It passes admitted requests to `app`."""
 
     def __init__(
         self, app: App, shared: GatewayState, tokens: LiveTokens, *, is_open: bool, behind_proxy: bool
     ) -> None:
-        """`is_open`: while there are no tokens anybody may call, since only this machine can."""
+        """`is_open`: while there are no tokens every client may call, since only this machine can connect."""
         self._app = app
         self._shared = shared
         self._tokens = tokens
@@ -64,7 +64,7 @@ class Door:
         self._rates = Rates()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request. Never raises but for a cancellation."""
+        """Answer one request. Raises only if cancelled, or to have uvicorn close a connection with a begun answer."""
         try:
             call = await self._admit(scope, receive)
             if call is None:
@@ -73,14 +73,14 @@ class Door:
             await self._app(scope, receive, send)
         except RefusedRequest as told:
             await send_problem(send, told.problem, scope["path"], closes=told.closes)
-        except Exception as error:  # the gateway's own end of a request: one bad request is not to end the connection
+        except Exception as error:  # the outermost place of a request: one bad request must not end the connection
             log.error("gateway.failed", exc_info=error, extra=fields(path=scope["path"]))
             if scope["state"]["cycle"].response_started:
-                raise  # uvicorn closes the connection, since the client cannot be told otherwise
+                raise  # uvicorn closes the connection: the client can get no other error now
             await send_problem(send, FAULT, scope["path"], closes=True)
 
     async def _admit(self, scope: Message, receive: Receive) -> HttpCall | None:
-        """Return the request to carry out, None if its client went away while it was read."""
+        """Return the request to carry out, or None if its client disconnected while it was read."""
         head = check_head(scope["method"], scope["raw_path"], scope["query_string"], scope["headers"])
         address, now_s = self._address(scope, head), monotonic_s()
         self._check_address(address, now_s)
@@ -145,7 +145,7 @@ class Door:
         return bucket
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """Return the whole body; None if the client went. The connection bounds how long it may take."""
+        """Return the whole body, or None if the client disconnected. The connection limits the time."""
         chunks, size, load = list[bytes](), 0, self._shared.load
         try:
             while True:
@@ -169,7 +169,7 @@ class Door:
 async def send_problem(
     send: Send, problem: Problem, path: str, *more: tuple[bytes, bytes], closes: bool = False
 ) -> None:
-    """Answer with a problem, and with `more` headers. Not to be used once an answer has begun."""
+    """Answer with a problem, and with `more` headers. Do not call it once an answer has begun."""
     body, kind = written(problem, path)
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
     if problem.retry_after_s:
@@ -200,7 +200,7 @@ def _too_many(detail: str, wait_s: float) -> RefusedRequest:
 
 @lru_cache(4096)
 def _rate_key(address: str) -> str:
-    """Return what an address is counted as: an IPv6 host owns its whole /64; this machine is not counted."""
+    """Return the key that counts an address: the /64 of an IPv6 host, empty for this machine, which is not counted."""
     try:
         parsed = ip_address(address)
     except ValueError:

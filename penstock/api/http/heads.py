@@ -24,16 +24,16 @@ IN_URL = frozenset({b"token", b"access_token", b"api_key", b"apikey", b"authoriz
 HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 OWN_SITES = (b"same-origin", b"none")
-"""What a browser says of a request that no other site's page has made: `none` is an address that a person typed."""
+"""Sec-Fetch-Site of requests that no other site's page made. `none`: a person typed the address."""
 KEY = b"idempotency-key"
 LONGEST_KEY = LONGEST_NONCE - len("/999")
-"""Each job of a list has the key with its place in the list as its nonce."""
+"""The nonce of each job of a list is the key with its place in the list."""
 ONCE = frozenset({b"authorization", b"host", b"content-type", b"content-length", b"content-encoding", b"origin", KEY})
 
 
 class Head(NamedTuple):
-    """What the rest needs of a head. `length` is -1 for a chunked body; `is_upload`: it is a file, which is not read
-    here."""
+    """The used values of a head. `length` is -1 for a chunked body. `is_upload`: the body is a file, which the door
+    does not read."""
 
     token: str
     length: int
@@ -46,7 +46,7 @@ class Head(NamedTuple):
 
 
 def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
-    """Return what the head says. Raises RefusedRequest for one that is not to be answered."""
+    """Return the values of the head. Raises RefusedRequest if the request must be refused."""
     if method not in METHODS:
         raise refused(405, "method", f"{method} is not used here", hint=f"use {', '.join(METHODS)}")
     _check_path(path)
@@ -97,7 +97,7 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool, is_read: bool) -> Head
 
 @lru_cache(64)
 def is_host(host: str) -> bool:
-    """True if a Host header names a host, with a port or not; the router takes no other."""
+    """True if a Host header names a host, with or without a port. The router takes no other."""
     return HOST.fullmatch(host) is not None
 
 
@@ -128,7 +128,7 @@ def is_json(media_type: str) -> bool:
 
 @lru_cache(64)
 def is_form(media_type: str) -> bool:
-    """True for what a page's form sends; it has one of three kinds, also when it is empty."""
+    """True for the three content types that a page's form sends, also when it is empty."""
     return media_type.partition(";")[0].strip().lower() in FORMS
 
 

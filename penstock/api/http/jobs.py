@@ -1,4 +1,4 @@
-"""Jobs over HTTP: added one or a list at a time, reserved by long poll, looked at, deleted and kicked."""
+"""Jobs over HTTP: add one or a list, reserve by long poll, show, delete and kick."""
 
 import logging
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ async def _add_one(shared: GatewayState, call: HttpCall, topic: str) -> HttpAnsw
 
 
 def item_of(call: HttpCall, told: Added | NotAdded) -> ItemAnswer:
-    """Return what a client hears of one job. A first job of another body is a conflict, though it was to be kept."""
+    """Return the answer for one job. An existing job with another body is a conflict, also if it was to be kept."""
     if isinstance(told, NotAdded):
         status = 422 if told.code == "bad" else HTTP_CODES[told.code]
         return ItemAnswer(
@@ -88,7 +88,7 @@ def item_of(call: HttpCall, told: Added | NotAdded) -> ItemAnswer:
 
 
 def problem_of(item: ItemAnswer) -> RefusedRequest:
-    """Return a list's answer as the answer of a call alone."""
+    """Return an item's answer as the answer of a whole call."""
     hints = {"exists": "on_same=replace puts this one in its place; another id makes another job"}
     return refused(
         item.status,
@@ -102,8 +102,8 @@ def problem_of(item: ItemAnswer) -> RefusedRequest:
 
 
 def check_body(body: Raw) -> None:
-    """Raise RefusedRequest for a body that is too large, or that not everybody can read: lone surrogates, numbers
-    beyond a double, bytes that are no UTF-8."""
+    """Raise RefusedRequest for a body that is too large, or that not every client can read: lone surrogates, numbers
+    beyond a double, bytes that are not UTF-8."""
     text = bytes(body)
     if len(text) > LARGEST_BODY:
         raise refused(413, "too_large", f"a job's body has up to {LARGEST_BODY} bytes", what="body")
@@ -111,8 +111,8 @@ def check_body(body: Raw) -> None:
 
 
 def jobs_of(body: bytes) -> list[JobToAdd | ItemAnswer]:
-    """Return the list's jobs, with a problem in the place of each that is none. A list without faults is read in one
-    go. Raises RefusedRequest for what is no list, or an empty or too long one."""
+    """Return the list's jobs, with a problem in place of each invalid one. A list without faults is decoded at once.
+    Raises RefusedRequest if the body is not a list, or the list is empty or too long."""
     try:
         found = _list(body)
         _any(body)
@@ -155,7 +155,7 @@ async def reserve(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 async def hand_out(
     shared: GatewayState, call: HttpCall, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None
 ) -> Sequence[Reserved]:
-    """Reserve for a client that is there; what it is not there to get any more is given back at once."""
+    """Reserve while the client is connected. If it disconnects, its undelivered jobs are given back at once."""
 
     jobs: Sequence[Reserved] = ()
 
@@ -175,7 +175,7 @@ async def hand_out(
 
 
 async def give_back(shared: GatewayState, receipts: Sequence[str]) -> None:
-    """Release what was not delivered; where that fails too, the TTR does it."""
+    """Release undelivered jobs. If that fails too, they return when their TTR ends."""
     with anyio.move_on_after(GIVE_BACK_S, shield=True):
         try:
             await shared.desk.release(receipts, delay_ms=0, reason="the client went away", counts=False)
@@ -241,7 +241,7 @@ def _changed(
 
 
 def audit(call: HttpCall, event: str, **facts: object) -> None:
-    """Tell in the log who changed what."""
+    """Log who changed what."""
     log.info(event, extra=fields(by=call.caller.name, address=call.address, **facts))
 
 

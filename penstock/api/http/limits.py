@@ -1,7 +1,7 @@
-"""How much of the gateway one client, one token and all of them may take. Pure: time comes in as an argument.
+"""How much of the gateway one client, one token and all of them may use. Pure: time is an argument.
 
-Every number here is a bound on memory or on somebody else's waiting, so none is endless and none is a setting that has
-to be right: an installation that needs more runs another node.
+Every number here bounds memory or the waiting time of other clients. So none is unlimited, and none is a setting: an
+installation that needs more runs another node.
 """
 
 from collections import Counter, OrderedDict
@@ -14,45 +14,46 @@ from penstock.api.http.problems import refused
 LARGEST_BODY = 1 << 20
 """Bytes of a request's body."""
 LARGEST_UPLOAD = 200 << 20
-"""Bytes of a file; they go on to the object store as they come."""
+"""Bytes of a file. The gateway streams them to the object store."""
 UPLOAD_STEP = 64 * 1024
-"""Bytes of an upload that have to come within READ_S."""
+"""Bytes of an upload that must arrive within READ_S."""
 UPLOADS, UPLOADS_PER_TOKEN = 32, 8
-"""Files that come or go at a time; each is up to a megabyte here."""
+"""Files that are uploaded or downloaded at a time. Each takes up to a megabyte of memory."""
 LARGEST_HEAD = 16 * 1024
 MOST_HEADERS = 100
 LONGEST_URL = 4 * 1024
 READ_S = 10.0
-"""For a request's head from its first byte on, and again for its body."""
+"""The time for a request's head from its first byte on, and again for its body."""
 WRITE_S = 30.0
-"""How long a client may leave what is written to it untouched."""
+"""How long a client may read nothing of what the gateway writes to it."""
 IDLE_S = 60
 LONGEST_POLL_MS = 30_000
 MOST_CONNECTIONS = 4_096
 MOST_PER_ADDRESS = 2_048
 MOST_PIPELINED = 16
 MOST_BODY_BYTES = 64 << 20
-"""Bodies that are being read, together."""
+"""Bytes of all bodies that the gateway is reading."""
 ADDRESS_RATE, ADDRESS_BURST = 2_000.0, 4_000.0
-"""Requests a second from one address that is not this machine's, before anybody asks for a token."""
+"""Requests a second from one address that is not this machine's, before the token is checked."""
 FAILED_RATE, FAILED_BURST = 1.0, 20.0
 """Tries with a wrong token a second, from one address."""
 MOST_KNOWN = 10_000
-"""Addresses that are remembered; the longest unseen is forgotten first."""
+"""Addresses that are remembered. The one unseen for longest is forgotten first."""
 
 Kind = Literal["reserve", "add", "settle", "other"]
 AT_ONCE = 1_024
-"""Operations at work at once, in all."""
+"""Operations that run at once, in all."""
 AT_ONCE_PER_TOKEN = 512
 PARTS: dict[Kind, float] = {"reserve": 0.6, "add": 0.8, "other": 0.8, "settle": 1.0}
-"""Up to which part of AT_ONCE each kind is let in: new work is shed before what finishes work, or nothing ends."""
+"""The part of AT_ONCE up to which each kind is admitted. New work is shed before calls that end work,
+or nothing would end."""
 POLLS, POLLS_PER_TOKEN = 2_000, 1_000
 """Long polls and pushes that wait."""
 
 
 class TokenBucket:
-    """Tokens that come back at `rate` a second, up to `burst`. May go into debt by one large call, and is then empty
-    until the debt is paid: a batch is let in whole, the next one waits."""
+    """Tokens that come back at `rate` a second, up to `burst`. One large call may put the bucket into debt. It is then
+    empty until the debt is paid: a batch is admitted whole, and the next one waits."""
 
     __slots__ = ("_at_s", "_left", "burst", "rate")
 
@@ -63,7 +64,7 @@ class TokenBucket:
         self._at_s = now_s
 
     def take(self, count: float, now_s: float) -> float:
-        """Return 0 and take `count` if anything is left, else the seconds until there is."""
+        """Take `count` and return 0 if a token is left, else return the seconds until one is."""
         self._left = min(self.burst, self._left + (now_s - self._at_s) * self.rate)
         self._at_s = now_s
         if self._left < 1:
@@ -72,19 +73,19 @@ class TokenBucket:
         return 0.0
 
     def owe(self, count: float) -> None:
-        """Take more for a call that was let in."""
+        """Take more for a call that was admitted."""
         self._left -= count
 
 
 class Rates:
-    """A bucket for each key (an address, a token's name), the longest unseen forgotten first."""
+    """A bucket for each key (an address, a token's name). The one unseen for longest is forgotten first."""
 
     def __init__(self, most: int = MOST_KNOWN) -> None:
         self._most = most
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def bucket(self, key: str, rate: float, burst: float, now_s: float) -> TokenBucket:
-        """Return the key's bucket; a new one if its rate was changed."""
+        """Return the key's bucket, or a new one if its rate was changed."""
         found = self._buckets.get(key)
         if found is None or found.rate != rate or found.burst != burst:
             found = self._buckets[key] = TokenBucket(rate, burst, now_s)
@@ -96,7 +97,7 @@ class Rates:
 
 
 class Load:
-    """Who is at work now, and who waits. Counts only."""
+    """Counts running operations, waiting polls, files on their way and bytes of bodies."""
 
     def __init__(self) -> None:
         self.working = 0
@@ -140,8 +141,7 @@ class Load:
 
     @contextmanager
     def move(self, name: str) -> Iterator[None]:
-        """Count one file of a token, on its way in or out, while the block runs. Raises RefusedRequest for one too
-        many."""
+        """Count one upload or download of a token while the block runs. Raises RefusedRequest for one too many."""
         if self.moving >= UPLOADS:
             raise refused(503, "busy", f"{self.moving} files are on their way", retry_after_s=5)
         if self._moving_of[name] >= UPLOADS_PER_TOKEN:

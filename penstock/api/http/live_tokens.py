@@ -1,8 +1,8 @@
-"""Follows TOKENS, so that a new token works and a revoked one does not within a moment, on every node.
+"""Follows TOKENS: on every node a new token works within a moment, and a revoked one no longer does.
 
-In: the records of TOKENS. Out: who a token's text belongs to. State: the records in memory; the bucket is the truth. A
-record that does not decode is left out, told in the log, and still counts as one: the gateway is not open to anybody.
-While the server is away, what was known last holds.
+In: the records of TOKENS. Out: the caller of a token's text. State: the records in memory, the bucket is the truth. A
+record that does not decode is left out and logged. It still counts as a token, so the gateway does not open to all.
+While the server is away, the last known records hold.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _Held = tuple[TokenRecord, Caller]
 
 
 class LiveTokens:
-    """The tokens that are known now."""
+    """The tokens that this node knows now."""
 
     def __init__(self, bucket: Bucket[bytes], now_ms: Callable[[], int]) -> None:
         self._live = Live(bucket, _read, unreadable="token.unreadable")
@@ -34,17 +34,17 @@ class LiveTokens:
 
     @property
     def are_there(self) -> bool:
-        """True once any token was made, whether or not it is still valid."""
+        """True if TOKENS holds a record, whether or not its token is still valid."""
         return len(self._live) > 0
 
     @property
     def is_any_live(self) -> bool:
-        """True while somebody could be let in."""
+        """True while at least one token is valid."""
         at_ms = self._now_ms()
         return any(record.is_live(at_ms) for record, _ in self._by_id.values())
 
     def find(self, text: str) -> Caller | None:
-        """Return whose token this is, None if it is nobody's (any more)."""
+        """Return the caller of this token, or None if it is unknown or no longer valid."""
         own_id = token_id(text)
         record, caller = self._by_id.get(own_id or "", (None, None))
         if record is None or not record.fits(text) or not record.is_live(self._now_ms()):
@@ -56,7 +56,7 @@ class LiveTokens:
         await self._news.wait()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Follow the bucket until cancelled; started once all is known that stands there. Raises NoStream."""
+        """Follow the bucket until cancelled. Started once all its records are read. Raises NoStream."""
         await self._live.run(task_status=task_status)
 
     def _take(self, key: str) -> None:

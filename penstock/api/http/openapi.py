@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the table of operations and of the types they take and give."""
+"""The OpenAPI document, built from the table of operations and their types."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What goes wrong, as clients see it: RFC 9457 problem JSON with a code to branch on, and words for a person."""
+"""Errors as clients see them: RFC 9457 problem JSON with a code for programs, and a text for people."""
 
 from http import HTTPStatus
 from typing import Literal
@@ -20,12 +20,12 @@ Code = Literal[
     "method",
     "exists",  # a job of this id, with another body
     "stale",
-    "state",  # it cannot be done as things stand
+    "state",  # the present state does not allow it
     "paused",
     "too_large",
     "media_type",
     "too_slow",
-    "too_many",  # more than this token or address may ask for now
+    "too_many",  # more than this token or address may request now
     "quota",
     "busy",  # the gateway sheds load
     "unavailable",  # certainly not done
@@ -54,7 +54,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RefusedRequest(Exception):
-    """Ends a request with its problem. `closes`: the connection ends too, since the rest of it is not to be read."""
+    """Ends a request with its problem. `closes`: the connection closes too, since the rest of it must not be read."""
 
     def __init__(self, problem: Problem, *, closes: bool = False) -> None:
         super().__init__(f"{problem.status} {problem.code}: {problem.detail}")
@@ -76,7 +76,7 @@ def refused(
     retry_after_s: int = 0,
     closes: bool = False,
 ) -> RefusedRequest:
-    """Return what to raise. `value` is shown shortened, with its control characters escaped."""
+    """Return the exception to raise. `value` is shortened, and its control characters are escaped."""
     problem = Problem(
         status=status,
         title=HTTPStatus(status).phrase,
@@ -99,7 +99,7 @@ def written(problem: Problem, path: str) -> tuple[bytes, bytes]:
 
 
 def trouble_of(error: StreamError) -> RefusedRequest:
-    """Return what the broker's trouble means to a client: whether it happened, and whether to come again."""
+    """Return a broker error as a client sees it: whether the call took effect, and whether to repeat it."""
     match error:
         case StoreFull():
             return refused(

@@ -1,10 +1,10 @@
-"""Reservations by server push: `POST /v1/topics/{topic}/reservations`, a stream of server-sent events. It hands jobs
-out, so it is no GET, which a page of another site could have a browser send by itself.
+"""Reservations by server push: `POST /v1/topics/{topic}/reservations`, a stream of server-sent events. It hands out
+jobs, so it is not a GET: a page of another site could make a browser send that.
 
-Each event is a reservation, its id the receipt. The client's credit is `most`, the number of reservations that may be
-unsettled at a time: beyond it nothing is handed out. A settlement that comes through this node gives the credit back at
-once; of one through another node, or a TTR that ran out, we learn by looking, a second later. When the client goes,
-nothing more is handed out, and what was not delivered is released.
+Each event is a reservation, and its id is the receipt. The client's credit is `most`, the number of reservations that
+may be unsettled at a time. Beyond it the node hands out nothing. A settlement through this node gives the credit back
+at once. The node finds a settlement through another node, or a TTR that ran out, when it looks, a second later. When
+the client goes, the node hands out nothing more, and releases undelivered jobs.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,11 +27,11 @@ __all__ = ["Credit", "push"]
 Send = Callable[[Any], Awaitable[None]]
 
 SIGN_OF_LIFE_MS = 15_000
-"""A comment after so long a silence, so that proxies and clients keep the connection."""
+"""A comment is sent after this long a silence, so that proxies and clients keep the connection."""
 AT_ONCE = 100
 LOOK_S = 1.0
 LOOKS = 16
-"""Reservations that are looked at each time, the longest held first, while the credit is used up."""
+"""The number of reservations checked each time, the longest held first, while the credit is used up."""
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 _encode = msgspec.json.Encoder().encode
 
@@ -65,7 +65,7 @@ class Credit:
             now = await shared.desk.peek(job.topic, job.id)
             del self._held[receipt]
             if now is not None and now.state == "reserved" and now.attempts == job.attempt:
-                self._held[receipt] = job  # behind the others, which are looked at next time
+                self._held[receipt] = job  # behind the others, which are checked next time
 
 
 async def push(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -102,7 +102,7 @@ async def _hand_out(
 
 
 async def _deliver(shared: GatewayState, call: HttpCall, send: Send, jobs: Sequence[Reserved]) -> None:
-    """Send the events as one part; release them if it did not get out."""
+    """Send the events as one part. Release the jobs if it was not sent."""
     call.charge(len(jobs))
     is_out = False
     try:
@@ -114,7 +114,7 @@ async def _deliver(shared: GatewayState, call: HttpCall, send: Send, jobs: Seque
 
 
 def events_of(call: HttpCall, jobs: Sequence[Reserved]) -> bytes:
-    """Return the events; without jobs a comment, as a sign of life. A body may hold line ends between its parts."""
+    """Return the events, or a comment as a sign of life if there are no jobs. A body may contain line ends."""
     if not jobs:
         return b":\n\n"
     parts = []

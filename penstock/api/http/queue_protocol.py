@@ -5,17 +5,17 @@
     {"command": "finish", "id": "orders-1"}
     {"command": "delete", "id": "orders-1"}
 
-Each is answered `{"success": …, "error": …, "id": …, "value": …}`; what does not apply is left out. `delay`, `ttr`
-(also `TTR`) and `timeout` are seconds. A `pop` with nothing ready succeeds without an id; `timeout`, which is ours,
-makes it wait. `finish` takes the id alone, and settles the reservation that `pop` made.
+Each answer is `{"success": …, "error": …, "id": …, "value": …}`, without the fields that do not apply. `delay`, `ttr`
+(also `TTR`) and `timeout` are seconds. A `pop` with nothing ready succeeds without an id. `timeout`, an extension of
+Penstock, makes it wait. `finish` takes only the id, and settles the reservation that `pop` made.
 
-Status: 200 whenever the command was understood, also when it was refused (`success` is false, `error` says why); 4xx
-for what is not HTTP or not JSON, is too large or not allowed; 429 and 5xx for what is worth repeating as it is. Every
-answer has this one shape, whatever its status (replies.py). The body is read as JSON under any content type; what a
-page of another site sends is told by Origin and Sec-Fetch-Site.
+Status: 200 if the command was understood, also when it was refused (`success` is false, `error` says why). 4xx if the
+request is not HTTP or not JSON, is too large or not allowed. 429 and 5xx if it is worth repeating unchanged. Every
+answer has this one shape, whatever its status (replies.py). The body is read as JSON under any content type. Origin and
+Sec-Fetch-Site show whether a page of another site sent it.
 
 `body` is JSON text: a string that holds JSON. If it holds an object or a list it is stored as that, so that every other
-door sees an object or a list; any other string is stored as a string. `value` is the same text again, to the letter.
+interface sees an object or a list. Any other string is stored as a string. `value` is the same text, to the letter.
 """
 
 from typing import Annotated, assert_never
@@ -44,7 +44,7 @@ _HINTS = {
     "TTR": _TTR,
     "timeout": f"; use seconds, from 0 to {LONGEST_WAIT_MS // 1000}",
 }
-"""What to write in place of a value of the wrong kind or out of its range."""
+"""The advice for a value of the wrong type or out of its range."""
 
 
 class Add(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="add", tag_field="command"):
@@ -164,7 +164,7 @@ async def _delete(shared: GatewayState, call: HttpCall, command: Delete) -> Repl
 
 
 def unwrapped(body: bytes) -> Raw:
-    """Return a body as it is stored: what stands in a string, if that is an object or a list, else as it came."""
+    """Return the body to store: the content of a string if that is an object or a list, else the body unchanged."""
     if body[:1] != b'"':
         return Raw(body)
     text: str = msgspec.json.decode(body, type=str)
@@ -179,7 +179,7 @@ def unwrapped(body: bytes) -> Raw:
 
 
 def wrapped(stored: bytes) -> str:
-    """Return a stored body as JSON text: a string's own content, anything else as it stands."""
+    """Return a stored body as JSON text: the content of a string, anything else unchanged."""
     if stored[:1] == b'"':
         return msgspec.json.decode(stored, type=str)
     return stored.decode()

@@ -1,12 +1,12 @@
-"""How many jobs a tenant has waiting, and topics: roughly, so that no add waits for a count.
+"""Limits the waiting jobs and the topics of a tenant: roughly, so that no add waits for a count.
 
-**Jobs.** A tenant is let in by the last count and what this node has let in since. A count takes a look into each of
-the tenant's topics, so it is made beside the adds, by one task, and the longer it takes the seldomer: a twentieth of
-the time goes into it. Only a tenant that was never counted waits. So it may get above its quota by what other nodes
-let in between two counts, and is refused for as long although jobs were finished.
+**Jobs.** The node decides by the last count and the jobs that it has admitted since. A count looks into each of the
+tenant's topics. So one task counts beside the adds, the less often the longer a count takes: it takes a twentieth of
+the time. Only a tenant that was never counted waits. So a tenant may exceed its quota by the jobs that other nodes
+admit between two counts. For as long it may be refused although jobs were finished.
 
-**Topics.** A new topic costs the server a consumer, and every node a record: beyond a number no new ones are made.
-Those that are there stay in use.
+**Topics.** A new topic costs the server a consumer, and every node a record. Above the limit no new ones are made.
+Existing ones stay in use.
 """
 
 import logging
@@ -31,12 +31,12 @@ __all__ = ["Quotas"]
 
 FRESH_S = 1.0
 PART = 20
-"""A count is renewed after so many times as long as it took."""
+"""A count is renewed after this many times the time it took."""
 MOST_KNOWN = 10_000
 
 
 class _Tenant:
-    """What is known of one. `since`: what was let in since its last count began."""
+    """The counts of one tenant. `since`: the jobs admitted since its last count began."""
 
     __slots__ = ("at_s", "counted", "first", "since", "took_s")
 
@@ -49,7 +49,7 @@ class _Tenant:
 
 
 class Quotas:
-    """The tenants, as this node knows them. `run` counts; it is run as long as there are adds."""
+    """The tenants, as this node knows them. `run` counts. It must run as long as there are adds."""
 
     def __init__(self, desk: "JobDesk", monotonic: Callable[[], float] = monotonic_s) -> None:
         self._desk = desk
@@ -59,8 +59,8 @@ class Quotas:
         self._is_due = anyio.Event()
 
     async def check(self, caller: Caller, topic: str, jobs: Sequence[NewJob]) -> None:
-        """Raise RefusedRequest if the topic would be one too many, or the jobs above the caller's quota. Else count
-        them in. Above the quota a job with a nonce is looked up: what makes no job more is let in."""
+        """Raise RefusedRequest if the topic would be one too many, or the jobs exceed the caller's quota. Else count
+        them. Above the quota a job with a nonce is looked up: a repeat that adds no job is admitted."""
         if caller.most_topics and topic not in (known := self._desk.known_topics()):
             own = sum(map(caller.is_own, known))
             if own >= caller.most_topics:
@@ -82,7 +82,7 @@ class Quotas:
         tenant.since += count
 
     async def run(self) -> None:
-        """Renew the counts of those who add, until cancelled."""
+        """Renew the counts of the tenants that add, until cancelled."""
         while True:
             await self._is_due.wait()
             self._is_due = anyio.Event()

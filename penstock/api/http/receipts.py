@@ -1,4 +1,4 @@
-"""Reservations settled over HTTP, up to a thousand in a call, each with its own answer."""
+"""Settles reservations over HTTP, up to a thousand in a call, each with its own answer."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,8 +17,8 @@ ENDED = ("ok", "stale")
 def _settles(
     verb: str, form: type[Any], about: str, *, is_over: bool = True
 ) -> Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]:
-    """Return the operation that settles receipts so. One of somebody else's topic is answered like one that never
-    was."""
+    """Return the operation that settles receipts with `verb`. A receipt of another caller's topic gets the answer of an
+    unknown one."""
     decode = msgspec.json.Decoder(form).decode
 
     async def settle(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -1,4 +1,4 @@
-"""The one shape in which everything under `/queue` is answered, whatever happened. Pure."""
+"""The one shape of every answer under `/queue`, errors too. Pure."""
 
 from msgspec import Struct
 

@@ -1,7 +1,7 @@
-"""Finds what a path and a method stand for. Pure.
+"""Finds the entry of a path and a method. Pure.
 
-A part of a path in braces stands for any one part that is not empty. A fixed part that fits comes first. The parts are
-as they came, percent signs and all, so an id may hold a slash. A slash at the end is left out.
+A part of a path in braces matches any one part that is not empty. A fixed part that matches comes first. The parts stay
+percent-encoded, so an id may contain a slash. A slash at the end is ignored.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Route(NamedTuple, Generic[T]):
-    """What stands at a path, by method, and the parts that stand for the braces, in their order."""
+    """The entries of a path, by method, and the parts that match the braces, in their order."""
 
     methods: dict[str, T]
     parts: list[str]
 
 
 class _Place(Generic[T]):
-    """A part of a path. `below`: by what comes next, None for braces."""
+    """A part of a path. `below`: the places by the next part, None for braces."""
 
     __slots__ = ("below", "methods")
 
@@ -29,7 +29,7 @@ class _Place(Generic[T]):
 
 
 class Routes(Generic[T]):
-    """Paths, and what stands at each."""
+    """Paths, and the entries of each."""
 
     def __init__(self) -> None:
         self._top: _Place[T] = _Place()
@@ -41,7 +41,7 @@ class Routes(Generic[T]):
         place.methods[method] = what
 
     def find(self, path: str) -> Route[T]:
-        """Return what stands at a path; no methods: nothing does."""
+        """Return the entries of a path, without methods if it is unknown."""
         place, parts = self._top, list[str]()
         for part in _parts(path):
             below = place.below.get(part)

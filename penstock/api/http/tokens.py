@@ -1,10 +1,10 @@
-"""Bearer tokens: what each may do, how they are made, and how the one in a request is found.
+"""Bearer tokens: what each may do, how they are made, and how the gateway finds the one in a request.
 
-A token is `pst_<id>_<secret>`, 256 bits of chance behind ten digits by which its record is found. Only its SHA-256 is
-stored (no salt: there is nothing to guess), in TOKENS under `<name>.<id>`; the text is shown once, when it is made.
-To rotate, make a second one of the same name, and revoke the first when nobody uses it any more. A revoked token's
-record stays: once there has been a token, the gateway asks for one, also when none is valid any more. Who wants it open
-on loopback again has the records forgotten.
+A token is `pst_<id>_<secret>`: ten digits that find its record, and 256 random bits. TOKENS stores only its SHA-256
+(no salt: the secret cannot be guessed), under `<name>.<id>`. The text is shown once, when it is made. To rotate, make a
+second token of the same name, and revoke the first when no client uses it any more. A revoked token's record stays. As
+long as there is a record, the gateway requires a token, also when none is valid any more. To open the gateway on
+loopback again, call `forget_tokens`.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 Verb = Literal["add", "reserve", "settle", "delete", "read", "admin"]
-"""`settle` is finish, touch, release and bury; `admin` is kick, and a topic's settings. `add` also submits batches, and
-pauses, resumes, cancels and retries them; `admin` also sets a task's limits."""
+"""`settle` is finish, touch, release and bury. `admin` is kick, and changes the settings of topics and the limits of
+tasks. `add` also submits, pauses, resumes, cancels and retries batches."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 MOST_TOPICS = 1_000
-"""Of a token that says nothing else: a topic costs the server a consumer, and every node a record."""
+"""The default of a token: a topic costs the server a consumer, and every node a record."""
 MOST_LIVE = 2
-"""Of one name: the one in use, and the one that takes over."""
+"""Live tokens of one name: the one in use, and the one that replaces it."""
 MOST_PATTERNS = 50
 LONGEST_NAMESPACE = 24
 _TEXT = re.compile(r"pst_([0-9a-f]{10})_[A-Za-z0-9_-]{43}")
@@ -53,12 +53,12 @@ Natural = Annotated[int, Meta(ge=0)]
 
 
 class BadToken(ValueError):
-    """What was asked for makes no token; the message names the field, the value and what is allowed."""
+    """A request about tokens is not valid. The message names the field, the value and what is allowed."""
 
 
 class TokenWish(Struct, frozen=True, kw_only=True):
-    """What a token is to be. `topics` are names of topics and tasks, or beginnings of them with a `*` behind. With a
-    `namespace` the token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no
+    """The settings of a new token. `topics` are names of topics and tasks, or prefixes of them that end with `*`. With
+    a `namespace` the token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no
     expiry."""
 
     name: str
@@ -72,9 +72,9 @@ class TokenWish(Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token as it is stored. `rate`: requests a second, where a batch counts as its jobs; `most_waiting`: jobs that
-    the tenant may have delayed and ready; `most_topics`: topics beyond which it makes no new ones. Times are
-    milliseconds UTC; 0 is never, and no limit."""
+    """A token as it is stored. `rate`: requests a second, where a batch counts as its jobs. `most_waiting`: jobs that
+    the tenant may have delayed and ready. `most_topics`: topics beyond which it makes no new ones. Times are
+    milliseconds UTC. 0 is never, and no limit."""
 
     name: str
     id: str
@@ -97,7 +97,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.revoked_ms and (not self.expires_ms or now_ms < self.expires_ms)
 
     def fits(self, text: str) -> bool:
-        """True if this is the token whose hash is stored; the comparison takes as long either way."""
+        """True if this is the token whose hash is stored. The comparison takes constant time."""
         return hmac.compare_digest(self.sha256, hash_of(text))
 
 
@@ -105,7 +105,7 @@ _decoder = msgspec.json.Decoder(TokenRecord)
 
 
 def decode_token(payload: bytes) -> TokenRecord:
-    """Return the record. Raises msgspec.MsgspecError for what is none."""
+    """Return the record. Raises msgspec.MsgspecError if the payload is not a token record."""
     return _decoder.decode(payload)
 
 
@@ -114,13 +114,13 @@ def hash_of(text: str) -> str:
 
 
 def token_id(text: str) -> str | None:
-    """Return the id in a token's text, None for what is no token."""
+    """Return the id in a token's text, or None if the text is not a token."""
     found = _TEXT.fullmatch(text)
     return found[1] if found else None
 
 
 async def create_token(bucket: Bucket[bytes], wish: TokenWish, *, now_ms: int) -> tuple[str, TokenRecord]:
-    """Store a new token; return its text, which nobody can tell again, and its record.
+    """Store a new token. Return its text, which cannot be shown again, and its record.
 
     Raises BadToken, also when the name has two live tokens already."""
     check_wish(wish, now_ms=now_ms)
@@ -139,7 +139,7 @@ async def create_token(bucket: Bucket[bytes], wish: TokenWish, *, now_ms: int) -
 async def rotate_token(
     bucket: Bucket[bytes], name: str, *, now_ms: int, expires_ms: int = 0
 ) -> tuple[str, TokenRecord]:
-    """Make a second token that may do what the newest live one of this name may. Raises BadToken if there is none."""
+    """Make a second token with the rights of the newest live one of this name. Raises BadToken if there is none."""
     live = [one for one in await _of_name(bucket, check_token("name", name)) if one.is_live(now_ms)]
     if not live:
         raise BadToken(f"name {name!r}: has no live token to rotate; create one")
@@ -149,15 +149,15 @@ async def rotate_token(
 
 
 async def list_tokens(bucket: Bucket[bytes]) -> list[TokenRecord]:
-    """Return every record, revoked and expired ones too, by name and age; no text can be told from it.
+    """Return every record, also revoked and expired ones, by name and age. The text of a token is not in it.
 
-    Raises BadToken for a record that somebody else wrote and that is none."""
+    Raises BadToken for a record that is not a token record."""
     found = [_read(entry) for entry in await bucket.entries()]
     return sorted(found, key=lambda one: (one.name, one.created_ms, one.id))
 
 
 async def revoke_token(bucket: Bucket[bytes], name: str, own_id: str = "", *, now_ms: int) -> list[TokenRecord]:
-    """Make the name's live tokens, or the one with this id, invalid within a second everywhere; return them.
+    """Revoke the name's live tokens, or the one with this id, within a second everywhere. Return them.
 
     Raises BadToken if there is none."""
     check_token("name", name)
@@ -174,8 +174,8 @@ async def revoke_token(bucket: Bucket[bytes], name: str, own_id: str = "", *, no
 
 
 async def forget_tokens(bucket: Bucket[bytes], name: str, *, now_ms: int) -> list[TokenRecord]:
-    """Remove the records of a name's tokens that are not valid any more, and return them; without any record the
-    gateway asks for no token, on loopback. Raises BadToken if there is none."""
+    """Remove the records of a name's tokens that are no longer valid, and return them. Without any record the gateway
+    requires no token on loopback. Raises BadToken if there is none."""
     check_token("name", name)
     over = [
         (entry, record) for entry in await bucket.entries(f"{name}.*") if not (record := _read(entry)).is_live(now_ms)
@@ -188,7 +188,7 @@ async def forget_tokens(bucket: Bucket[bytes], name: str, *, now_ms: int) -> lis
 
 
 def check_wish(wish: TokenWish, *, now_ms: int) -> None:
-    """Raise BadToken naming the first field that is wrong."""
+    """Raise BadToken that names the first wrong field."""
     if not TOKEN.fullmatch(wish.name):
         raise BadToken(f"name {wish.name!a}: use 1 to 64 of A-Z a-z 0-9 _ -")
     if not 1 <= len(wish.topics) <= MOST_PATTERNS:

@@ -1,5 +1,5 @@
-"""A file on its way through the gateway: never whole in memory, and never longer than it may be. And how a file that
-goes the other way is named, so that no name says anything to a browser but a name (RFC 6266, RFC 8187)."""
+"""An upload on its way through the gateway: never whole in memory, and never above the size limit. And the file name
+of a download, written so that a browser reads it only as a name (RFC 6266, RFC 8187)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SHEETS = (
     "application/x-ndjson",
     "application/vnd.apache.parquet",
 )
-"""What an upload may call itself; what it is, is seen when it is read."""
+"""The content types of an upload. Its real format is checked when it is read."""
 LONGEST_NAME = 200
 _PATH = re.compile(rb"/v1/batches/[^/]+")
 _PLAIN = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 def is_upload_path(method: str, path: bytes) -> bool:
-    """True where a file may be sent."""
+    """True if a client may send a file to this path."""
     return method == "POST" and _PATH.fullmatch(path) is not None
 
 
@@ -47,8 +47,8 @@ def name_of_header(value: bytes) -> str:
 
 
 def content_disposition(name: str) -> bytes:
-    """Return the header's value that makes a browser store a file under this name: its last part, plain for old
-    clients, and whole in the form of RFC 8187. Line ends, quotes and slashes do not get through."""
+    """Return the header value that makes a browser store a file under the last part of this name, in ASCII for old
+    clients, and whole in the form of RFC 8187. Line ends, quotes and slashes are removed or escaped."""
     last = re.split(r"[/\\]", name)[-1]
     kept = "".join(sign for sign in last if sign.isprintable()).strip(" .")[:LONGEST_NAME] or "result"
     plain = _PLAIN.sub("_", kept)
@@ -60,14 +60,14 @@ class Upload:
 
     def __init__(self, receive: Callable[[], Awaitable[Any]], length: int, name: str, charset: str = "") -> None:
         self.length = length
-        """In bytes, -1 if nobody said it before."""
+        """In bytes, -1 if the client did not announce it."""
         self.name = name
         self.charset = charset
         self.is_read = length == 0
         self._receive = receive
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the file as it comes. Raises RefusedRequest when it is too large, or its sender goes."""
+        """Yield the parts as they arrive. Raises RefusedRequest if the file is too large, or the client disconnects."""
         size = 0
         while not self.is_read:
             message = await self._receive()
