@@ -25,12 +25,14 @@ PAGE = 256
 
 
 class ReplayedJob(NamedTuple):
-    """The result of one dead letter. With `is_done` it is gone from the stream."""
+    """The result of one dead letter. With `is_done` it is gone from the stream. `error`: why its job is not stored, or
+    not known to be."""
 
     seq: int
     id: str
     is_done: bool
     what: str
+    error: StreamError | None = None
 
 
 class JobReplay:
@@ -55,19 +57,31 @@ class JobReplay:
                     break
                 page.append(entry)
                 if len(page) == min(PAGE, most - kicked):
-                    kicked += sum(again.is_done for again in await self.send_again(page))
+                    kicked += await self._kick(page)
                     page = []
-            return kicked + sum(again.is_done for again in await self.send_again(page[: most - kicked]))
+            return kicked + await self._kick(page[: most - kicked])
         except StreamError as error:
             if not kicked:
                 raise
             raise OutcomeUnknown(f"partly done: {error}", subject=topic) from error
 
     async def kick_one(self, topic: str, job_id: str) -> bool:
-        """Send the last dead letter of a job again. Return False if there is none, or another job has its id."""
+        """Send the last dead letter of a job again. Return False if there is none, or another job has its id. Raises as
+        `kick`."""
         subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
         entry = (await last_entries(self._connection, self._stream, [subject])).get(subject)
-        return entry is not None and (await self.send_again([entry]))[0].is_done
+        return entry is not None and await self._kick([entry]) > 0
+
+    async def _kick(self, entries: Sequence[LogEntry]) -> int:
+        """Send dead letters again. Return how many are sent. Raises the error of one whose job could not be stored,
+        OutcomeUnknown if others are sent."""
+        replayed = await self.send_again(entries)
+        kicked = sum(again.is_done for again in replayed)
+        errors = [again.error for again in replayed if again.error is not None]
+        if errors:
+            error = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+            raise OutcomeUnknown(f"partly done: {error}", subject=self._stream) if kicked else error
+        return kicked
 
     async def send_again(self, entries: Sequence[LogEntry]) -> list[ReplayedJob]:
         """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
@@ -105,6 +119,8 @@ class JobReplay:
                 what = f"another one of that id is {answer.state}; finish or delete it first"
             case Clash():
                 what = "its topic remembers that one of that id is over; delete that first"
+            case OutcomeUnknown():
+                return ReplayedJob(seq, job.id, False, f"it is not known whether {name} is stored: {answer}", answer)
             case _:
-                return ReplayedJob(seq, job.id, False, f"{name} is not stored: {answer}")
+                return ReplayedJob(seq, job.id, False, f"{name} is not stored: {answer}", answer)
         return ReplayedJob(seq, job.id, False, f"{name}: {what}")

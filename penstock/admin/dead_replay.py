@@ -89,7 +89,7 @@ class Replayer:
     async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
         again = await (await self._opened()).send_again(entries)
-        return [Replayed(*each) for each in again]
+        return [Replayed(each.seq, each.id, each.is_done, each.what) for each in again]
 
     async def _opened(self) -> JobReplay:
         """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""

@@ -2,6 +2,7 @@
 one add is one job, what is deleted stays so, and what is settled is not handed out again."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -13,6 +14,7 @@ from aiohttp import ClientSession, ClientTimeout
 import penstock
 from actors.jobs.rules.job_answers import JobReply, Reserved
 from actors.jobs.rules.job_rules import RESERVED_SLACK_MS
+from actors.jobs.stream import JobStream
 from actors.jobs.worker.job import Job
 from penstock.errors import Timeout
 from penstock.sdk import calls
@@ -295,6 +297,31 @@ async def test_a_kick_whose_dead_letter_could_not_be_removed_is_unknown(
         monkeypatch.setattr(office.store, "add_many", add_many)
         with pytest.raises(OutcomeUnknown, match="partly done"):
             await office.desk.kick(TOPIC, "a")
+        assert await office.state("a") == "ready"
+
+
+@pytest.mark.parametrize("job_id", ["a", None])
+async def test_a_kick_of_a_buried_job_that_is_stored_is_not_told_that_there_is_none(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, job_id: str | None
+) -> None:
+    """The server is killed once it has stored the job, and before the record of its burial is removed."""
+    async with connected(own_server) as connection, open_office(connection) as office:
+        await office.add("a")
+        assert [answer.code for answer in await office.desk.bury([(await office.reserve()).receipt])] == ["ok"]
+        own = JobStream.move
+
+        async def move(self: JobStream, *args: Any, **more: Any) -> Any:
+            outcome = await own(self, *args, **more)
+            if isinstance(outcome, int):
+                await own_server.kill()
+            return outcome
+
+        monkeypatch.setattr(JobStream, "move", move)
+        with pytest.raises(OutcomeUnknown, match="stored, but the one before is still there"):
+            await office.desk.kick(TOPIC, job_id)
+        monkeypatch.undo()
+        await own_server.start()
+        await connection.connected_by(math.inf)
         assert await office.state("a") == "ready"
 
 
