@@ -47,7 +47,17 @@ from actors.jobs.rules.job_answers import (
 )
 from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
 from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
-from actors.jobs.rules.job_rules import KEPT_MS, BadJob, ExpiredJob, is_in_past, is_same_add, make_job, named_nonce
+from actors.jobs.rules.job_rules import (
+    KEPT_MS,
+    TRACE_MS,
+    BadJob,
+    ExpiredJob,
+    is_callers_own,
+    is_in_past,
+    is_same_add,
+    make_job,
+    named_nonce,
+)
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -298,9 +308,11 @@ class JobDesk:
     ) -> JobReply:
         """Remove the job of this id in whatever state, without `topic` from every allowed topic. Return `ok` or
         `not_found`. After the answer it is not handed out any more. Its holder may still work on it. Finished jobs stay
-        known. `nonce`: the same in each repeat of this delete. Raises BadJob."""
+        known. `nonce`: the same in each repeat of this delete. One of the caller's own is known for a day. Raises
+        BadJob."""
         self._check()
         mark = named_nonce(job_id, nonce) if nonce else ""
+        trace_ms = KEPT_MS if is_callers_own(nonce) else TRACE_MS
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
         try:
@@ -308,7 +320,7 @@ class JobDesk:
                 is_repeat = each.known is not None and is_in_past(each.known, mark)
                 if each.state == "done" and not is_repeat:
                     continue
-                if (state := await self._store.delete(each.topic, job_id, nonce=mark)) is not None:
+                if (state := await self._store.delete(each.topic, job_id, nonce=mark, trace_ms=trace_ms)) is not None:
                     was = state
                     await self._copies.drop(each.topic, each.key)
         except StreamError as error:

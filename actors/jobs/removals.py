@@ -12,7 +12,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads, found_of
-from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, past_of
+from actors.jobs.rules.job_rules import MOST_PAST, TRACE_MS, is_in_past, kept_s, past_of
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
@@ -33,10 +33,10 @@ class JobRemovals:
         self._jobs = jobs
         self._reads = reads
 
-    async def delete(self, topic: str, job_id: str, *, nonce: str = "") -> State | None:
+    async def delete(self, topic: str, job_id: str, *, nonce: str = "", trace_ms: int = TRACE_MS) -> State | None:
         """Delete the job in any state. Return the state, or None if there was no job. The job is never offered after
         this returns. Its holder may go on, and settling it is refused. `nonce`: the same in each repeat of this
-        delete. A repeat that arrives late does nothing to a job that was added since.
+        delete. A repeat that arrives within `trace_ms` does nothing to a job that was added since.
 
         This takes up to a second if the server is about to fire the job. Raises OutcomeUnknown (perhaps done, repeat
         it), Disconnected and Refused (not done), and RevisionConflict if the job never stood still."""
@@ -54,7 +54,7 @@ class JobRemovals:
                     return was
                 if await self._reads.until_followed(found):
                     continue
-                seq = await self._jobs.move(self._deletion(found, nonce))
+                seq = await self._jobs.move(self._deletion(found, nonce, trace_ms))
                 if isinstance(seq, int):
                     was = found.state
                     reach("job.delete")
@@ -114,11 +114,11 @@ class JobRemovals:
     async def _made(self, moves: Sequence[Move]) -> int:
         return sum(isinstance(outcome, int) for outcome in await self._jobs.move_many(moves))
 
-    def _deletion(self, found: Found, nonce: str) -> Move:
+    def _deletion(self, found: Found, nonce: str, trace_ms: int) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
         past = past_of(found.known, now_ms=now_ms) if found.known else ()
         if nonce:
-            past = ((nonce, now_ms + TRACE_MS), *past)
+            past = ((nonce, now_ms + trace_ms), *past)[:MOST_PAST]
         record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past)
         return Move(
             self._jobs.subject(FREE_TOKEN, topic, key),

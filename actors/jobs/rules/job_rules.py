@@ -50,9 +50,9 @@ FORGOTTEN_MS = 180_000
 """How long after a schedule's own time the end of its job is known. A single server that is killed may fire again what
 it removed in the last two minutes (ADR 35). The rest is for handing that out."""
 KEPT_MS = 86_400_000
-"""How long after its end an add is known that its caller may repeat on purpose: the promise of a day."""
+"""How long after its end an add, or a delete, is known that its caller may repeat on purpose: the promise of a day."""
 MOST_PAST = 16
-"""Adds of one id that are known as over. With more in a day the oldest ones go."""
+"""Adds and deletes of one id that are known as over. With more in a day the oldest ones go."""
 
 FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
@@ -110,7 +110,7 @@ def make_job(
         priority=_priority(new.priority),
         expires_ms=_expires_ms(new, now_ms),
         nonce=nonce_of(new, fresh_nonce),
-        trace_s=trace_s if new.nonce and not new.nonce.startswith(MACHINE_MADE) else 0,
+        trace_s=trace_s if is_callers_own(new.nonce) else 0,
     )
     if 0 < job.expires_ms <= max(due_ms, now_ms):
         field = "expires_ms" if new.expires_in_ms is None else "expires_in_ms"
@@ -137,6 +137,11 @@ def nonce_of(new: NewJob, fresh_nonce: str) -> str:
 def add_of(nonce: str) -> str:
     """Return the part of a nonce that is the same for every body."""
     return nonce.rpartition(MACHINE_MADE)[0] or nonce
+
+
+def is_callers_own(nonce: str) -> bool:
+    """Return whether a caller made this nonce, who may repeat the call on purpose."""
+    return nonce != "" and not nonce.startswith(MACHINE_MADE)
 
 
 def named_nonce(*parts: str) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from actors.jobs.copies import GoneAnswer, GoneAsk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
-from actors.jobs.rules.job_rules import BadJob
+from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused
 from streams.frames import Message
@@ -516,6 +516,25 @@ async def test_a_delete_that_is_repeated_is_told_what_the_first_one_did(office: 
     await office.add()
     assert (await office.desk.delete(TOPIC, "1", nonce="mine")).code == "ok"
     assert await office.state() == "ready", "a job that was added since stands"
+
+
+async def test_a_delete_of_its_callers_own_that_is_repeated_within_a_day_takes_no_later_job(office: Office) -> None:
+    await office.add()
+    assert (await office.desk.delete(TOPIC, "1", nonce="mine")).code == "ok"
+    office.clock.ahead_ms = KEPT_MS - 60_000
+    await office.add()
+    assert (await office.desk.delete(TOPIC, "1", nonce="mine")).code == "ok"
+    assert await office.state() == "ready", "a job that was added since stands"
+
+
+async def test_an_id_that_is_deleted_often_knows_no_more_than_its_latest_adds_and_deletes(office: Office) -> None:
+    for number in range(MOST_PAST):
+        await office.add(nonce=f"add-{number}")
+        assert (await office.desk.delete(TOPIC, "1", nonce=f"delete-{number}")).code == "ok"
+    found = await office.store.find_key(TOPIC, "1")
+    assert found is not None
+    assert found.done is not None
+    assert len(found.done.past) == MOST_PAST
 
 
 @pytest.mark.parametrize("state", ["delayed", "ready", "reserved"])
