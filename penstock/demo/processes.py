@@ -46,7 +46,7 @@ class MallProcess(msgspec.Struct, frozen=True):
 
 
 async def start_mall(platform: str, paging: str, arguments: Sequence[str]) -> MallProcess:
-    """Start a mall on a free port; it ends with this process."""
+    """Start a mall on a free port. It ends with this process."""
     command = [sys.executable, "-m", "platforms.mall", "--paging", paging, "--until-stdin-closes", *arguments]
     process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None)
     assert process.stdout is not None
@@ -77,7 +77,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id; another after each kill."""
+        """The process's id. It changes with each kill."""
         assert self._process is not None
         return self._process.pid
 
@@ -105,7 +105,7 @@ class NodeProcess:
             self.kills += 1
 
     async def stop(self) -> int | None:
-        """Ask it to stop and wait; kill it if it does not. Returns the exit code."""
+        """Ask the process to stop, wait, and kill it if it does not. Return the exit code."""
         if self._process is None:
             return None
         self._process.send_signal(signal.SIGTERM)

@@ -50,7 +50,7 @@ def compare(
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo prints at its end; the last line under `--json`."""
+    """The demo's result: the last line that it prints with `--json`."""
 
     ok: bool
     made: int

@@ -88,7 +88,7 @@ class Demo:
     # ---- setting up
 
     async def open_malls(self, stack: AsyncExitStack) -> None:
-        """Start one mall a platform; each plays another way of paging."""
+        """Start one mall for each platform. Each plays another way of paging."""
         share, left = divmod(self.options.orders, self.options.platforms)
         for number in range(self.options.platforms):
             paging = PAGINGS[number % len(PAGINGS)]
@@ -152,7 +152,7 @@ class Demo:
         )
 
     async def watch(self, show: Callable[[Picture], None]) -> Picture:
-        """Show a picture twice a second until every window is stored; return the last one."""
+        """Show a picture twice a second until every window is stored. Return the last one."""
         while True:
             picture = await self.picture()
             show(picture)
@@ -228,7 +228,7 @@ async def _opened(config: Config, options: Options) -> AsyncIterator[tuple[Demo,
 
 
 async def run_demo(config: Config, options: Options, show: Callable[[Picture], None]) -> Report:
-    """Run the demo and return its verdict; `show` gets a picture twice a second.
+    """Run the demo and return its verdict. `show` gets a picture twice a second.
     Raises ServerNotStarted, and RuntimeError for a mall that does not start."""
     async with _opened(config, options) as (demo, url), AsyncExitStack() as stack:
         await demo.open_malls(stack)

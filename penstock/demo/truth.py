@@ -52,7 +52,7 @@ async def mall_stats(malls: Sequence[MallProcess]) -> MallStats:
 
 
 def count_orders(database: Path) -> int:
-    """Return how many orders are stored; 0 while there is no table."""
+    """Return how many orders are stored, 0 while there is no table."""
     if not database.exists():
         return 0
     try:

@@ -41,7 +41,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_line(source: SourceKey, ledger: Ledger, *, end_ms: int, slice_ms: int, now_ms: int) -> SourceLine:
-    """Return a source's line; its time ends at `end_ms`."""
+    """Return a source's line. Its time ends at `end_ms`."""
     whole = max(1, end_ms - ledger.start_ms)
     return SourceLine(
         source=source,

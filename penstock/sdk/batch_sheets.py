@@ -141,7 +141,7 @@ async def _upload_of(context: ReduceContext) -> _Upload:
             decode(part)
     except UnicodeDecodeError:
         return _Upload(has_header=True, is_guessed=True)
-    except DamagedFile:  # since the split; its rows are known
+    except DamagedFile:  # since the split, and its rows are known
         return _Upload(has_header=False, is_guessed=False)
     return _Upload(has_header=not start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"), is_guessed=False)
 

@@ -157,7 +157,7 @@ class Jobs:
                 return held
             await anyio.sleep(
                 min(left_s, PAUSE_S)
-            )  # a node that stops ends its waits early; another one takes the next
+            )  # a node that stops ends its waits early, and another one takes the next
             ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
 
     def _give_back(self, payload: bytes) -> None:

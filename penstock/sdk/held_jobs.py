@@ -120,7 +120,7 @@ class ReservationContext:
         if error is None:
             await job.finish()
         elif isinstance(error, Exception):
-            with suppress(PenstockError):  # then its TTR gives it back; what happened in the block is what counts
+            with suppress(PenstockError):  # then its TTR gives it back, and the outcome of the block counts
                 await job.release(reason=f"{type(error).__name__}: {error}"[:LONGEST_REASON])
         else:
             await self._give_back(job)

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
         _tell({"error": str(error)})
     except MemoryError:
         _tell({"error": "it takes more memory than allowed; send it in parts"})
-    except Exception as error:  # what nobody foresaw; its trace would stand between the lines of the node's log
+    except Exception as error:  # an unforeseen error, whose trace would stand between the lines of the node's log
         _tell({"error": f"the file cannot be read: {type(error).__name__}: {str(error)[:300]}"})
 
 

@@ -28,7 +28,7 @@ def check_encoding(name: str) -> str:
 
 
 def kind_of(path: Path, name: str = "") -> InputKind:
-    """Return the kind of the file at `path`; `name` is what its sender called it. Raises BadSheet."""
+    """Return the kind of the file at `path`. `name`: the name that its sender gave it. Raises BadSheet."""
     with path.open("rb") as file:
         start = file.read(4096)
     if not start:

@@ -1,8 +1,8 @@
-"""What a sheet may be, and what is said of one that is more or something else. Pure.
+"""The limits of a sheet, and the errors for a file that exceeds them or is no sheet. Pure.
 
 An uploaded file is hostile until it has been read: a few kilobytes may unpack to gigabytes, claim a million columns, or
-be another kind of file under a friendly name. What can be known without unpacking is looked at first (`zip_guard`); the
-rest is bounded by the reading process's memory and time (`child`).
+be another kind of file under a friendly name. `zip_guard` checks first what can be known without unpacking. The memory
+and the time of the reading process bound the rest (`child`).
 """
 
 import msgspec
@@ -11,7 +11,7 @@ __all__ = ["BadSheet", "SheetLimits"]
 
 
 class BadSheet(ValueError):
-    """A sheet that is not read; the message says where (row, column, part of the file), what, and what to do."""
+    """A sheet that is not read. The message says where (row, column, part of the file), what, and what to do."""
 
 
 class SheetLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class SheetLimits(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_bytes: int = 2 * 1024 * 1024 * 1024
     """A million rows of twenty columns unpack to about one gigabyte."""
     ratio: int = 100
-    """Unpacked to packed; honest sheets stay below thirty."""
+    """Unpacked size by packed size. Honest sheets stay below thirty."""
     entries: int = 1_000
     memory_bytes: int = 4 * 1024 * 1024 * 1024
     """Address space of the reading process."""

@@ -1,8 +1,9 @@
 """Reads a parquet file's rows, some hundred at a time and however large its row groups are. For `child` alone.
 
-pyarrow is an extra (`penstock[parquet]`), so it is asked for when such a file comes. Cells become what those of the
-other kinds become: text, numbers, booleans; moments as ISO 8601, those with a zone in UTC; durations as seconds;
-decimals as text, to the last digit; null and NaN empty. Bytes and nested columns are refused, by their column.
+pyarrow is an extra (`penstock[parquet]`), so it is imported when such a file comes. Cells become the same values as
+those of the other kinds: text, numbers, booleans. Moments become ISO 8601, those with a zone in UTC. Durations become
+seconds. Decimals become text, to the last digit. Null and NaN become empty. Bytes and nested columns are refused, and
+the error names the column.
 """
 
 import math
@@ -54,7 +55,7 @@ def _lines(path: Path, limits: SheetLimits) -> Iterator[Sequence[object]]:
 
 
 def _check_footer(told: Any, limits: SheetLimits) -> None:
-    """Look at what the file's end says, before anything is unpacked; it may lie, and is counted again."""
+    """Check the numbers at the file's end before anything is unpacked. They may be false, so the rows are counted again."""
     if told.num_rows > limits.rows:
         raise BadSheet(f"{told.num_rows} rows, at most {limits.rows}; send it in parts")
     unpacked = sum(told.row_group(number).total_byte_size for number in range(told.num_row_groups))

@@ -1,8 +1,8 @@
-"""Reads one file's rows, in this process. For `child`, which bounds what it may take; nothing else calls it.
+"""Reads one file's rows, in this process. Only `child` calls it, and bounds its memory and time.
 
 Unless its encoding is named, a csv file's text is UTF-8, UTF-16 with its mark, or GB 18030 (what Excel writes in
-China), if it is likely to be; anything else is told with the byte that does not fit. Its separator is what a first line
-`sep=;` says, or else the one that the header has most of. A quotation that never ends is told.
+China), if that is likely. Any other text is an error that names the byte that does not fit. Its separator is the one of
+a first line `sep=;`, or else the one that the header has most of. A quotation that never ends is an error.
 """
 
 import codecs
@@ -35,7 +35,7 @@ _LEAST_COMMON = 0.8
 def read_rows(
     path: Path, kind: InputKind, limits: SheetLimits, *, sheet: str = "", encoding: str = ""
 ) -> Iterator[Row]:
-    """Yield the rows of a file; of a workbook those of the first sheet, or of the one named. `encoding`: of a csv, one
+    """Yield the rows of a file, of a workbook those of the first or the named sheet. `encoding`: of a csv, one
     of ENCODINGS. Raises BadSheet."""
     match kind:
         case "xlsx":
@@ -172,7 +172,7 @@ def _lines(file: io.BufferedReader, limits: SheetLimits) -> Iterator[bytes]:
 
 
 def _plain(value: object) -> Cell:
-    """Return a cell's value; what is nested stays as its JSON text."""
+    """Return a cell's value. A nested value stays as its JSON text."""
     if isinstance(value, str | int | float | bool):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

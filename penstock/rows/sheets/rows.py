@@ -1,8 +1,8 @@
 """From a sheet's cells to rows by column name. Pure.
 
-The first row names the columns. A row becomes a dict of text, numbers and booleans; moments become text as ISO 8601;
-empty cells at the end of a row are left out of nothing: every column is there, empty as "". Rows without any value are
-left out, and numbered all the same, so that row numbers are those that people see.
+The first row names the columns. A row becomes a dict of text, numbers and booleans. Moments become text as ISO 8601.
+Every column is in the dict: an empty cell is "", also at the end of a row. Rows without any value are left out. They
+count all the same, so that row numbers are those that people see.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ __all__ = ["Cell", "Row", "letters_of", "named_rows", "plain_number"]
 
 Cell = str | int | float | bool
 Row = tuple[int, dict[str, Cell]]
-"""The row's number as people see it (a header is 1; where there is none, the first row is), and its cells by column."""
+"""The row's number as people see it (the header is 1, or the first row if there is none), and its cells by column."""
 
 
 def named_rows(lines: Iterable[Sequence[object]], limits: SheetLimits, *, first: int = 1) -> Iterator[Row]:

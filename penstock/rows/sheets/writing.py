@@ -24,7 +24,7 @@ CELL_CHARS = 32_767
 
 
 class SheetWriter(Protocol):
-    """A file being written; a context manager that ends it. Left by an exception it leaves no file."""
+    """A file in writing, as a context manager that ends it. After an exception there is no file."""
 
     def write(self, rows: Sequence[Mapping[str, object]]) -> None: ...
     def __enter__(self) -> Self: ...
@@ -34,7 +34,7 @@ class SheetWriter(Protocol):
 
 
 def open_sheet(path: Path, kind: SheetKind, columns: Sequence[str]) -> SheetWriter:
-    """Return a writer of rows with these columns; what a row has beyond them is left out (jsonl: kept)."""
+    """Return a writer of rows with these columns. Further values of a row are left out (jsonl: kept)."""
     match kind:
         case "xlsx":
             return _Xlsx(path, columns)
