@@ -55,7 +55,7 @@ def _lines(path: Path, limits: SheetLimits) -> Iterator[Sequence[object]]:
 
 
 def _check_footer(told: Any, limits: SheetLimits) -> None:
-    """Check the numbers at the file's end before anything is unpacked. They may be false, so the rows are counted again."""
+    """Check the numbers at the file's end before anything is unpacked. They may be false: rows are counted again."""
     if told.num_rows > limits.rows:
         raise BadSheet(f"{told.num_rows} rows, at most {limits.rows}; send it in parts")
     unpacked = sum(told.row_group(number).total_byte_size for number in range(told.num_row_groups))
