@@ -95,7 +95,8 @@ class FirstTry(NamedTuple):
 class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that is over, known until the server forgets it. `id`: its key where only that was known. `receipt`: the
     mark of the receipt by which it ended, so that the same holder hears the same answer again. `past`: the adds that
-    are over, the job's own among them."""
+    are over, the job's own among them. `free_ms`: when its id is free, if the record is kept for longer. 0: when the
+    server forgets it."""
 
     topic: str
     id: str
@@ -103,6 +104,7 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome = "finished"
     receipt: str = ""
     past: tuple[Past, ...] = ()
+    free_ms: int = 0
 
 
 class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -202,10 +202,10 @@ class JobAdds:
         reach("job.replace")
         if found is not None and found.state == "delayed" and move.due_ms:
             seq = await self._where_timers_look(job, move, seq)
-        if found is not None and (is_ready or (found.state == "done" and not found.is_free)):
+        is_end = found is not None and found.subject == self._jobs.subject("done", job.topic, found.key)
+        if found is not None and (is_ready or is_end):
             try:  # what was ready, or is remembered, does not go by itself
                 # A record of an end that came back would keep the new job from running (ADR 35).
-                is_end = found.state == "done"
                 await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=is_end)
             except StreamError as error:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)

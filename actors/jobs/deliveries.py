@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
 from actors.jobs.reads import Found, found_of
-from actors.jobs.rules.job_rules import came_back, is_in_past, kept_s, noted, noted_once, past_of
+from actors.jobs.rules.job_rules import came_back, freed_ms, is_in_past, kept_s, noted, noted_once, past_of
 from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -233,9 +233,10 @@ class JobDeliveries:
         topic, key = _names(delivery)
         now_ms = self._jobs.clock.now_ms()
         past = past_of(job, now_ms=now_ms, remember_s=remember_s)
-        done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past)
-        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
+        free_ms = freed_ms(now_ms=now_ms, remember_s=remember_s, ttl_s=ttl_s)
+        done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past, free_ms=free_ms)
+        subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)
 
     async def _settle(

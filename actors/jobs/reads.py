@@ -108,7 +108,7 @@ class JobReads:
     async def find_key(self, topic: str, key: str) -> Found | None:
         """Return the job by its key, or what is known of one that is over."""
         entry = await last_entry(self._jobs.connection, self._jobs.name, self._jobs.subject("*", topic, key))
-        return found_of(entry) if entry else None
+        return self._found_of(entry) if entry else None
 
     async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
         """Return jobs by topic and key, with the records of those that are over. Unknown ones are left out. The answer
@@ -118,7 +118,7 @@ class JobReads:
             patterns = {self._jobs.subject("*", topic, key) for topic, key in keys[start : start + AT_ONCE]}
             entries = await last_entries(self._jobs.connection, self._jobs.name, sorted(patterns), timeout_s=READ_S)
             for entry in sorted(entries.values()):
-                one = found_of(entry)
+                one = self._found_of(entry)
                 found[one.topic, one.key] = one
         return found
 
@@ -131,6 +131,12 @@ class JobReads:
         latest = await self.find_key("*", key)
         topics = {topic for topic, _ in found} | ({latest.topic} if latest else set())
         return [one for topic in sorted(topics) if (one := await self.find_key(topic, key)) is not None]
+
+    def _found_of(self, entry: LogEntry) -> Found:
+        """Return what the message is now: a record that is kept for repeats may have set its id free meanwhile."""
+        found = found_of(entry)
+        is_freed = found.done is not None and 0 < found.done.free_ms <= self._jobs.clock.now_ms()
+        return found._replace(is_free=True) if is_freed else found
 
     def is_firing(self, found: Found) -> bool:
         """Return whether the server is about to fire this job's schedule, or may just have."""

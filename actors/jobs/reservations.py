@@ -31,6 +31,7 @@ from actors.jobs.rules.job_rules import (
     TRACE_MS,
     came_back,
     fires_of,
+    freed_ms,
     given_back,
     kept_s,
     left_early,
@@ -410,11 +411,17 @@ class JobReservations:
         job_id: str = "",
     ) -> Move:
         topic, key = receipt.topic, receipt.key
+        ttl_s = kept_s(past, now_ms=at_ms, remember_s=remember_s)
         done = JobDone(
-            topic=topic, id=job_id or key, finished_ms=at_ms, outcome=outcome, receipt=receipt.mark, past=past
+            topic=topic,
+            id=job_id or key,
+            finished_ms=at_ms,
+            outcome=outcome,
+            receipt=receipt.mark,
+            past=past,
+            free_ms=freed_ms(now_ms=at_ms, remember_s=remember_s, ttl_s=ttl_s),
         )
         subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
-        ttl_s = kept_s(past, now_ms=at_ms, remember_s=remember_s)
         thing = self._jobs.subject("*", topic, key)
         return Move(
             subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=ttl_s, fires_ms=found.fires_ms

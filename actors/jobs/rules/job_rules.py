@@ -279,6 +279,11 @@ def kept_s(past: tuple[Past, ...], *, now_ms: int, remember_s: int = 0) -> int:
     return remember_s if remember_s and trace_s * 1000 <= TRACE_MS else max(1, remember_s, trace_s)
 
 
+def freed_ms(*, now_ms: int, remember_s: int, ttl_s: int) -> int:
+    """Return when the id of a job that ends now is free. 0: with its record, which is known for `ttl_s`."""
+    return now_ms + remember_s * 1000 if 0 < remember_s < ttl_s else 0
+
+
 def fires_of(job: JobRecord) -> int:
     """Return when the server fires the schedule that a delayed or reserved job is. A job that came back because its TTR
     ran out, and was delayed then, has a receipt, too."""

@@ -9,7 +9,7 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.jobs.copies import GoneAnswer, GoneAsk
-from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
+from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounted
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused
@@ -139,6 +139,20 @@ async def test_what_a_topic_remembers_is_shown_by_its_id(office: Office, nonce: 
     assert peeked is not None
     (listed,) = (await office.desk.list(TOPIC, state="done")).jobs
     assert (peeked.id, listed.id) == ("order 7", "order 7")
+
+
+async def test_a_remembered_id_is_free_in_time_though_its_add_is_known_for_longer(office: Office) -> None:
+    await office.set(remember="10s")
+    await office.add("a", nonce="key")
+    await office.desk.finish([(await office.reserve()).receipt])
+    assert codes(await office.try_add("a")) == ["over"]
+    office.clock.ahead_ms = 10_000
+    assert await office.desk.peek(TOPIC, "a") is None
+    assert (await office.desk.delete(TOPIC, "a")).reason == "no such job"
+    assert (await office.add("a", nonce="key")).state == "done", "a repeat"
+    assert (await office.add("a", on_same="error")).state == "ready"
+    assert (await office.add("a", nonce="key")).state == "done", "still a repeat"
+    assert (await office.desk.count(TOPIC)) == TopicCounted(topic=TOPIC, delayed=0, ready=1, reserved=0, done=0)
 
 
 async def test_a_topic_takes_as_many_as_it_may_and_a_repeat_all_the_same(office: Office) -> None:

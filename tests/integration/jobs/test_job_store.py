@@ -285,6 +285,18 @@ async def test_a_finished_id_is_known_for_its_time_and_then_free(jobs: Jobs) -> 
         assert (await jobs.add()).is_new
 
 
+async def test_a_handled_id_is_free_in_time_though_its_add_is_known_for_longer(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add(nonce="key")
+        [ready] = await jobs.pull()
+        await jobs.store.finish_deliveries([(ready, decode_job(ready.payload))], remember_s=10)
+        assert await jobs.state() == "done"
+        jobs.clock.ahead_ms = 10_000
+        assert await jobs.state() is None
+        assert (await jobs.add(nonce="key")).state == "done", "a repeat"
+        assert (await jobs.add()).state == "ready"
+
+
 async def test_of_all_who_reserve_each_job_goes_to_one(jobs: Jobs) -> None:
     receipts: list[Any] = []
 

@@ -23,6 +23,7 @@ from actors.jobs.rules.job_rules import (
     BadJob,
     came_back,
     fires_of,
+    freed_ms,
     given_back,
     has_fired,
     is_same_add,
@@ -228,6 +229,8 @@ def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_m
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW, remember_s=1) == 1
     assert kept_s(past_of(named, now_ms=NOW), now_ms=NOW, remember_s=1) == KEPT_MS // 1000
     assert kept_s(past_of(plain, now_ms=NOW), now_ms=NOW) == TRACE_MS // 1000
+    freed = [freed_ms(now_ms=NOW, remember_s=some_s, ttl_s=ttl_s) for some_s, ttl_s in ((1, 1), (1, 86_400), (0, 120))]
+    assert freed == [0, NOW + 1000, 0], "0: with the record"
 
 
 def test_the_end_of_a_schedule_is_known_until_the_server_can_have_fired_it_again() -> None:
