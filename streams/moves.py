@@ -9,6 +9,11 @@ In a cluster a move is also refused while another is under way (10164), which ma
 is tried again until the other is made or gone. It is reported that a thing has moved on only when it has, since the
 caller then lets the thing go.
 
+The leader of a cluster may also be behind. Another server delivers what it has stored, and the leader may not have
+stored it yet. If the server itself made that message, by a schedule, the leader refuses its next move: the thing's last
+sequence is an earlier one than expected (29 of 244,000 firings on three servers without any fault). So a refusal by an
+earlier sequence counts only if it came from a leader that was known to have the expected message.
+
 If the message that is left behind is a schedule, it goes in the same step (`leaves`). If it is a delivery of a
 consumer, the mover acks it afterwards. If the ack fails, it is delivered again, and its next mover is refused, since
 the thing has moved on.
@@ -30,13 +35,13 @@ import anyio
 
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown, Refused, Repeated, RevisionConflict, StreamError
-from streams.log import last_entry
+from streams.log import extent_of, last_entry
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
 from streams.timetable import at_line
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Waits while another move is under way."""
+"""Waits while another move is under way, or the leader is behind."""
 _UNDER_WAY = 10164
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
@@ -77,6 +82,8 @@ class Mover:
         its message id, OutcomeUnknown if the outcome is not known. Nothing is sent after `until_s` of the monotonic
         clock."""
         outcomes = await self._publisher.try_many([_outgoing(move) for move in moves], until_s=until_s)
+        if self._connection.is_clustered:
+            outcomes = [_unless_behind(move, outcome, 0) for move, outcome in zip(moves, outcomes, strict=True)]
         doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}
         doubtful |= await self._wait_for_others(moves, outcomes, until_s)
         return [
@@ -89,17 +96,18 @@ class Mover:
     async def _wait_for_others(
         self, moves: Sequence[Move], outcomes: list[Receipt | StreamError], until_s: float
     ) -> set[int]:
-        """Make those moves again that were refused because another is under way, until that one is made or dropped.
-        Return which of them may have met their own first try."""
+        """Make those moves again that were refused because another is under way, or because the leader is behind,
+        until that is over. Return which of them may have met their own first try."""
         doubtful: set[int] = set()
         for pause_s in PAUSES_S:
             waiting = [at for at, outcome in enumerate(outcomes) if _is_under_way(outcome)]
             if not waiting:
                 break
             await anyio.sleep(pause_s)
+            stored_seq = await self._stored_seq()
             again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting], until_s=until_s)
             for at, outcome in zip(waiting, again, strict=True):
-                outcomes[at] = outcome
+                outcomes[at] = _unless_behind(moves[at], outcome, stored_seq)
                 doubtful |= {at} if _may_be_ours(outcome) else set()
         return doubtful
 
@@ -109,6 +117,13 @@ class Mover:
         if isinstance(outcome, StreamError):
             raise outcome
         return outcome
+
+    async def _stored_seq(self) -> int:
+        """Return up to which sequence the leader has stored messages, 0 if it does not tell."""
+        try:
+            return (await extent_of(self._connection, self._stream)).last_seq
+        except StreamError:
+            return 0
 
     async def _resolved(self, move: Move, end: StreamError, is_doubtful: bool) -> int | StreamError:
         """Return the sequence of a move that was made though it ended as `end`, else what is known by now."""
@@ -125,7 +140,7 @@ class Mover:
         at = last.seq if last else 0
         if last is not None and last.subject == move.subject and last.payload == move.payload:
             return at
-        if isinstance(end, OutcomeUnknown) and at != move.expected:
+        if isinstance(end, OutcomeUnknown) and at > move.expected:
             moved_on = RevisionConflict(f"wrong last sequence: {at}", subject=move.subject)
             moved_on.is_after_retry = True
             return moved_on
@@ -136,6 +151,18 @@ def _made(move: Move, receipt: Receipt) -> int | StreamError:
     if not receipt.is_duplicate:
         return receipt.seq
     return Repeated(f"the server has had message id {move.message_id}", subject=move.subject)
+
+
+def _unless_behind(move: Move, outcome: Receipt | StreamError, stored_seq: int) -> Receipt | StreamError:
+    """Return the outcome. If a leader that may not have stored the expected message refused the move by an earlier one,
+    it is as if another move was under way. `stored_seq`: what the leader had stored before."""
+    if not isinstance(outcome, RevisionConflict) or outcome.actual is None:
+        return outcome
+    if outcome.actual >= move.expected or move.expected <= stored_seq:
+        return outcome
+    waits = RevisionConflict(outcome.description, subject=move.subject, err_code=_UNDER_WAY)
+    waits.is_after_retry = outcome.is_after_retry
+    return waits
 
 
 def _is_under_way(outcome: Receipt | StreamError) -> bool:

@@ -9,6 +9,7 @@ and the delivery comes again after the ack wait.
 """
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
@@ -26,7 +27,7 @@ from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
-from streams.log import LogEntry, delete_entry, last_entries, last_entry, next_entry
+from streams.log import LogEntry, delete_entry, extent_of, last_entries, last_entry, next_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -71,9 +72,17 @@ class JobDeliveries:
 
     async def whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
         """Return whose deliveries are that were held back. Raises as `Connection.api`."""
+        jobs = self._jobs
+        stored = (await extent_of(jobs.connection, jobs.name)).last_seq if jobs.connection.is_clustered else math.inf
         messages = await self._messages_of(deliveries)
         over = await self._over_of(messages)
-        return {one: "nobody's" if one in over else _whose(one, max(messages[one], default=None)) for one in deliveries}
+
+        def whose(one: Delivery) -> Whose:
+            if one.seq > stored:
+                return "unknown"  # the leader is behind the server that delivers (streams/moves.py)
+            return "nobody's" if one in over else _whose(one, max(messages[one], default=None))
+
+        return {one: whose(one) for one in deliveries}
 
     def may_be_over(self, delivery: Delivery) -> bool:
         """Return whether the server may have fired this job again after its end."""

@@ -6,8 +6,8 @@ from anyio.lowlevel import checkpoint
 
 from streams.clock import now_ms
 from streams.connection import Connection, connect
-from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError, TooLarge
-from streams.log import last_entry
+from streams.errors import Disconnected, OutcomeUnknown, Refused, RevisionConflict, StreamError, TooLarge
+from streams.log import delete_entry, last_entry
 from streams.moves import Move, Mover
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
@@ -140,6 +140,38 @@ async def test_without_a_server_it_is_told_what_was_sent_and_what_was_not(own_se
                 )
                 thaw(own_server)
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 3 + [Disconnected] * 3
+
+
+@pytest.mark.three_servers
+async def test_a_leader_that_is_behind_refuses_nothing_for_good(
+    things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three servers another one delivers what the leader has not stored yet. Then its refusal is no answer."""
+    looks, tell = 0, things.mover._stored_seq
+
+    async def stored_meanwhile() -> int:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            await things.publisher.publish(things.subject("b"), b"1")
+        return await tell()
+
+    monkeypatch.setattr(things.mover, "_stored_seq", stored_meanwhile)
+    first = await things.mover.move(things.move("a", 0))
+    with fail_after(30):
+        outcome = await things.mover.move_many([things.move("c", first + 1)])
+    assert outcome == [first + 2] if things.connection.is_clustered else isinstance(outcome[0], RevisionConflict)
+
+
+@pytest.mark.three_servers
+async def test_what_is_gone_is_told_as_gone_and_what_never_came_as_not_made(things: Things) -> None:
+    first = await things.mover.move(things.move("a", 0))
+    assert await delete_entry(things.connection, things.stream, first)
+    with fail_after(30):
+        gone, never = await things.mover.move_many([things.move("b", first), things.move("b", first + 9, name="y")])
+    assert isinstance(gone, RevisionConflict)
+    assert isinstance(never, Refused)
+    assert isinstance(never, RevisionConflict) != things.connection.is_clustered
 
 
 async def test_headers_that_were_built_before_go_as_they_are(things: Things) -> None:
