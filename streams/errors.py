@@ -12,7 +12,8 @@ Malformed…          the message is wrong, now and for ever: set it aside.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 _ACTUAL = re.compile(r"wrong last sequence: (\d+)")
 
@@ -148,6 +149,18 @@ def refusal(error: Mapping[str, object], *, subject: str) -> Refused:
     err_code, code = _number(error.get("err_code")), _number(error.get("code"))
     kind = _KINDS.get(err_code, Refused)
     return kind(str(error.get("description", "refused")), subject=subject, code=code, err_code=err_code)
+
+
+@contextmanager
+def unknown_once(is_begun: Callable[[], bool], subject: str, what: str = "partly done") -> Iterator[None]:
+    """Raise a StreamError of the block as OutcomeUnknown if something was done by then: it must not say that nothing
+    was."""
+    try:
+        yield
+    except StreamError as error:
+        if not is_begun():
+            raise
+        raise OutcomeUnknown(f"{what}: {error}", subject=subject) from error
 
 
 def no_responders(subject: str) -> NoStream:

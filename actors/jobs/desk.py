@@ -13,6 +13,7 @@ import builtins
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import get_args
 
 from msgspec.structs import replace
@@ -65,7 +66,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from streams.backoff import next_delay_ms
 from streams.chance import chance
 from streams.clock import Clock, monotonic_s
-from streams.errors import OutcomeUnknown, StreamError
+from streams.errors import StreamError, unknown_once
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_TTR_MS,
@@ -160,7 +161,8 @@ class JobDesk:
         outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
         for (at, job), outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Stored) and outcome.has_replaced:
-                await self._copies.drop(job.topic, outcome.key)
+                with suppress(StreamError):  # the job is added; who began the old one is refused at its end
+                    await self._copies.drop(job.topic, outcome.key)
             answers[at] = added_of(job, outcome)
         return [answer for answer in answers if answer is not None]
 
@@ -315,7 +317,7 @@ class JobDesk:
         trace_ms = KEPT_MS if is_callers_own(nonce) else TRACE_MS
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
-        try:
+        with unknown_once(lambda: was is not None, job_id):
             for each in found:
                 is_repeat = each.known is not None and is_in_past(each.known, mark)
                 if each.state == "done" and not is_repeat:
@@ -323,10 +325,6 @@ class JobDesk:
                 if (state := await self._store.delete(each.topic, job_id, nonce=mark, trace_ms=trace_ms)) is not None:
                     was = state
                     await self._copies.drop(each.topic, each.key)
-        except StreamError as error:
-            if was is None:
-                raise
-            raise OutcomeUnknown(f"partly done: {error}", subject=job_id) from error
         if was is None:
             is_over = any(each.state == "done" and not each.is_free for each in found)
             return JobReply(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
@@ -346,7 +344,7 @@ class JobDesk:
 
     async def _kick_delayed(self, topic: str, most: int) -> int:
         kicked, cursor = 0, ""
-        try:
+        with unknown_once(lambda: kicked > 0, topic):
             while kicked < most:
                 page = await self._store.list_jobs(topic, "delayed", cursor=cursor, most=most - kicked)
                 for found in page.found:
@@ -355,10 +353,6 @@ class JobDesk:
                 cursor = page.cursor
                 if not cursor:
                     break
-        except StreamError as error:
-            if not kicked:
-                raise
-            raise OutcomeUnknown(f"partly done: {error}", subject=topic) from error
         return kicked
 
     async def peek(self, topic: str, job_id: str) -> Listed | None:

@@ -15,7 +15,7 @@ from actors.jobs.reads import Found, JobReads, found_of
 from actors.jobs.rules.job_rules import MOST_PAST, TRACE_MS, is_in_past, kept_s, past_of
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
-from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import RevisionConflict, unknown_once
 from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, JobDone, JobRecord, State, encode_job
 from streams.log import purge_subject, read_log
 from streams.moves import Move
@@ -42,9 +42,9 @@ class JobRemovals:
         it), Disconnected and Refused (not done), and RevisionConflict if the job never stood still."""
         outcome = RevisionConflict("it keeps moving; delete it again", subject=job_id)
         was: State | None = None  # when a try of ours may have done it
-        for pause_s in PAUSES_S:
-            await anyio.sleep(pause_s)
-            try:
+        with unknown_once(lambda: was is not None, job_id, "perhaps deleted"):
+            for pause_s in PAUSES_S:
+                await anyio.sleep(pause_s)
                 found = await self._reads.find_key(topic, token_of(job_id))
                 if found and found.known and is_in_past(found.known, nonce):
                     return was or "done"  # an earlier try of this delete did it
@@ -60,35 +60,33 @@ class JobRemovals:
                     reach("job.delete")
                     await self._purge(found, seq)
                     return found.state
-            except StreamError as error:
-                if was is not None:
-                    raise OutcomeUnknown(f"perhaps deleted: {error}", subject=job_id) from error
-                raise
-            if not isinstance(seq, RevisionConflict):
-                raise seq
-            outcome, was = seq, found.state if seq.is_after_retry else was
-        if was is not None:
-            raise OutcomeUnknown("it keeps moving, and one of its moves may be this", subject=job_id)
-        raise outcome
+                if not isinstance(seq, RevisionConflict):
+                    raise seq
+                outcome, was = seq, found.state if seq.is_after_retry else was
+            raise outcome
 
     async def kick_delayed(self, topic: str, job_id: str) -> bool:
         """Make a delayed job ready now. Return False if there is none. Raises as `delete`."""
         outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
-        for pause_s in PAUSES_S:
-            await anyio.sleep(pause_s)
-            found = await self._reads.find_key(topic, token_of(job_id))
-            if found is None or found.state != "delayed" or found.job is None:
-                return False
-            if self._reads.is_firing(found):
-                return True  # it is about to be ready
-            job = replace(found.job, due_ms=self._jobs.clock.now_ms())
-            seq = await self._jobs.move(self._made_ready(found, job))
-            if isinstance(seq, int):
-                return True
-            if not isinstance(seq, RevisionConflict):
-                raise seq
-            outcome = seq
-        raise outcome
+        is_doubtful = False  # a try of ours may have done it
+        with unknown_once(lambda: is_doubtful, job_id, "perhaps done"):
+            for pause_s in PAUSES_S:
+                await anyio.sleep(pause_s)
+                found = await self._reads.find_key(topic, token_of(job_id))
+                if found is None or found.state != "delayed" or found.job is None:
+                    if is_doubtful:
+                        break
+                    return False
+                if self._reads.is_firing(found):
+                    return True  # it is about to be ready
+                job = replace(found.job, due_ms=self._jobs.clock.now_ms())
+                seq = await self._jobs.move(self._made_ready(found, job))
+                if isinstance(seq, int):
+                    return True
+                if not isinstance(seq, RevisionConflict):
+                    raise seq
+                outcome, is_doubtful = seq, is_doubtful or seq.is_after_retry
+            raise outcome
 
     async def make_overdue_ready(self, late_ms: int) -> int:
         """Make all delayed and reserved jobs ready that the server should have fired so long ago. Return their number.

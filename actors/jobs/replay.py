@@ -15,7 +15,7 @@ from actors.jobs.dead_letters import ENGINE, job_again, job_of
 from actors.jobs.store import JobStore
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.errors import MalformedMessage, OutcomeUnknown, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknown_once
 from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
@@ -51,7 +51,7 @@ class JobReplay:
         kicked, page = 0, list[LogEntry]()
         pattern = self._namespace.pattern("dead", ENGINE, topic, "*")
         last_seq = (await extent_of(self._connection, self._stream)).last_seq
-        try:
+        with unknown_once(lambda: kicked > 0, topic):
             async for entry in read_log(self._connection, self._stream, pattern):
                 if entry.seq > last_seq or kicked == most:
                     break
@@ -59,11 +59,8 @@ class JobReplay:
                 if len(page) == min(PAGE, most - kicked):
                     kicked += await self._kick(page)
                     page = []
-            return kicked + await self._kick(page[: most - kicked])
-        except StreamError as error:
-            if not kicked:
-                raise
-            raise OutcomeUnknown(f"partly done: {error}", subject=topic) from error
+            kicked += await self._kick(page[: most - kicked])
+        return kicked
 
     async def kick_one(self, topic: str, job_id: str) -> bool:
         """Send the last dead letter of a job again. Return False if there is none, or another job has its id. Raises as
@@ -79,8 +76,8 @@ class JobReplay:
         kicked = sum(again.is_done for again in replayed)
         errors = [again.error for again in replayed if again.error is not None]
         if errors:
-            error = next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
-            raise OutcomeUnknown(f"partly done: {error}", subject=self._stream) if kicked else error
+            with unknown_once(lambda: kicked > 0, self._stream):
+                raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
         return kicked
 
     async def send_again(self, entries: Sequence[LogEntry]) -> list[ReplayedJob]:
@@ -99,12 +96,10 @@ class JobReplay:
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             replayed[seq] = await self._judge(seq, job, answer)
-        try:
+        with unknown_once(lambda: True, self._stream):
             for again in replayed.values():
                 if again.is_done:
                     await delete_entry(self._connection, self._stream, again.seq)
-        except StreamError as error:
-            raise OutcomeUnknown(f"partly done: {error}", subject=self._stream) from error
         return [replayed[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:

@@ -16,11 +16,13 @@ from actors.jobs.deliveries import FailedAttempt
 from actors.jobs.reads import BadCursor, Found
 from actors.jobs.reservations import JobSettled, JobStale
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
-from actors.jobs.stream import partition_of
+from actors.jobs.stream import JobStream, partition_of
 from streams.clock import now_ms
 from streams.connection import Connection, connect
+from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.job_messages import JobRecord, body_of, decode_job
+from streams.moves import Move
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
@@ -503,6 +505,26 @@ async def test_a_delayed_job_can_be_made_ready_now(jobs: Jobs) -> None:
         assert (await jobs.reserve()).job.id == "1"
         assert not await jobs.store.kick_delayed(TOPIC, "1")
         assert not await jobs.store.kick_delayed(TOPIC, "nobody")
+
+
+async def test_a_kick_that_met_its_own_first_try_is_not_told_as_none(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first try was lost, and somebody has reserved the job since."""
+    stream: JobStream = jobs.store.kick_delayed.__self__._jobs  # type: ignore[attr-defined]
+    move_on = stream.move
+
+    async def move(move: Move) -> int | StreamError:
+        await move_on(move)
+        await jobs.reserve()
+        conflict = RevisionConflict("wrong last sequence", subject=move.subject)
+        conflict.is_after_retry = True
+        return conflict
+
+    monkeypatch.setattr(stream, "move", move)
+    await jobs.add(delay_ms=HOUR)
+    with fail_after(20), pytest.raises(OutcomeUnknown, match="perhaps done"):
+        await jobs.store.kick_delayed(TOPIC, "1")
 
 
 # ---- in the hands of a node

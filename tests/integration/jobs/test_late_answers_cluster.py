@@ -208,7 +208,7 @@ async def test_what_was_deleted_is_not_begun_by_a_delivery_that_was_on_its_way(t
 
 
 async def test_whose_a_delivery_is_nobody_knows_from_a_leader_that_is_behind(three: Three) -> None:
-    """Another server delivers what the leader has not stored yet. It is not over because the leader does not have it."""
+    """Another server delivers what the leader has not stored yet. That is no sign that the job is over."""
     jobs = three.jobs
     await jobs.add("1")
     (delivery,) = await jobs.pull(1)

@@ -21,7 +21,7 @@ from penstock.sdk import calls
 from penstock.sdk.client_jobs import new_job
 from streams.clock import now_ms
 from streams.connection import Connection, connect
-from streams.errors import OutcomeUnknown
+from streams.errors import Disconnected, OutcomeUnknown
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
@@ -405,3 +405,16 @@ async def only_others_come_again(office: Office, held: list[Reserved], answers: 
             found = await office.desk.reserve(TOPIC, most=len(MANY), wait_ms=1_000, ttr_ms=60_000)
             again |= {job.id for job in found}
     assert [job_id for job_id in again if told[job_id] == "ok"] == []
+
+
+async def test_an_add_that_has_replaced_another_is_told_though_its_copies_could_not_be_dropped(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_office(connection) as office:
+        await office.add("a", delay_ms=3_600_000)
+
+        async def drop(topic: str, key: str) -> bool:
+            raise Disconnected("the link broke just now")
+
+        monkeypatch.setattr(office.desk._copies, "drop", drop)
+        assert (await office.add("a", body="2", on_same="replace")).is_new
