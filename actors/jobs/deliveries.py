@@ -20,14 +20,14 @@ from msgspec.structs import replace
 from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
 from actors.jobs.reads import Found, found_of
 from actors.jobs.rules.job_rules import came_back, freed_ms, is_in_past, kept_s, noted, noted_once, past_of
-from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream
+from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
-from streams.log import LogEntry, delete_entry, extent_of, last_entries, last_entry, next_entry
+from streams.log import LogEntry, delete_entry, extent_of, last_entry, next_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 BURIED_S = 3_600
 """How long the id of a buried or expired job stays known."""
-AT_ONCE = 64
-"""Jobs looked up with one request."""
 AGAIN_S = 3_600
 """How long an end is known at least that was stored anew."""
 Answer = bool | StreamError
@@ -117,7 +115,7 @@ class JobDeliveries:
     async def _messages_of(self, deliveries: Sequence[Delivery]) -> dict[Delivery, list[LogEntry]]:
         """Return the messages of each job's id. On three servers only the last one, as their leader has it."""
         jobs = self._jobs
-        things = {one: jobs.subject("*", *_names(one)) for one in deliveries}
+        things = {one: jobs.subject("*", *names_of(one.subject)) for one in deliveries}
         found: dict[Delivery, list[LogEntry]] = {}
         if jobs.connection.is_clustered:
             failures: list[StreamError] = []
@@ -135,15 +133,8 @@ class JobDeliveries:
             if failures:
                 raise failures[0]
             return found
-        for start in range(0, len(deliveries), AT_ONCE):
-            some = deliveries[start : start + AT_ONCE]
-            by_names: dict[tuple[str, str], list[LogEntry]] = {_names(one): [] for one in some}
-            entries = await last_entries(jobs.connection, jobs.name, sorted({things[one] for one in some}))
-            for entry in entries.values():
-                _, _, _, topic, key = entry.subject.split(".")
-                by_names[topic, key].append(entry)
-            found |= {one: by_names[_names(one)] for one in some}
-        return found
+        messages = await jobs.messages_of(names_of(one.subject) for one in deliveries)
+        return {one: messages.get(names_of(one.subject), []) for one in deliveries}
 
     async def _is_over(self, delivery: Delivery, messages: Sequence[LogEntry]) -> bool:
         nonce = self._jobs.nonce_of_fired(delivery)
@@ -169,7 +160,7 @@ class JobDeliveries:
             if isinstance(seq, RevisionConflict):
                 return False
             raise seq
-        thing = jobs.subject("*", *_names(fired))
+        thing = jobs.subject("*", *names_of(fired.subject))
         added = await next_entry(jobs.connection, jobs.name, thing, start_seq=fired.seq + 1)
         if added is not None and added.seq < seq:
             await delete_entry(jobs.connection, jobs.name, seq, erase=True)
@@ -225,7 +216,7 @@ class JobDeliveries:
 
     async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
         """Make a message that is no job a dead letter, and drop it."""
-        topic, key = _names(delivery)
+        topic, key = names_of(delivery.subject)
         letter = malformed_dead_letter(topic, key, delivery.payload, str(error), stored_ms=delivery.stored_ms)
         log.warning("jobs.malformed", extra=fields(subject=delivery.subject, seq=delivery.seq, error=str(error)))
         try:
@@ -239,7 +230,7 @@ class JobDeliveries:
             delivery.forget()  # it comes again
 
     def _end(self, delivery: Delivery, job: JobRecord, outcome: Outcome, remember_s: int) -> Move:
-        topic, key = _names(delivery)
+        topic, key = names_of(delivery.subject)
         now_ms = self._jobs.clock.now_ms()
         past = past_of(job, now_ms=now_ms, remember_s=remember_s)
         ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
@@ -279,12 +270,6 @@ async def _ack_surely(delivery: Delivery) -> None:
         await delivery.ack_sync()
     except StreamError:
         await _ack(delivery)
-
-
-def _names(delivery: Delivery) -> tuple[str, str]:
-    """Return the topic and key of a delivered job."""
-    _, _, _, topic, key = delivery.subject.split(".")
-    return topic, key
 
 
 def _whose(delivery: Delivery, last: LogEntry | None) -> Whose:

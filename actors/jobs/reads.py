@@ -12,7 +12,7 @@ from typing import NamedTuple
 import anyio
 
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
-from actors.jobs.stream import NEAR_MS, JobStream
+from actors.jobs.stream import NEAR_MS, READ_S, JobStream
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import (
@@ -26,14 +26,11 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, entry_of, last_entries, last_entry
+from streams.log import LogEntry, entry_of, last_entry
 from streams.subjects import token_of
 
-READ_S = 10.0
 OVERDUE_MS = 30_000
 """Even a server that has a million jobs to fire at once is not so late."""
-AT_ONCE = 64
-"""Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 MOST_BYTES = 4 * 1024 * 1024
 MOST_SCANNED = 5_000
 """Jobs that one page reads. If few pass the filter, the page is short, and its cursor goes on."""
@@ -113,14 +110,8 @@ class JobReads:
     async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
         """Return jobs by topic and key, with the records of those that are over. Unknown ones are left out. The answer
         may be a moment old."""
-        found: dict[tuple[str, str], Found] = {}
-        for start in range(0, len(keys), AT_ONCE):
-            patterns = {self._jobs.subject("*", topic, key) for topic, key in keys[start : start + AT_ONCE]}
-            entries = await last_entries(self._jobs.connection, self._jobs.name, sorted(patterns), timeout_s=READ_S)
-            for entry in sorted(entries.values()):
-                one = self._found_of(entry)
-                found[one.topic, one.key] = one
-        return found
+        messages = await self._jobs.messages_of(keys)
+        return {names: self._found_of(entries[-1]) for names, entries in messages.items()}
 
     async def find_everywhere(self, key: str) -> list[Found]:
         """Return the jobs of every topic by their key, also what is known of those that are over, as the leader has
@@ -153,8 +144,8 @@ class JobReads:
         jobs, job = self._jobs, found.job
         if job is None or found.state != "ready" or not jobs.may_be_back(job):
             return False
-        entries = await last_entries(jobs.connection, jobs.name, [jobs.subject("*", found.topic, found.key)])
-        known = (found_of(entry).known for entry in entries.values() if entry.seq < found.seq)
+        messages = await jobs.messages_of([(found.topic, found.key)])
+        known = (found_of(entry).known for entries in messages.values() for entry in entries if entry.seq < found.seq)
         return any(one is not None and is_in_past(one, job.nonce) for one in known)
 
     async def until_followed(self, found: Found) -> bool:
