@@ -150,6 +150,14 @@ class WireClient(Client):
         if self._transport:  # a close cancels the reconnecting that waits for this, and then waits for it, too
             self._transport.wait_closed = partial(_uncancelled, self._transport.wait_closed)  # type: ignore[method-assign]
 
+    async def _process_op_err(self, e: Exception) -> None:
+        """Called by the library when the link breaks. What was queued for it goes with it, as what the socket has taken
+        does. Sent on the next link it could be a repeat whose first try is stored and over, at a server that was
+        started anew. What is queued from now on goes to the next link."""
+        if self._status == Client.CONNECTED:
+            self._pending, self._pending_data_size = [], 0
+        await super()._process_op_err(e)
+
     async def _process_err(self, err_msg: str) -> None:
         """Called by the library for an error of the server, most of which make it close for good."""
         if any(words in err_msg.lower() for words in GARBLED):

@@ -297,6 +297,28 @@ def broken_under_its_last_flush(connection: Connection, monkeypatch: pytest.Monk
     monkeypatch.setattr(connection.client._transport, "drain", drain)
 
 
+async def test_what_was_queued_for_a_link_goes_with_it(server: EmbeddedServer) -> None:
+    """It may be a repeat whose first try is stored and over: a server that was started anew would take it for the
+    first."""
+    big = b"PUB other 1000000\r\n%b\r\n" % bytes(1_000_000)
+    async with proxy(server.port) as wire, connect(wire.url, name="test") as connection:
+        client, back, heard = connection.client, anyio.Event(), list[bytes]()
+        await connection.subscribe("queued", lambda message: heard.append(message.payload))
+        connection.on_disconnect(lambda: client.send(b"PUB queued 5\r\nafter\r\n"))
+        connection.on_reconnect(back.set)
+        await connection.flush()
+        wire.freeze()
+        with anyio.fail_after(20):
+            while not client.is_clogged:  # the socket takes no more
+                client.send(big)
+                await anyio.lowlevel.checkpoint()
+            client.send(b"PUB queued 6\r\nbefore\r\n")
+            wire.cut()
+            await back.wait()
+        await connection.flush()
+        assert heard == [b"after"]
+
+
 async def test_plain_publishes_have_a_bound_while_the_server_is_away(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection:
         gone, back, heard = anyio.Event(), anyio.Event(), list[int]()
