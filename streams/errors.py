@@ -100,7 +100,9 @@ class RevisionConflict(Refused):
 
 
 class Repeated(RevisionConflict):
-    """The server knows the message id: the message was stored before, and may be gone by now."""
+    """The server knows the message id: the message was stored before, at `seq`, and may be gone by now."""
+
+    seq: int = 0
 
 
 class NoStream(Refused):

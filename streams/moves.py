@@ -150,7 +150,9 @@ class Mover:
 def _made(move: Move, receipt: Receipt) -> int | StreamError:
     if not receipt.is_duplicate:
         return receipt.seq
-    return Repeated(f"the server has had message id {move.message_id}", subject=move.subject)
+    repeated = Repeated(f"the server has had message id {move.message_id}", subject=move.subject)
+    repeated.seq = receipt.seq
+    return repeated
 
 
 def _unless_behind(move: Move, outcome: Receipt | StreamError, stored_seq: int) -> Receipt | StreamError:

@@ -20,13 +20,14 @@ from actors.jobs.rules.job_rules import (
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.firing import EXPECTED, SCHEDULER, SHOT
 from streams.job_messages import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     READY_TOKENS,
     RESERVED_TOKENS,
+    JobDone,
     JobRecord,
     decode_done,
     decode_job,
@@ -167,16 +168,19 @@ class JobStream:
         return outcome
 
     async def _look_at_late_ones(self, moves: Sequence[Move], outcomes: list[int | StreamError]) -> None:
-        """Replace the outcomes of moves that were confirmed late, all looked at beside one another."""
+        """Replace the outcomes of moves that were confirmed late and have not stayed, all looked at beside one another.
+        A move whose first answer was lost counts, too."""
         clear_ms = self.clock.now_ms() + CLEAR_MS
 
         async def look(at: int, move: Move, seq: int) -> None:
-            outcomes[at] = await self._unless_fired(move, seq)
+            stayed = await self._unless_fired(move, seq)
+            if isinstance(stayed, StreamError):
+                outcomes[at] = stayed
 
         late = [
-            (at, move, outcome)
+            (at, move, seq)
             for at, (move, outcome) in enumerate(zip(moves, outcomes, strict=True))
-            if move.fires_ms and move.fires_ms < clear_ms and isinstance(outcome, int)
+            if move.fires_ms and move.fires_ms < clear_ms and (seq := _stored_seq(outcome)) > move.expected
         ]
         if late:
             async with anyio.create_task_group() as tasks:
@@ -196,8 +200,12 @@ class JobStream:
                     return seq
                 await anyio.sleep(LOOK_S)
                 left_s -= LOOK_S
-            if not _has_fired(move, last) or not await self._take_back(move, seq):
-                return seq  # if it is not there any more, somebody has made sure of it (ADR 35)
+            if not _has_fired(move, last):
+                return seq
+            if not await self._take_back(move, seq):
+                if _is_anothers(move, last):
+                    return OutcomeUnknown("the job before was fired in its place", subject=move.subject)
+                return seq  # somebody has made sure of it (ADR 35), or the job is as ready as it was to be
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return TakenBack("its schedule was fired before it was made", subject=move.subject)
@@ -259,9 +267,24 @@ class JobStream:
             await self.connection.publish_core(self.namespace.due(partition), _encode(jobs))
 
 
-def _has_fired(move: Move, last: LogEntry | None) -> bool:
+def _stored_seq(outcome: int | StreamError) -> int:
+    """Return where a move is stored, also if it was by a try before. 0: nowhere, as far as is known."""
+    return outcome if isinstance(outcome, int) else outcome.seq if isinstance(outcome, Repeated) else 0
+
+
+def _is_anothers(move: Move, last: LogEntry | None) -> bool:
+    """Return whether a move made a job, and another one is there."""
+    moved = _moved(move)
+    return isinstance(moved, JobRecord) and last is not None and decode_job(last.payload).nonce != moved.nonce
+
+
+def _moved(move: Move) -> JobRecord | JobDone:
     is_end = move.subject.split(".")[2] in ("done", FREE_TOKEN)
-    moved = decode_done(move.payload) if is_end else decode_job(move.payload)
+    return decode_done(move.payload) if is_end else decode_job(move.payload)
+
+
+def _has_fired(move: Move, last: LogEntry | None) -> bool:
+    moved = _moved(move)
     if last is None:
         return isinstance(moved, JobRecord) and moved.receipt != ""
     try:

@@ -1,10 +1,11 @@
 """Adds that are repeated: one add is one job, whoever repeats it, also after the first copy was handled or deleted."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio import fail_after
 from msgspec import Raw
@@ -15,9 +16,9 @@ from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.stream import JobStream, TakenBack
 from streams.clock import now_ms
 from streams.connection import Connection, connect
-from streams.errors import Disconnected, OutcomeUnknown, StreamError
-from streams.job_messages import FirstTry, NewJob
-from streams.moves import Move
+from streams.errors import Disconnected, OutcomeUnknown, Repeated, StreamError
+from streams.job_messages import FirstTry, NewJob, encode_job
+from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
@@ -159,6 +160,50 @@ async def test_a_replace_that_is_taken_back_is_made_again_and_its_repeats_are_no
     assert found is not None
     assert found.job is not None
     assert bytes(found.job.body) == b'"new"'
+
+
+@pytest.mark.parametrize("is_answer_lost", [False, True])
+@pytest.mark.parametrize("delay_ms", [0, 90_000])
+async def test_a_replace_that_the_firing_of_the_old_job_followed_is_not_told_as_done(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, delay_ms: int, is_answer_lost: bool
+) -> None:
+    """The server had loaded the old job's schedule when it stored the new job, and fired it after that. If the new job
+    was ready, the firing has taken its place. With a lost answer, the server only said that it knew the add."""
+    old = jobs.make("1", due_ms=now_ms() + 700)
+    new = jobs.make("1", due_ms=now_ms() + delay_ms, nonce="a-key-of-ours", body=Raw(b'"new"'))
+    move_many, fired = Mover.move_many, 0
+
+    async def followed(mover: Mover, moves: Sequence[Move], **more: Any) -> list[int | StreamError]:
+        nonlocal fired
+        outcomes = await move_many(mover, moves, **more)
+        if fired or not moves[0].expected:
+            return outcomes
+        while jobs.clock.now_ms() < moves[0].fires_ms:
+            await anyio.lowlevel.checkpoint()
+        (seq,) = outcomes
+        assert isinstance(seq, int)
+        fired = (await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "1"), encode_job(old))).seq
+        if not is_answer_lost:
+            return outcomes
+        repeated = Repeated("the server has had it", subject=moves[0].subject)
+        repeated.seq = seq
+        return [repeated]
+
+    await jobs.store.add_many([(old, "keep")])
+    monkeypatch.setattr(Mover, "move_many", followed)
+    (answer,) = await jobs.store.add_many([(new, "replace")])
+    found = await jobs.store.find(TOPIC, "1")
+    assert found is not None
+    assert found.job is not None
+    if not delay_ms:
+        (again,) = await jobs.store.add_many([(new, "replace")], first=FirstTry(1.0, jobs.connection.memory))
+        assert isinstance(answer, OutcomeUnknown)
+        assert isinstance(again, OutcomeUnknown)
+        assert found.seq == fired
+    else:
+        assert isinstance(answer, Stored)
+        assert answer.is_new
+        assert bytes(found.job.body) == b'"new"'
 
 
 @pytest.mark.parametrize("is_over", [False, True])
