@@ -19,7 +19,7 @@ from actors.batch.rules.rounds import missing_round
 from actors.runtime.logs import fields
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
-from streams.errors import MalformedMessage, NoStream, Refused, RevisionConflict
+from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, Refused, RevisionConflict
 from streams.log import LogEntry, last_entries, last_entry, purge_subject, read_log
 from streams.marked import MarkedWriter
 from streams.publisher import Outgoing, Publisher
@@ -111,14 +111,17 @@ class BatchItems:
 
     async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
         """Store a result. Return False if that round of the chunk has one already: ours, of a try before, or another
-        node's. A message in its place that is no result is replaced."""
+        node's. A message in its place that is no result is replaced. Raises OutcomeUnknown if another result was on its
+        way, which may be dropped with the leader of a cluster. A repeat is harmless."""
         subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
         expected_seq = 0
         while True:
             try:
                 await self._publisher.publish(subject, encode_message(result), expected_seq=expected_seq)
-            except RevisionConflict:
+            except RevisionConflict as conflict:
                 entry = await self._of_leader(subject)
+                if entry is None and conflict.actual is None:
+                    raise OutcomeUnknown("another result is on its way", subject=subject) from conflict
                 if entry is None or entry.seq == expected_seq or self._result(entry) is not None:
                     return False
                 expected_seq = entry.seq

@@ -18,6 +18,7 @@ from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
+from streams.errors import OutcomeUnknown, RevisionConflict
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
 
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
@@ -284,6 +285,17 @@ async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
     assert not await node.items.add_result(view.instance_id, second)
     assert await node.results(view.instance_id) == first
     assert (await node.desk.show(view.instance_id)).counts == Counts(succeeded=1, failed=1)
+
+
+async def test_a_result_on_its_way_is_not_taken_for_stored(node: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three servers refuse the second while the first is on its way, and may yet drop that with their leader."""
+
+    async def refuse(subject: str, *_: object, **__: object) -> None:
+        raise RevisionConflict("wrong last sequence", subject=subject, code=400, err_code=10164)
+
+    monkeypatch.setattr(node.items._publisher, "publish", refuse)
+    with pytest.raises(OutcomeUnknown, match="on its way"):
+        await node.items.add_result("mine", ChunkResult(chunk=0, round=1, ran=((0, 1),)))
 
 
 async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(node: Plant) -> None:
