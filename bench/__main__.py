@@ -1,6 +1,6 @@
 """`python -m bench NAME [--json]` measures one claim, `python -m bench all` each in turn.
 
-A claim is a module of this package with a `NAME` and `async def run() -> Result`; to add one, add its module. It starts
+A claim is a module of this package with a `NAME` and `async def run() -> Result`. To add one, add its module. It starts
 and stops what it needs and ends within a minute, or within its own `LIMIT_S`. The last line is the result: with
 `--json` as one JSON object (for `all`, an object of them by name), else for people. The exit code is 1 if a target was
 missed.
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 async def measure(name: str) -> Result:
-    """Run one claim; TimeoutError if it does not end in time."""
+    """Run one claim. Raises TimeoutError if it does not end in time."""
     claim = import_module(f"bench.{name}")
     async with asyncio.timeout(getattr(claim, "LIMIT_S", LIMIT_S)):
         result = await claim.run()

@@ -26,7 +26,7 @@ class Noop:
 
 @penstock.batch("sheet")
 class Sheet:
-    """Nothing done with each row of a sheet; what it comes to is a sheet again."""
+    """A no-op for each row of a sheet. Its result is a sheet, too."""
 
     async def map_many(self, items: list[Any]) -> None:
         pass

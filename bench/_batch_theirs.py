@@ -40,7 +40,7 @@ async def split(url: str, count: int) -> None:
 
 
 async def until_ended(connection: Connection, count: int) -> None:
-    """Wait until so many items and their ends are stored; looks now and then, to leave the cores to the workers."""
+    """Wait until so many items and their ends are stored. It looks now and then, to leave the cores to the workers."""
     while True:
         state = (await connection.api(f"STREAM.INFO.{STREAM}"))["state"]
         if state["messages"] == 2 * count:

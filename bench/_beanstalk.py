@@ -1,7 +1,7 @@
 """beanstalkd, driven the way its own Python client does it: a blocking socket, and one command after the other.
 
-Where ours sends a list, it gets its commands in one write as well; its client has no call for that, its server minds
-nothing. It keeps its jobs in a log on the disk (`-b`), as ours does, so that both survive a killed server.
+Where our client sends a list, beanstalkd gets its commands in one write as well. Its client has no call for that, and
+its server takes it. It keeps its jobs in a log on the disk (`-b`), as ours does, so that both survive a killed server.
 
 `python -m bench._beanstalk drain PORT` and `… listen PORT COUNT` are its worker processes.
 """
@@ -48,14 +48,14 @@ class Beanstalk:
         self._send(told, b"INSERTED")
 
     def reserve(self) -> tuple[int, bytes]:
-        """Wait for a job; return its id and body."""
+        """Wait for a job. Return its id and body."""
         self._socket.sendall(b"reserve\r\n")
         job = self._job(b"RESERVED")
         assert job is not None
         return job
 
     def reserve_many(self, most: int) -> list[tuple[int, bytes]]:
-        """Take what is ready by commands in one write; empty when nothing is."""
+        """Take ready jobs by commands in one write. Return an empty list if there is none."""
         self._socket.sendall(b"reserve-with-timeout 0\r\n" * most)
         jobs = [self._job(b"RESERVED", none=b"TIMED_OUT") for _ in range(most)]
         return [job for job in jobs if job is not None]
@@ -99,7 +99,7 @@ def find_beanstalkd() -> str | None:
 
 @contextmanager
 def beanstalkd() -> Iterator[int]:
-    """Run a server with an empty log; yield its port."""
+    """Run a server with an empty log. Yield its port."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -125,7 +125,7 @@ def _wait_for(port: int) -> None:
 
 
 class Worker:
-    """A worker process: made, it is connected; it begins with `go`; `told` is what it has to tell at its end."""
+    """A worker process, connected once it is made. It begins with `go`. `told`: its report at the end."""
 
     def __init__(self, *arguments: object) -> None:
         command = [sys.executable, "-m", "bench._beanstalk", *map(str, arguments)]
@@ -142,13 +142,13 @@ class Worker:
         self._child.stdin.flush()
 
     def told(self) -> list[float]:
-        """Wait for the end; return the figures."""
+        """Wait for the end. Return the figures."""
         out, _ = self._child.communicate(timeout=30)
         return msgspec.json.decode(out, type=list[float])
 
 
 def _drain(client: Beanstalk) -> list[float]:
-    """Take and delete one job after the other until none is ready; tell how many."""
+    """Take and delete one job after the other until none is ready. Print how many."""
     done = 0
     while jobs := client.reserve_many(1):
         client.delete(jobs[0][0])
@@ -157,7 +157,8 @@ def _drain(client: Beanstalk) -> list[float]:
 
 
 def _listen(client: Beanstalk, count: int) -> list[float]:
-    """Take so many jobs whose bodies begin with a moment in seconds; tell how much later each came, in milliseconds."""
+    """Take so many jobs whose bodies begin with a moment in seconds. Print how much later each came, in
+    milliseconds."""
     late_ms = []
     for _ in range(count):
         job_id, body = client.reserve()

@@ -73,7 +73,7 @@ class Bed:
         self._next = 0
 
     async def start_node(self) -> float:
-        """Start the node; return how many seconds passed until it knows every job and holds every partition."""
+        """Start the node. Return how many seconds passed until it knows every job and holds every partition."""
         began_s, before = monotonic_s(), self._log.stat().st_size
         self.node.start()
         with anyio.fail_after(START_S):
@@ -89,7 +89,7 @@ class Bed:
             await anyio.sleep(LOOK_S)
 
     async def add(self, dues_ms: Sequence[int]) -> int:
-        """Add a job for each due time; return the first one's number."""
+        """Add a job for each due time. Return the first one's number."""
         first, now_ms = self._next, self.clock.now_ms()
         self._next += len(dues_ms)
         jobs = [self._job(first + at, due_ms, now_ms) for at, due_ms in enumerate(dues_ms)]
@@ -108,7 +108,7 @@ class Bed:
             assert all(not isinstance(answer, Exception) for answer in answers)
 
     async def is_answered(self) -> bool:
-        """Ask the server about its jobs, once; return whether it answered."""
+        """Ask the server about its jobs, once. Return whether it answered."""
         try:
             await self.last_seq()
         except StreamError:
@@ -161,7 +161,7 @@ class Bed:
 
 
 def lateness_of(came: Sequence[Came], *, asked: int, stored: int) -> Lateness:
-    """Return the figures of jobs that came, of so many that were to; `stored` messages were stored on the way."""
+    """Return the figures of the jobs that came, out of so many. `stored`: messages stored on the way."""
     late = sorted(each.late_ms for each in came) or [float("inf")]
     cuts = statistics.quantiles(late, n=100) if len(late) > 1 else late * 99
     come = len({each.number for each in came})
@@ -176,7 +176,7 @@ def memory_mb(pid: int) -> float:
 
 @asynccontextmanager
 async def lateness_bed() -> AsyncIterator[Bed]:
-    """Open a bed on a fresh server, its node not yet started; everything ends with the block."""
+    """Open a bed on a fresh server. Its node is not started yet. Everything ends with the block."""
     with TemporaryDirectory(prefix="penstock-bench-") as folder:
         async with embedded_server(Path(folder) / "server") as server:
             async with connect(server.url, name="bench") as connection, Publisher(connection) as publisher:

@@ -10,7 +10,7 @@ import penstock
 
 
 class Note(msgspec.Struct):
-    """Where a handler writes down what it was given; `at_ns`: when the job was added, by the monotonic clock."""
+    """Where a handler notes its jobs. `at_ns`: when the job was added, by the monotonic clock."""
 
     path: str
     number: int

@@ -1,4 +1,4 @@
-"""Workers as one writes them on bare nats-py: fetch(256), a no-op, ack; and fetch(1), a note, ack.
+"""Workers as one writes them on bare nats-py: fetch(256), a no-op, ack, or fetch(1), a note, ack.
 
 `python -m bench._drain_theirs URL STREAM CONSUMER drain|note`
 """

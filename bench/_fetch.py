@@ -85,7 +85,7 @@ class Bench:
             await bucket.put(f"source.{source.key}", msgspec.json.encode(record))
 
     async def until(self, sources: list[SourceKey], holds: Callable[[Ledger], bool]) -> None:
-        """Wait until `holds` is true of the ledger of each source; looks now and then, to leave the cores alone."""
+        """Wait until `holds` is true of the ledger of each source. It looks now and then, to leave the cores alone."""
         ledgers = self.bucket("LEDGERS")
         for source in sources:
             while True:
@@ -102,7 +102,7 @@ class Bench:
 
 @asynccontextmanager
 async def fetch_bench() -> AsyncIterator[Bench]:
-    """Open a bench on a fresh server; everything it started ends with the block."""
+    """Open a bench on a fresh server. Everything that it started ends with the block."""
     with TemporaryDirectory(prefix="penstock-bench-") as folder:
         async with embedded_server(Path(folder) / "server") as server:
             async with connect(server.url, name="bench") as connection, Publisher(connection) as publisher:

@@ -1,7 +1,7 @@
 """How fast two workers take a million no-op items from the split to the reduced result, and a sheet through it all.
 
-Beside it, in the same run: two workers on bare nats-py that take a message an item, and store a message an end; and
-what reading and writing that sheet costs alone, since that is not ours to make faster.
+Beside it, in the same run: two workers on bare nats-py that take a message for each item, and store a message for each
+end. It also measures what reading and writing that sheet costs alone, since that is not ours to make faster.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def open_desk(bench: Bench) -> AsyncIterator[BatchDesk]:
 async def _run(
     desk: BatchDesk, task: str, given: Mapping[str, int] | None, path: Path | None = None
 ) -> tuple[float, View]:
-    """Submit an instance and wait for its end; return how long both took."""
+    """Submit an instance and wait for its end. Return how long both took."""
     began_s = monotonic_s()
     upload = _parts(path) if path is not None else None
     view = await desk.submit(

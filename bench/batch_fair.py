@@ -1,7 +1,7 @@
 """Whether one type's long instance costs the others time: 999 instances of nine types, alone and beside it.
 
 The tenth type has an instance of a million items, of which ten may run a second: it runs for a day, and all that while
-it waits. Rounds with and without it come in turns; without it means that it is paused. Which of the two comes first
+it waits. Rounds with and without it come in turns. Without it means that it is paused. Which of the two comes first
 changes from turn to turn, since a node gets slower or quicker with what it has behind it.
 
 `BATCH_FAIR_EACH=37` in the environment asks for so many instances of each type instead, for a quick look.
@@ -27,7 +27,7 @@ LIMIT_S = 1_200
 MOST = 1.10
 ROUNDS = 3
 LANES, EACH, ITEMS, LONG = 9, int(os.environ.get("BATCH_FAIR_EACH", "111")), 100, 1_000_000
-"""Types, instances of each in a round, items of each of those; and the items of the long one."""
+"""Types, instances of each in a round, items of each of those, and the items of the long one."""
 
 
 async def run() -> Result:
@@ -63,7 +63,7 @@ async def run() -> Result:
 
 
 async def _round(desk: BatchDesk) -> float:
-    """Run the instances of all types at once; return how long the last one took."""
+    """Run the instances of all types at once. Return how long the last one took."""
     began_s = monotonic_s()
     views = [await desk.submit(_batch(f"lane{lane}", ITEMS)) for _ in range(EACH) for lane in range(LANES)]
     for view in views:

@@ -98,7 +98,7 @@ async def _rates(ours: Ours, theirs: Theirs) -> dict[str, list[int]]:
 
 
 async def _drained(ours: Ours, theirs: Theirs) -> Rounds:
-    """Fill one side, let its workers go, and take their time; then the other. The first round warms."""
+    """Fill one side, let its workers go, and take their time, then the other. The first round warms."""
     rates = Rounds([], [])
     for number in range(ROUNDS + 1):
         our_rate, their_rate = await _rate(ours), await _rate(theirs)
@@ -125,7 +125,7 @@ def _cuts(waits: dict[str, list[list[float]]]) -> dict[str, list[float]]:
 
 
 async def _at_once(act: Callable[[int], Coroutine[Any, Any, None]]) -> int:
-    """Have every caller do its part, `act` being given which one it is; return how much was done in all."""
+    """Have every caller do its part. `act` gets its number. Return how much was done in all."""
     async with anyio.create_task_group() as tasks:
         for caller in range(CALLERS):
             tasks.start_soon(act, caller)
@@ -229,7 +229,7 @@ class Ours:
 
 
 class Theirs:
-    """Their server; a client in this process, in a thread of its own, and worker processes."""
+    """Their server, a client in this process, in a thread of its own, and worker processes."""
 
     def __init__(self, port: int, client: Beanstalk, callers: Sequence[Beanstalk]) -> None:
         self._port = port

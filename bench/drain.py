@@ -36,7 +36,7 @@ ONE, LISTS, THEIRS = 20_000, 40_000, 20_000
 TIMED, A_SECOND = 3_000, 200
 KILLED = 20_000
 LIMIT_S = 120
-"""Of a busy machine; a quiet one needs a third of it."""
+"""Of a busy machine. A quiet one needs a third of it."""
 BODY = "x" * 198
 WORKERS = ("worker1", "worker2")
 LOOK_S = 0.01
@@ -146,7 +146,7 @@ async def _until(bench: Bench, topic: str, is_so: Callable[[dict[str, Any]], boo
 
 
 async def _waits(bench: Bench) -> tuple[list[float], list[float]]:
-    """Add jobs at an even pace, and publish as many messages by bare nats-py, in turn; return how many milliseconds
+    """Add jobs at an even pace, and publish as many messages by bare nats-py, in turn. Return how many milliseconds
     each of ours and each of theirs took to its handler."""
     paths = bench.folder / "waits", bench.folder / "waits_theirs"
     namespace = bench.connection.namespace
@@ -172,7 +172,7 @@ def _middle_and_tail(waited_ms: list[float]) -> tuple[float, float]:
 
 
 async def _kill(bench: Bench) -> tuple[float, int]:
-    """Kill one of the workers in the middle of a backlog; return how long after that all is done, and how many jobs
+    """Kill one of the workers in the middle of a backlog. Return how long after that all is done, and how many jobs
     were never run."""
     path = bench.folder / "killed"
     await _pause(bench, "noted", True)

@@ -21,7 +21,7 @@ from streams.server import EmbeddedServer, embedded_server
 
 
 class Result(msgspec.Struct, kw_only=True, frozen=True):
-    """One claim, measured. `ours` and `theirs` are in `unit`; `more` has further figures by name."""
+    """One claim, measured. `ours` and `theirs` are in `unit`. `more` has further figures by name."""
 
     what: str
     ours: float
@@ -61,7 +61,7 @@ Side = Callable[[int], Awaitable[int]]
 
 
 async def in_turns(ours: Side, theirs: Side, *, rounds: int = 3) -> Rounds:
-    """Run both sides in turns; return their rates per second without the first, warming round."""
+    """Run both sides in turns. Return their rates per second without the first, warming round."""
     rates = Rounds([], [])
     for number in range(rounds + 1):
         our_rate, their_rate = await rate_of(ours, number), await rate_of(theirs, number)
@@ -80,7 +80,7 @@ async def rate_of(side: Side, number: int) -> float:
 def reached(what: str, rates: Rounds, *, reach: float, or_ratio: float, is_sound: bool, **more: object) -> Result:
     """Return the result of a claim that holds by its own figure, or by its ratio to the other side's.
 
-    `is_sound`: what was measured has also happened; a fast loss is no result.
+    `is_sound`: the measured work was really done. A fast loss is no result.
     """
     ours, theirs, ratio = statistics.median(rates.ours), statistics.median(rates.theirs), rates.ratio
     return Result(

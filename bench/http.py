@@ -1,6 +1,6 @@
 """How fast one node's HTTP gateway is: single adds, batches of 500, and a long poll's answer.
 
-The node is one process; the load comes from this one, over keep-alive connections, with a client that does no more than
+The node is one process. The load comes from this one, over keep-alive connections, with a client that does no more than
 write requests and find the ends of answers.
 """
 
@@ -69,7 +69,7 @@ class Connection:
         self._writer = writer
 
     async def post(self, path: str, body: object) -> bytes:
-        """Return the answer's body; an answer that is no success fails."""
+        """Return the answer's body. Raises for an answer that is no success."""
         payload = msgspec.json.encode(body)
         self._writer.write(HEAD.format(path=path, length=len(payload)).encode() + payload)
         head = await self._reader.readuntil(b"\r\n\r\n")

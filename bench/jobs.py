@@ -205,7 +205,7 @@ async def _take(desk: JobDesk, topic: str, count: int) -> int:
 
 
 async def _answers(desk: JobDesk) -> list[float]:
-    """Add jobs at an even pace while somebody waits; return after how many milliseconds each was answered."""
+    """Add jobs at an even pace while somebody waits. Return after how many milliseconds each was answered."""
     added_s: dict[str, float] = {}
     waited_ms: list[float] = []
     await _add(desk, "polled", 1)

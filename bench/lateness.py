@@ -2,11 +2,11 @@
 
 Each part is one node with a timer and one server, on one machine, jobs of 200 B. Takes some four minutes.
 
-- single jobs, one at a time, on a node that idles;
-- 5,000 over ten seconds, and again with every timer dead;
-- 1,000 due a second for a minute, added meanwhile;
-- 100,000 due in the same second: how long until the last is ready, and whether any came twice;
-- 1,000,000 waiting: the node's memory, how long after its kill -9 it knows them all, 5,000 over ten seconds again; and
+- single jobs, one at a time, on a node that idles
+- 5,000 over ten seconds, and again with every timer dead
+- 1,000 due a second for a minute, added meanwhile
+- 100,000 due in the same second: how long until the last is ready, and whether any came twice
+- 1,000,000 waiting: the node's memory, how long after its kill -9 it knows them all, 5,000 over ten seconds again, and
   how long after a kill -9 of server and node, of which the first part is the server's own, who reads its files anew.
 
 For comparison, what users would pick instead, p50 / p99 in ms, measured once on such a machine (two cores, no-op jobs
@@ -109,7 +109,7 @@ async def _steady(bed: Bed) -> Lateness:
 
 
 async def _storm(bed: Bed) -> tuple[Lateness, float]:
-    """All in the same second; return also how long after its beginning the last one was ready."""
+    """All in the same second. Return also how long after its beginning the last one was ready."""
     after_seq = await bed.last_seq()
     due_ms = bed.clock.now_ms() + STORM_AHEAD_MS  # by then they are added
     await bed.add([due_ms + at * 1_000 // STORM for at in range(STORM)])
@@ -119,7 +119,7 @@ async def _storm(bed: Bed) -> tuple[Lateness, float]:
 
 
 async def _waiting(bed: Bed) -> tuple[Lateness, float, float]:
-    """With a million others that wait; return also the node's memory, and how long after its death it was ready."""
+    """With a million others that wait. Return also the node's memory, and how long after its death it was ready."""
     now_ms = bed.clock.now_ms()
     await bed.fill(WAITING, range(now_ms + DAY_MS, now_ms + 2 * DAY_MS))
     await bed.start_node()

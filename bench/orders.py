@@ -35,7 +35,7 @@ THINKING = {"late": 1.0, "late_ms": 20}
 
 
 async def run() -> Result:
-    """Pages of 100 by token; every round reads the same hour anew, by a source of its own."""
+    """Pages of 100 by token. Every round reads the same hour anew, by a source of its own."""
     async with fetch_bench() as bench:
         mall = await bench.mall(
             "token", "--orders", str(ORDERS), "--history", f"{HISTORY_S}s", "--change-share", "0", "--late-share", "0"

@@ -21,7 +21,7 @@ HANGING = {"late": 1.0, "late_ms": 600_000}
 
 
 async def run() -> Result:
-    """Two nodes; the mall does not answer, so that the slice stays in hand until its holder is killed."""
+    """Two nodes. The mall does not answer, so that the slice stays in hand until its holder is killed."""
     waits = []
     async with fetch_bench() as bench:
         mall = await bench.mall("one", "--orders", "100", "--history", "10m")
@@ -48,7 +48,7 @@ async def run() -> Result:
 
 
 async def _holder(bench: Bench, *, above: int) -> tuple[str, int]:
-    """Wait until the slice was taken under a higher fence; return by whom, and the fence."""
+    """Wait until the slice was taken under a higher fence. Return by whom, and the fence."""
     async with bench.bucket("LEDGERS").watch(SOURCE.key) as changes:
         async for change in changes:
             entry = getattr(change, "entry", None)

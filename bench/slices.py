@@ -26,7 +26,7 @@ SLOTS = 64
 
 
 async def run() -> Result:
-    """One source, slices of a second, nothing in them; three rounds, each on a source of its own."""
+    """One source, empty slices of a second. Three rounds, each on a source of its own."""
     async with fetch_bench() as bench:
         mall = await bench.mall("one", "--orders", "1", "--shops", str(ROUNDS + 1), "--history", "1s")
         await bench.node("node1", "--roles", "allocator,fetcher,monitor")

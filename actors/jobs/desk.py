@@ -161,7 +161,7 @@ class JobDesk:
         outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
         for (at, job), outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Stored) and outcome.has_replaced:
-                with suppress(StreamError):  # the job is added; who began the old one is refused at its end
+                with suppress(StreamError):  # the job is added, and the end of the old one is refused
                     await self._copies.drop(job.topic, outcome.key)
             answers[at] = added_of(job, outcome)
         return [answer for answer in answers if answer is not None]

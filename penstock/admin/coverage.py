@@ -1,14 +1,14 @@
-"""What of a range of a source's time was read, by whom and with what result; and what is missing. Pure.
+"""Which part of a range of a source's time was read, by whom and with what result, and which part is missing. Pure.
 
 Two records are put together. The ledger is the truth about what is complete: what lies in its tiling and is neither
-open nor a hole. The events say who read it, when, and how many rows; they are kept for some days only, so a window may
+open nor a hole. The events say who read it, when, and how many rows. They are kept for some days only, so a window may
 be read by the ledger's word alone ("unattested"). Outside of the tiling (before the source's start, or read ahead by a
 backfill) the events are all there is.
 
 A read of an older epoch counts behind the frontier, where a rewind let it stand. Beyond the frontier only the present
 epoch counts: somebody asked for that time to be read again. A hole is closed by any later read of the same window.
 
-Time that is known to be short of what the platform lists does not count as read, whichever look found it out; only a
+Time that is known to be short of what the platform lists does not count as read, whichever look found it out. Only a
 later read that the platform's count proved makes up for it.
 """
 
@@ -82,8 +82,8 @@ class Coverage(Struct, frozen=True):
 
 
 def cover(ledger: Ledger | None, readings: Iterable[SliceCompleted], start_ms: int, end_ms: int) -> Coverage:
-    """Return what is known of `[start_ms, end_ms)`. `readings` may hold others; a repeat of one event counts once.
-    Costs one sort of what touches the range."""
+    """Return what is known of `[start_ms, end_ms)`. `readings` may hold others. A repeat of one event counts once. It
+    costs one sort of what touches the range."""
     touching = {
         (event.slice_id, event.fence, event.finished_ms): event
         for event in readings

@@ -51,7 +51,7 @@ class Check(Struct, frozen=True):
 
 
 async def examine(config: Config) -> list[Check]:
-    """Look at everything; never raises for what is wrong, that is what it tells."""
+    """Look at everything. What is wrong is in the answer, and is never raised."""
     checks = [_python(), await _binary(config), await _nats_command()]
     if config.is_embedded:
         checks += _folder(config.data_folder())
@@ -152,7 +152,7 @@ async def _durability(config: Config, _session: Session) -> Check:
 
 
 async def _syncs_always(config: Config) -> bool | None:
-    """Return whether the server writes through; None if that cannot be known from here."""
+    """Return whether the server writes through, None if that cannot be known from here."""
     if config.monitor:
         told = await anyio.to_thread.run_sync(_varz, config.monitor)
         return None if told is None else bool(told.get("sync_always", False))

@@ -9,7 +9,7 @@ __all__ = ["settings_page"]
 HEAD = """\
 # Settings
 
-<!-- Made by `just docs` from actors/fetch/rules/setting_table.py; a test compares the two. -->
+<!-- Made by `just docs` from actors/fetch/rules/setting_table.py. A test compares the two. -->
 
 These settings say how orders are fetched. There are three levels: `default`, a platform, a source. For each name the
 narrower level wins. Penstock checks a change with every source below its level. The change is in force on all nodes

@@ -1,7 +1,7 @@
 """Checks what a person says about a source before anything is stored. Pure: no server, no network.
 
-A source that is stored wrongly is found out by every node, at night; so names, addresses, secrets and the adapter's own
-needs are refused here, with what to write instead. No message repeats a value that could be a secret.
+A source that is stored wrongly is found out by every node, at night. So wrong names, addresses, secrets and values that
+the adapter needs are refused here, with what to write instead. No message repeats a value that could be a secret.
 """
 
 import re
@@ -42,7 +42,7 @@ class AdapterTable(NamedTuple):
 
     @property
     def stored(self) -> bytes:
-        """The form under `adapter.<name>`; equal tables give equal bytes."""
+        """The form under `adapter.<name>`. Equal tables give equal bytes."""
         return msgspec.json.encode(self.table, order="deterministic")
 
 
@@ -69,7 +69,7 @@ def read_platform(text: str) -> str:
 
 
 def read_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return `name=value` texts as a table. Raises UsageError; a value is never repeated, it may be a secret."""
+    """Return `name=value` texts as a table. Raises UsageError, which never repeats a value: it may be a secret."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -24,7 +24,8 @@ __all__ = ["backfill", "cancel_backfill", "make_ledger", "pause", "remove", "res
 
 
 async def pause(records: Records, source: SourceKey, *, reason: str = "") -> tuple[Ledger, bool]:
-    """Stop cutting and offering; what is being read may finish. Returns the ledger, and whether that changed it."""
+    """Stop cutting and offering. Slices that are being read may finish. Return the ledger, and whether that changed
+    it."""
     await records.need(source)
     return await records.move(source, _changing(lambda ledger: steering.pause(ledger, reason)))
 
@@ -56,7 +57,7 @@ async def rewind(records: Records, source: SourceKey, to_ms: int) -> Ledger:
 
 
 async def backfill(records: Records, source: SourceKey, start_ms: int, end_ms: int, *, name: str = "") -> str:
-    """Read a past window once more, beside the live tail and behind it; return the backfill's name."""
+    """Read a past window once more, beside the live tail and behind it. Return the backfill's name."""
     await records.need(source)
     if end_ms > records.now_ms():
         raise UsageError(f"{source}: the window ends in the future ({time_text(end_ms)}); end it at `now` or earlier")
@@ -66,7 +67,7 @@ async def backfill(records: Records, source: SourceKey, start_ms: int, end_ms: i
 
 
 async def cancel_backfill(records: Records, source: SourceKey, name: str) -> bool:
-    """Drop a backfill with what it has open; False if there is none of that name. Its holes stay listed."""
+    """Drop a backfill with its open slices. Return False if there is none of that name. Its holes stay listed."""
     await records.need(source)
     _, is_changed = await records.move(source, _changing(lambda ledger: steering.remove_backfill(ledger, name)))
     return is_changed
@@ -93,7 +94,7 @@ async def make_ledger(records: Records, source: SourceKey, start_ms: int) -> Led
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:
-        return await records.ledger(source) or ledger  # somebody else made it; theirs stands
+        return await records.ledger(source) or ledger  # somebody else made it, and theirs stands
     return ledger
 
 

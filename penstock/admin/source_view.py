@@ -17,8 +17,8 @@ __all__ = ["Overview", "account_shown", "ledger_document", "overview"]
 
 
 class Overview(Struct, frozen=True):
-    """A line of `sources list`. `state`: running, down, throttled, paused, parked; or what is wrong: `no ledger`,
-    `removed` (its ledger is kept), `broken`. `node` tends it: it cuts its slices; any node may fetch them."""
+    """A line of `sources list`. `state`: running, down, throttled, paused, parked, or what is wrong: `no ledger`,
+    `removed` (its ledger is kept), `broken`. `node`: who cuts its slices. Any node may fetch them."""
 
     source: str
     adapter: str = ""
@@ -82,7 +82,7 @@ def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None,
 
 
 def account_shown(account: Mapping[str, str]) -> dict[str, str]:
-    """Return account values for eyes; what looks like a secret that somebody wrote down by hand is hidden."""
+    """Return account values for eyes. A value that looks like a secret written down by hand is hidden."""
     return {name: HIDDEN if looks_secret(name, value) else value for name, value in account.items()}
 
 

@@ -58,8 +58,8 @@ class SourceAdded(Struct, frozen=True):
 
 
 async def add(records: Records, wanted: Wanted) -> SourceAdded:
-    """Add a source; the same again changes nothing. Raises UsageError and BadSetting for what is refused at the door,
-    before anything is stored, and for a source that is there in another form."""
+    """Add a source. The same again changes nothing. Raises UsageError and BadSetting, before anything is stored, for
+    wrong values and for a source that exists in another form."""
     source, now_ms = wanted.source, records.now_ms()
     adapter = await _adapter(records, wanted.adapter)
     check_account(source, adapter, wanted.account, now_ms=now_ms)
@@ -90,7 +90,8 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
 
 
 class Edit(Struct, frozen=True):
-    """Changes of a source: None leaves the adapter; account values given and dropped; settings given and unset."""
+    """Changes of a source. An adapter of None stays as it is. Account values are given or dropped, settings given or
+    unset."""
 
     adapter: str | AdapterTable | None = None
     account: Mapping[str, str] = {}
@@ -100,9 +101,9 @@ class Edit(Struct, frozen=True):
 
 
 async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
-    """Change how a source is reached or fetched; return what was changed, in words.
+    """Change how a source is reached or fetched. Return what was changed, in words.
 
-    An adapter file replaces the stored one of its name for every source that uses it; all of them have to fit it.
+    An adapter file replaces the stored one of its name for every source that uses it. All of them have to fit it.
     Raises UsageError and BadSetting before anything is stored, PenstockError when somebody else was faster."""
     known, _ = await records.need(source)
     if known is None:

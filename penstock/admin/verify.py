@@ -11,7 +11,7 @@ from streams.log import read_log
 __all__ = ["read_coverage"]
 
 SPARE_MS = 3_600_000
-"""A window is read after its end by the cutting node's clock; no clock is off by more than this and goes unnoticed."""
+"""A window is read after its end by the cutting node's clock. A clock that is off by more than this is noticed."""
 
 
 async def read_coverage(

@@ -1,6 +1,6 @@
-"""Every operation in one table. The router of HTTP, the OpenAPI document and the services on NATS are made of it, so
-none can know an operation that the table does not have. Each has the verb that a token needs for it; the original
-protocol checks its own, by command. NATS knows no tokens: whoever may publish to a service may ask for all of it."""
+"""Every operation in one table. The HTTP router, the OpenAPI document and the NATS services are built from it, so none
+can have an operation that the table does not have. Each names the verb that a token needs for it. The original protocol
+checks verbs by command. NATS has no tokens: a client that may publish to a service may call all of it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
@@ -24,11 +24,11 @@ from streams.batch_messages import NewBatch
 Do = Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]
 
 IN_BODY = (400, 413, 415, 422)
-"""What is wrong with a body."""
+"""The statuses of a wrong body."""
 
 
 class Operation(NamedTuple):
-    """One way to call. `gives`: the answer's type by status; `problems`: statuses besides those that any call may
+    """One operation. `gives`: the answer's type by status. `problems`: statuses besides those that any call may
     have."""
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -44,11 +44,11 @@ class Operation(NamedTuple):
     problems: tuple[int, ...] = ()
     is_public: bool = False
     files: tuple[str, ...] = ()
-    """Media types that may come in place of JSON."""
+    """Media types that it accepts in place of JSON."""
     takes_key: bool = False
-    """Whether it heeds `Idempotency-Key`."""
+    """Whether it uses `Idempotency-Key`."""
     endpoint: DeskEndpoint | None = None
-    """Where the same is asked over NATS."""
+    """The endpoint of the same operation over NATS."""
 
 
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"

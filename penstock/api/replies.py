@@ -1,4 +1,4 @@
-"""How the services of a node answer: JSON, and for what is not done an error with a code, a reason and the field."""
+"""How the services of a node answer: JSON, and for a failed request an error with a code, a reason and the field."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,7 +19,7 @@ from streams.micro import RequestRefused
 __all__ = ["encode", "guarded", "refusal_of", "refused"]
 
 NUMBERS: dict[str, int] = {"state": 409, "too_large": 413, **{str(code): HTTP_CODES[code] for code in HTTP_CODES}}
-"""`state`: what is asked cannot be done as things stand."""
+"""`state`: the present state does not allow the request."""
 ENDINGS = {"unknown": "; ask again", "unavailable": "; not done, ask again later"}
 encode = msgspec.json.Encoder().encode
 
@@ -31,7 +31,7 @@ def refused(code: str, reason: str, field: str = "") -> RequestRefused:
 
 
 def refusal_of(error: Exception) -> tuple[str, str]:
-    """Return the code that tells why a question is not answered, and which of its fields is wrong; none for a fault."""
+    """Return the code of a failed request, and its wrong field. Both are empty for a fault of the program."""
     match error:
         case UnknownTask():
             return "not_found", "task"
@@ -58,12 +58,12 @@ def refusal_of(error: Exception) -> tuple[str, str]:
 
 
 def guarded(answer: Callable[[Message], Awaitable[bytes]]) -> Callable[[Message], Awaitable[bytes]]:
-    """Turn what is wrong with a request, and what the broker does not take, into answers."""
+    """Turn the errors of a request, and those of the broker, into answers."""
 
     async def guard(request: Message) -> bytes:
         try:
             return await answer(request)
-        except Exception as error:  # a fault of ours goes on up
+        except Exception as error:  # a fault of the program is raised again
             code, field = refusal_of(error)
             if not code:
                 raise

@@ -1,4 +1,4 @@
-"""How reserved jobs are settled by their receipts, the same at every door."""
+"""How reserved jobs are settled by their receipts, the same for HTTP and NATS."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The `penstock` command: arguments in, exit code out; what is decided, is decided elsewhere."""
+"""The `penstock` command: arguments in, exit code out. Other packages decide everything."""
 
 import sys
 
@@ -9,5 +9,5 @@ def main() -> None:
         from penstock.cli.root import run
 
         run()
-    except KeyboardInterrupt:  # while it still imports; later each command has its own end
+    except KeyboardInterrupt:  # while it still imports. Later each command has its own end
         sys.exit(130)

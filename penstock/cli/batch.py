@@ -174,7 +174,7 @@ async def _items(
 
 
 async def _pause(call: CommandCall, id_: Id) -> None:
-    """Start nothing more of it; what runs, ends."""
+    """Start no more of its items. Items that run come to their end."""
     await _steer(call, lambda batches: batches.pause(id_))
 
 
@@ -242,7 +242,7 @@ async def _task(
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the code's.")
     ] = None,
 ) -> None:
-    """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency; 0 is none."""
+    """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency. 0 is no limit."""
     from actors.batch.tasks import UnknownTask
 
     limits = {name: _number(name, value) for name, value in map(_pair, changes or [])}
@@ -270,7 +270,7 @@ async def _steer(call: CommandCall, act: "Callable[[Batches], Awaitable[View]]")
 
 
 async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
-    """Show an instance's progress until it is over; exit code 1 if it is not done then."""
+    """Show an instance's progress until it is over. The exit code is 1 if it is not done then."""
     from penstock.cli.batch_bar import following
 
     with following() as look:

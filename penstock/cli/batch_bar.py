@@ -36,7 +36,7 @@ class Speed:
         return (last - first) / took_s if took_s > 0 else 0.0
 
     def _note(self, count: int, now_s: float) -> None:
-        """Keep a change; chunks that end at nearly the same time are one."""
+        """Keep a change. Chunks that end at nearly the same time are one."""
         if not self._changes or (count > self._changes[-1][1] and now_s - self._changes[-1][0] > ONE_S):
             self._changes.append((now_s, count))
         elif len(self._changes) > 1:

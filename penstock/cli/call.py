@@ -79,8 +79,8 @@ class CommandCall:
         return load_config(self.file, os.environ, {**self.flags, **flags})
 
     def session(self) -> "AbstractAsyncContextManager[Session]":
-        """Connect for this command; see penstock/node/session.py. What a command needs only once it is connected, it
-        imports there: a server that is not there is then told of at once."""
+        """Connect for this command (penstock/node/session.py). A command imports what it needs only once it is
+        connected. So it reports a missing server at once."""
         from penstock.node.logs import set_up_logs
         from penstock.node.session import open_session
 

@@ -1,4 +1,4 @@
-"""`penstock dead`: letters about what was given up on; sent round again, or dropped."""
+"""`penstock dead`: dead letters, to be shown, sent again or dropped."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -151,7 +151,7 @@ def _job(letter: "DeadLetterEntry") -> "JobRecord | None":
 
 
 def _indented(text: str) -> str:
-    """Return JSON on lines of its own; any other text as it is."""
+    """Return JSON on lines of its own, any other text as it is."""
     try:
         return msgspec.json.format(text, indent=2)
     except msgspec.MsgspecError:

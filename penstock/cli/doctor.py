@@ -21,7 +21,7 @@ async def _doctor(
     replicas: Annotated[int | None, typer.Option(metavar="N", help="Copies that you mean to have.")] = None,
     monitor: Annotated[str | None, typer.Option(metavar="URL", help="The server's monitoring address.")] = None,
 ) -> None:
-    """Look at this machine, the server and its settings; exit code 1 if something fails."""
+    """Check this machine, the server and its settings. The exit code is 1 if a check fails."""
     from penstock.admin.doctor import examine
 
     config = call.config(profile=profile, replicas=replicas, monitor=monitor)

@@ -70,7 +70,7 @@ async def _reserve(
         str, typer.Option(metavar="NAME", help="Who holds them; your login if not given.", show_default=False)
     ] = "",
 ) -> None:
-    """Hold ready jobs until their time to run is over; each is then finished, touched, released or buried."""
+    """Hold ready jobs until their TTR ends. Before that, finish, touch, release or bury each."""
     from actors.jobs.rules.job_answers import Reserved
     from penstock.api.forms.jobs import ReservedJobs
     from penstock.rows.job_rows import read_span
@@ -137,12 +137,12 @@ async def _release(
 
 
 async def _bury(call: CommandCall, receipts: Receipts, reason: Reason = "") -> None:
-    """Set it aside among the dead letters; `penstock dead` shows them and sends them round again."""
+    """Make it a dead letter. `penstock dead` shows dead letters and sends them again."""
     await _settle(call, "bury", "buried", receipts, reason=reason or f"buried by {who()}")
 
 
 async def _settle(call: CommandCall, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
-    """Ask for it, and tell of each receipt what became of it; exit code 1 if any is not settled."""
+    """Send the request, and print the outcome of each receipt. The exit code is 1 if one is not settled."""
     from penstock.api.forms.jobs import Answers
     from penstock.sdk.client_forms import decode, encode
 

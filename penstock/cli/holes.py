@@ -67,7 +67,7 @@ async def _slices(
 
 
 def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
-    """Return the open slices of a ledger; `waiting` are those that nobody may take yet."""
+    """Return the open slices of a ledger. Nobody may take the `waiting` ones yet."""
     from actors.fetch.rules.outages import earliest_ms, may_take
 
     rows: list[dict[str, object]] = []

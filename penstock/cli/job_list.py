@@ -22,7 +22,7 @@ LONGEST_BODY = 20_000
 SHOWN_BODY = 60
 MOMENTS = ("due_ms", "added_ms", "expires_ms", "until_ms", "finished_ms")
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
-"""Of a topic's settings, in a list of topics; the others are shown for one."""
+"""The settings in a list of topics. The view of one topic shows all of them."""
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.", show_default=False)]
 
 
@@ -43,7 +43,7 @@ async def _kick(
     id_: Annotated[str, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = "",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the oldest first.")] = 1,
 ) -> None:
-    """Make jobs ready now: a topic's buried ones, or if it has none the delayed ones; or the one of this ID."""
+    """Make jobs ready now: the one of this ID, else a topic's buried ones, or if it has none the delayed ones."""
     async with open_jobs(call) as jobs:
         kicked = await jobs.kick(topic, id_ or None, most=most)
     call.out.say(f"{topic}: {kicked} ready now" if kicked else f"{topic}: there was nothing to kick")
@@ -57,7 +57,7 @@ async def _delete(
     topic: Topic,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Of the jobs.", show_default=False)],
 ) -> None:
-    """Remove jobs in whatever state; none is handed out after this."""
+    """Remove jobs in any state. None is handed out after this."""
     deleted: list[str] = []
     async with open_jobs(call) as jobs:
         for each in ids:
@@ -207,7 +207,7 @@ async def _known(service: "ServiceClient") -> "list[TopicView]":
 
 
 def _values(texts: Sequence[str], unset: Sequence[str]) -> dict[str, object]:
-    """Return settings as JSON has them; None takes one back to `default`. Whether they may be so is the desk's."""
+    """Return settings as JSON values. None resets one to `default`. The desk checks them."""
     values: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -68,8 +68,8 @@ async def _add(
 ) -> None:
     """Add a job, or with --file many of them.
 
-    A line of the file has any of topic, id, body, delay, at, ttr, priority, attempts, expires, on_same; the options say
-    what holds for lines that do not."""
+    A line of the file has any of topic, id, body, delay, at, ttr, priority, attempts, expires, on_same. The options
+    apply to lines that lack one."""
     from penstock.rows.job_rows import Defaults, read_body, read_due, read_span
 
     if bool(body) == bool(file):

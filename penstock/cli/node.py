@@ -223,7 +223,7 @@ def _row(record: "NodeRecord") -> list[Any]:
 
 
 async def _config(call: CommandCall) -> None:
-    """Print the configuration as a node would take it, and where each value comes from; secrets are hidden."""
+    """Print the configuration of a node, and where each value comes from. Secrets are hidden."""
     import os
 
     from penstock.node.config import origin_of

@@ -46,7 +46,7 @@ async def _relay(
     poll: Poll = 0.1,
     batch: Batch = 200,
 ) -> None:
-    """Hand over what was committed, until stopped; at any moment, since what is done twice counts once."""
+    """Hand over committed rows until stopped. It may stop at any moment, since a row handed over twice counts once."""
     from penstock.node.logs import set_up_logs
     from penstock.node.outbox_relay import relay, relay_once
     from penstock.node.session import credentials_of, server_url

@@ -11,7 +11,7 @@ __all__ = ["Output", "moment"]
 IDS = {"id", "item", "name", "node", "order", "recurring job", "seq", "slice", "source", "task", "topic"}
 """Headings of the columns whose cells people copy into the next command: such a cell stays on one line."""
 NARROW = 8
-"""Characters to which every other column may be narrowed; its cells then go on below."""
+"""Characters to which every other column may be narrowed. Its cells then go on below."""
 BETWEEN = 3
 """Characters from one column to the next."""
 LINES = 25
@@ -19,7 +19,7 @@ LINES = 25
 
 
 def moment(at_ms: int) -> str:
-    """Return a moment for eyes, UTC, to the second; `-` for none."""
+    """Return a moment for eyes, UTC, to the second, `-` for none."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}" if at_ms else "-"
 
 
@@ -33,13 +33,13 @@ class Output:
         self._is_wide = is_wide
 
     def say(self, text: str) -> None:
-        """Print a sentence for people; text from elsewhere cannot move the cursor or colour the terminal."""
+        """Print a sentence for people. Text from elsewhere cannot move the cursor or colour the terminal."""
         if not self.is_json:
             self._file.write("".join(_visible(sign) for sign in text) + "\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "none") -> None:
-        """Print a table for people; cells are shown by their `str`. An empty one is said in words. On a terminal all
-        columns but those of ids are made narrow; if that is not enough, each cell has a line of its own."""
+        """Print a table for people. Cells are shown by their `str`. An empty table is a sentence. On a terminal all
+        columns but those of ids are made narrow. If that is not enough, each cell has a line of its own."""
         if self.is_json:
             return
         if not rows:

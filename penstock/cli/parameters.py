@@ -1,7 +1,7 @@
 """The plain values of a command's parameters, taken as they are.
 
-Typer converts each value by Pydantic, whose import takes more CPU than most commands. What needs no conversion (text, a
-choice, a default) and a number in digits is taken here; whatever else comes is left to Typer, wrong values too.
+Typer converts each value by Pydantic, whose import takes more CPU than most commands. Values without conversion (text,
+a choice, a default) and numbers in digits are taken here. All others are left to Typer, also wrong ones.
 """
 
 import re
@@ -32,7 +32,7 @@ class PlainFirst(NamedTuple):
     typers: Callable[[], Any]
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the converted value. Called by Typer; `value` is None if the parameter was not given."""
+        """Return the converted value. Called by Typer. `value` is None if the parameter was not given."""
         is_many = param.multiple or param.nargs == -1
         if value is None:
             return () if is_many else None

@@ -43,7 +43,7 @@ def confirm(question: str, *, is_sure: bool) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float], None]]:
-    """Show long work on a terminal's stderr; give what takes the share that is done, from 0 to 1."""
+    """Show long work on a terminal's stderr. Yield a function that takes the share that is done, from 0 to 1."""
     if not sys.stderr.isatty():
         yield lambda _share: None
         return

@@ -70,7 +70,7 @@ async def _add(
     """Add a recurring job. The same again changes nothing.
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
-    first time; lines with a * for minute or hour follow the elapsed time."""
+    first time. Lines with a * for minute or hour follow the elapsed time."""
     from actors.jobs.rules.recurrence import Recurring
     from penstock.admin import recurring
     from penstock.rows.job_rows import read_body, read_span
@@ -162,7 +162,7 @@ async def _show(
 
 
 def _lines(record: "Record") -> Iterator[tuple[str, object]]:
-    """Yield what is shown to people of one; what is left to the topic is left out."""
+    """Yield what is shown to people of one. Values of the topic are left out."""
     it = record.recurring
     yield "recurring job", record
     if it is None:
@@ -182,7 +182,7 @@ def _lines(record: "Record") -> Iterator[tuple[str, object]]:
 
 
 async def _pause(call: CommandCall, which: Which) -> None:
-    """Have nothing more added; what was added and is not due yet is taken back."""
+    """Add no more jobs. Jobs that were added and are not due yet are taken back."""
     from penstock.admin import recurring
 
     names = recurring.read_name(which)
@@ -193,7 +193,7 @@ async def _pause(call: CommandCall, which: Which) -> None:
 
 
 async def _resume(call: CommandCall, which: Which) -> None:
-    """Go on from now; what the pause left out was not missed."""
+    """Continue from now. Times within the pause do not count as missed."""
     from penstock.admin import recurring
 
     names = recurring.read_name(which)
@@ -204,7 +204,7 @@ async def _resume(call: CommandCall, which: Which) -> None:
 
 
 async def _remove(call: CommandCall, which: Which, yes: Yes = False) -> None:
-    """Remove a recurring job; what was added and is not due yet goes too, as soon as a node sees it."""
+    """Remove a recurring job. Jobs that were added and are not due yet go too, as soon as a node sees it."""
     from penstock.admin import recurring
 
     topic, name = recurring.read_name(which)

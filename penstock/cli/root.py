@@ -106,7 +106,7 @@ def _root(
 
 
 def run() -> None:
-    """Run the command line; a standard stream that is closed does not stop it."""
+    """Run the command line. A closed standard stream does not stop it."""
     guard_descriptors()
     app()
 

@@ -69,7 +69,7 @@ async def _set(
     ] = False,
     trial: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
 ) -> None:
-    """Set values of one level; checked with every source below it, and shown as old and new."""
+    """Set values of one level. They are checked with every source below it, and shown as old and new."""
     name, wanted = _level(level), _values(values or [])
     if not wanted and not unset and not replace:
         raise UsageError("nothing to set: write NAME=VALUE, or --unset NAME; `penstock settings list` shows the names")

@@ -60,9 +60,9 @@ async def _add(
     pin: Pin = None,
     tz: Zone = "",
 ) -> None:
-    """Add a source; nodes begin with it at once. The same again changes nothing.
+    """Add a source. Nodes begin with it at once. The same again changes nothing.
 
-    A source that was removed with --keep goes on where its ledger is; --start then only guards against a gap before it.
+    A source that was removed with --keep goes on where its ledger is. Then --start only guards against a gap before it.
     """
     from penstock.admin import sources
 
@@ -129,7 +129,7 @@ async def _set(
 async def _pause(
     call: CommandCall, source: SourceName, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why.")] = ""
 ) -> None:
-    """Stop fetching; what is being read is finished. Time goes on: `resume` reads what was left out."""
+    """Stop fetching. Slices that are being read are finished. Later `resume` reads the time that was left out."""
     key = read_source(source)
     async with call.session() as session:
         from penstock.admin import source_moves
@@ -215,7 +215,7 @@ async def _remove(
     keep: Annotated[bool, typer.Option("--keep", help="Keep ledger and settings; `add` goes on with them.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove a source. Orders that were fetched stay; without --keep, how far it was read is forgotten."""
+    """Remove a source. Fetched orders stay. Without --keep, Penstock forgets how far the source was read."""
     key = read_source(source)
     async with call.session() as session:
         from penstock.admin import source_moves

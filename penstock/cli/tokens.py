@@ -96,7 +96,7 @@ def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
 
 
 async def _rotate(call: CommandCall, name: Name, expires: Expires = "") -> None:
-    """Make a second token that may do the same; revoke the first when nobody uses it any more."""
+    """Make a second token with the same rights. Revoke the first when nobody uses it any more."""
     from penstock.rows.job_rows import read_span
 
     at_ms = now_ms()
@@ -116,7 +116,7 @@ def _show_text(call: CommandCall, text: str, record: "TokenRecord") -> None:
 
 
 async def _list(call: CommandCall) -> None:
-    """List tokens and what each may do; the tokens themselves are stored nowhere."""
+    """List tokens and what each may do. The tokens themselves are stored nowhere."""
     async with call.session() as session:
         from penstock.api.http.tokens import list_tokens
 

@@ -1,4 +1,4 @@
-"""`penstock verify`: which second was read by whom, when, with how many rows, proven or not; and what is missing."""
+"""`penstock verify`: which second was read by whom, when, with how many rows, proven or not, and which is missing."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -44,14 +44,14 @@ class InstanceAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class RetryAsk(RequestForm, frozen=True, kw_only=True):
-    """Run these items again, by index from 0; none: all that failed or were cancelled."""
+    """Run these items again, by index from 0. Without any, run all that failed or were cancelled."""
 
     id: str
     items: tuple[int, ...] = ()
 
 
 class InstancesAsk(RequestForm, frozen=True, kw_only=True):
-    """Show instances, the newest first; those of a task, a state, a tenant."""
+    """Show instances, the newest first. A task, a state or a tenant narrows the list."""
 
     task: str = ""
     state: str = ""
@@ -69,7 +69,7 @@ class ItemsAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class LimitAsk(RequestForm, frozen=True, kw_only=True):
-    """Change some limits of a task; null takes one back to what its code says."""
+    """Change some limits of a task. null resets one to the value in its code."""
 
     task: str
     set: dict[str, object]
@@ -119,13 +119,13 @@ class ResultQuery(RequestForm, frozen=True, kw_only=True):
 
 
 class ToRetry(RequestForm, frozen=True, kw_only=True):
-    """Which items, by index from 0; none: all that failed or were cancelled."""
+    """Which items, by index from 0. Without any: all that failed or were cancelled."""
 
     items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_JOBS)] = msgspec.field(default_factory=list)
 
 
 class TaskChanges(RequestForm, frozen=True, kw_only=True):
-    """Limits over the whole cluster, 0: none; null takes one back to what the code says. Rates are per second."""
+    """Limits over the whole cluster. 0: no limit. null resets one to the value in the code. Rates are per second."""
 
     main_concurrency: Number | UnsetType | None = UNSET
     main_rate: Rate | UnsetType | None = UNSET
@@ -134,8 +134,8 @@ class TaskChanges(RequestForm, frozen=True, kw_only=True):
 
 
 class BatchCall(Struct, frozen=True, kw_only=True):
-    """What the callback is told: `event` is `first_failure`, `done`, `failed` or `cancelled`, of which pass. `state`:
-    `owed`, `waiting` for the next try, `taken`, or `given_up`; `info`: why the last try was not taken."""
+    """What the callback is told. `event`: `first_failure`, `done`, `failed` or `cancelled`, of one pass. `state`:
+    `owed`, `waiting` for the next try, `taken`, or `given_up`. `info`: why the last try was not taken."""
 
     event: str
     pass_no: int
@@ -146,9 +146,9 @@ class BatchCall(Struct, frozen=True, kw_only=True):
 
 
 class BatchShown(Struct, frozen=True, kw_only=True):
-    """An instance as it stands. `items`: null before all are known; `step`: how far a split or a reduce is; `waits`:
-    for whom, if nobody who is there can work on it; `files`: of the result; `result`: what the task's own code said at
-    the end; `callback`: without its query."""
+    """An instance as it is now. `items`: null before all are known. `step`: how far a split or a reduce is. `waits`:
+    for whom, if no live node can work on it. `files`: of the result. `result`: what the task's own code returned at the
+    end. `callback`: without its query."""
 
     id: str
     task: str

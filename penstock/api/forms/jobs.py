@@ -84,8 +84,8 @@ class JobOptions(OutboxOptions, total=False):
 
 
 class ReserveAsk(RequestForm, frozen=True, kw_only=True):
-    """Hand out up to `most` ready jobs; if there is none, wait `wait_ms` for one. `ttr_ms`: if told, for each
-    of them."""
+    """Hand out up to `most` ready jobs. If there is none, wait `wait_ms` for one. `ttr_ms`: a TTR for each of them in
+    place of its own."""
 
     topic: str
     most: int = 1
@@ -102,7 +102,7 @@ class ReceiptsAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class FinishAsk(ReceiptsAsk, frozen=True, kw_only=True):
-    """Done. By receipt; or by `id` alone, for those who kept no receipt."""
+    """End a job by its receipt. A caller that kept no receipt gives the `id` alone."""
 
     id: str = ""
 
@@ -129,8 +129,8 @@ class BuryAsk(ReceiptsAsk, frozen=True, kw_only=True):
 
 
 class DeleteAsk(RequestForm, frozen=True, kw_only=True):
-    """Remove the job of this id, in whatever state; without `topic` in all topics. `nonce`: the same in each repeat of
-    this request."""
+    """Remove the job of this id in any state. Without `topic`, remove it in all topics. `nonce`: the same in each
+    repeat of this request."""
 
     id: str
     topic: str | None = None
@@ -230,9 +230,9 @@ def _checked(items: Sequence[_I]) -> Sequence[_I]:
 
 
 class JobToAdd(RequestForm, frozen=True, kw_only=True):
-    """A job as it is asked for; what is left out is the topic's setting, and an id that is left out is made. Due in
-    `delay_ms` or at `due_ms`. Given up if nobody started it in `expires_in_ms` or by `expires_ms`. `on_same`: what
-    becomes of it if the topic has a job of this id."""
+    """A job to add. For a field that is left out the topic's setting applies, and a missing id is made. The job is due
+    in `delay_ms` or at `due_ms`. It is given up if nobody started it in `expires_in_ms` or by `expires_ms`. `on_same`:
+    what happens if the topic has a job of this id."""
 
     id: Id = ""
     body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
@@ -259,14 +259,15 @@ class ToFinish(RequestForm, frozen=True, kw_only=True):
 
 
 class ToTouch(RequestForm, frozen=True, kw_only=True):
-    """`ttr_ms` from now; left out: as long as the job had at first."""
+    """Hold the job for `ttr_ms` from now, without it for the job's own TTR."""
 
     receipts: Receipts
     ttr_ms: Ttr | None = None
 
 
 class ToRelease(RequestForm, frozen=True, kw_only=True):
-    """Back after `delay_ms`; left out: after the topic's backoff. `counts`: the attempt is used up."""
+    """Give the job back. It is ready after `delay_ms`, without it after the topic's backoff. `counts`: the attempt is
+    used up."""
 
     receipts: Receipts
     delay_ms: Delay | None = None
@@ -297,7 +298,7 @@ class PushQuery(RequestForm, frozen=True, kw_only=True):
 
 
 class JobAdded(Struct, frozen=True, kw_only=True):
-    """The job is there. `is_new`: this call made or replaced it; else the one that was there first stands."""
+    """The job exists. `is_new`: this call made or replaced it. Otherwise an earlier one was kept."""
 
     topic: str
     id: str
@@ -307,8 +308,8 @@ class JobAdded(Struct, frozen=True, kw_only=True):
 
 
 class ItemAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one job of a list. `status` 201: it was added; 200: one of this id was there, it stands; anything
-    else: it was not added, `code`, `detail` and `what` say why."""
+    """The outcome of one job of a list. `status` 201: it was added. 200: there is one of this id, and it was kept. Any
+    other: it was not added, and `code`, `detail` and `what` say why."""
 
     status: int
     topic: str = ""
@@ -358,13 +359,13 @@ class AllSettled(Struct, frozen=True, kw_only=True):
 
 
 class JobShown(Listed, frozen=True, kw_only=True, omit_defaults=True):
-    """A job as it stands. `attempts` are those used up; `history` tells of them."""
+    """A job as it is now. `attempts`: how many are used up. `history`: a line on each of them."""
 
     body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
 
 
 class JobsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page; `next` is the `after` of the following one, missing on the last."""
+    """A page. `next` is the `after` of the following page. The last page has none."""
 
     jobs: list[JobShown]
     next: str = ""
@@ -382,7 +383,7 @@ _Duration = Annotated[str, Meta(pattern=r"^[0-9]", description="as in 500ms, 60s
 
 
 class TopicChanges(RequestForm, frozen=True, kw_only=True):
-    """Settings to change; null takes one back to the default. The rest stays. See docs/settings.md for each."""
+    """Settings to change. null resets one to the default. The others stay. docs/settings.md explains each."""
 
     ttr: _Duration | UnsetType | None = UNSET
     attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
@@ -396,7 +397,7 @@ class TopicChanges(RequestForm, frozen=True, kw_only=True):
 
 
 class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page of topics by name; `next` is the `after` of the following one, missing on the last."""
+    """A page of topics by name. `next` is the `after` of the following page. The last page has none."""
 
     topics: list[TopicCounted]
     next: str = ""

@@ -47,8 +47,8 @@ _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Make an instance of the task: of a JSON body, which is its input; or of a file as the body, its kind as the
-    Content-Type, its name by `name` or the header `X-File-Name`. A file goes on as it comes, up to 200 MiB."""
+    """Make an instance of the task. The body is its input as JSON, or a file of up to 200 MiB. The Content-Type names
+    the file's kind, and `name` or the header `X-File-Name` its name. The node passes a file on while it arrives."""
     task, asked = call.value("task"), query_of(SubmitQuery, call.query)
     if not call.caller.may_run(task):
         raise _told(call, UnknownTask(task))
@@ -115,7 +115,7 @@ async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def pause(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Start nothing more of it; what runs, ends."""
+    """Start no more of its items. Items that run come to their end."""
     return await _steered(shared, call, "batch.paused", shared.batches.pause)
 
 
@@ -136,7 +136,8 @@ async def retry(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Download a file of the result, its first one if `name` is not given; as bytes, for no browser to show."""
+    """Download a file of the result, the first one if `name` is not given. It is sent as bytes, so that no browser
+    shows it."""
     asked, view = query_of(ResultQuery, call.query), await _own(shared, call)
     with _telling(call):
         info, parts = await shared.batches.result(view.instance_id, asked.name)
@@ -168,7 +169,7 @@ async def list_tasks(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def change_task(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Change a task's limits; they act at once, on every node."""
+    """Change a task's limits. They act at once on every node."""
     task = call.value("task")
     if call.caller.tenant:
         raise refused(403, "forbidden", "a task's limits are the operator's")

@@ -152,8 +152,8 @@ class HttpCall:
             pass
 
     async def while_there(self, shared: GatewayState, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Return what `work` returns, or `otherwise` if the client goes or the node stops before; it is cancelled
-        then."""
+        """Return the result of `work`. If the client goes or the node stops before, cancel it and return
+        `otherwise`."""
         result = otherwise
         if shared.is_stopping:
             return result

@@ -1,7 +1,7 @@
 """What a request's head has to be before anything is done about it. Pure.
 
 Refused here: what two servers could read in two ways (bodies of two lengths, two tokens), what a browser sends for
-another site's page (a foreign Origin, or Sec-Fetch-Site for what may have an effect; a foreign Host while there are no
+another site's page (a foreign Origin, Sec-Fetch-Site for what may have an effect, or a foreign Host while there are no
 tokens), compressed bodies, tokens in URLs, which end up in logs, and methods behind other methods.
 """
 

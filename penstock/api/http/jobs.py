@@ -42,7 +42,7 @@ _reserve = msgspec.json.Decoder(ToReserve).decode
 
 
 async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Add the job, or each of a list; a list is answered one by one, so that a bad one spoils no other."""
+    """Add a job, or each job of a list. Each job of a list has an answer of its own, so a bad one affects no other."""
     topic = call.topic()
     if call.body.lstrip()[:1] != b"[":
         return await _add_one(shared, call, topic)
@@ -146,7 +146,7 @@ def _check_count(count: int) -> None:
 
 
 async def reserve(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Hand out ready jobs; with `wait_ms` answer as soon as there is one."""
+    """Hand out ready jobs. With `wait_ms`, answer as soon as there is one."""
     topic, asked = call.topic(), decoded(_reserve, call.body or b"{}")
     jobs = await hand_out(shared, call, topic, most=asked.most, wait_ms=asked.wait_ms, ttr_ms=asked.ttr_ms)
     return HttpAnswer(Reservations(jobs=[reservation_of(call, job) for job in jobs]))
@@ -216,7 +216,7 @@ async def list_jobs(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def delete(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Remove a job in whatever state it is; who holds it is refused when it wants to finish."""
+    """Remove a job in any state. If a client holds it, its finish is refused."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("settle", call.caller.key):
         answer = await shared.desk.delete(topic, job_id, nonce=call.key)

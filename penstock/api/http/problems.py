@@ -39,8 +39,8 @@ JSON_TYPE = b"application/json"
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request, or one item of it, was refused. `what` is the field or part that is wrong, `value` what stood
-    there (shortened), `hint` what to do; `retry_after_s` when to come again."""
+    """Why a request, or one item of it, was refused. `what`: the wrong field or part. `value`: its value, shortened.
+    `hint`: what to do. `retry_after_s`: when to come again."""
 
     status: int
     title: str

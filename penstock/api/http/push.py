@@ -69,7 +69,7 @@ class Credit:
 
 
 async def push(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Hand out until the client goes, or the node stops; then an event source comes again by itself."""
+    """Hand out until the client goes, or the node stops. An event source then comes again by itself."""
     topic, asked = call.topic(), query_of(PushQuery, call.query)
 
     async def stream(send: Send) -> None:

@@ -59,7 +59,7 @@ class Add(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ad
 
 
 class Pop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pop", tag_field="command"):
-    """Take a ready job of a topic; with `timeout` wait so many seconds for one."""
+    """Take a ready job of a topic. With `timeout`, wait so many seconds for one."""
 
     topic: str
     timeout: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_MS / 1000)] = 0.0

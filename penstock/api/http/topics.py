@@ -28,12 +28,12 @@ async def list_topics(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Show a topic; one that nobody has used yet has no jobs, and the default settings."""
+    """Show a topic. One that nobody has used yet has no jobs, and the default settings."""
     return await _changed(shared, call, call.topic(), {})
 
 
 async def change(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Change some of a topic's settings; `is_paused` and `rate` act at once, on every node."""
+    """Change some of a topic's settings. `is_paused` and `rate` act at once on every node."""
     topic = call.topic()
     decoded(_changes, call.body)
     values = decoded(_values, call.body)

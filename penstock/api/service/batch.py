@@ -1,6 +1,6 @@
-"""Batches over NATS. Whoever may ask here is trusted with every tenant's batches; who is not, comes through the
-gateway. A file is put into the object store first (`nats object` does), and then named; whoever may not write there
-sends it over HTTP."""
+"""Batches over NATS. A client that may call this service is trusted with every tenant's batches. Other clients use the
+gateway. A client first puts a file into the object store (with `nats object`), and then names it. A client that may not
+write there sends it over HTTP."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,7 +19,7 @@ async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
 def of_instance(
     act: Callable[[BatchDesk, str], Awaitable[View]],
 ) -> Callable[[BatchDesk, InstanceAsk, Question], Awaitable[View]]:
-    """Return the endpoint of what takes an instance's id, and returns how the instance stands then."""
+    """Return the endpoint that calls `act` with an instance's id, and returns its new view."""
     return lambda desk, ask, _question: act(desk, ask.id)
 
 

@@ -1,4 +1,4 @@
-"""A request of a NATS service as the operations see it, and what the table of operations says of an endpoint."""
+"""A request of a NATS service as the operations see it, and the entry of an endpoint in the table of operations."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
@@ -9,7 +9,7 @@ __all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 
 Engine = Literal["jobs", "batch"]
 MOST_WAITING = 4_096
-"""Long polls that one node holds; each is a request at the server and some kilobytes here."""
+"""Long polls that one node holds. Each is a request at the server and some kilobytes of memory here."""
 
 
 class Question(NamedTuple):
@@ -21,10 +21,10 @@ class Question(NamedTuple):
 
 class DeskEndpoint(NamedTuple):
     """One endpoint of an engine's service. `answer` gets the engine's desk, the request decoded to `form` (None: it
-    decodes by itself), and the request as it came. It returns what becomes JSON.
+    decodes by itself), and the raw request. It returns a value that becomes JSON.
 
-    `most`: requests in hand at a time. `None`: what the engine's endpoints usually have. `is_undone`: when it is
-    cancelled, nothing was done."""
+    `most`: requests in hand at a time. `None`: the default of the engine. `is_undone`: a cancelled request had no
+    effect."""
 
     engine: Engine
     name: str

@@ -1,5 +1,5 @@
-"""Jobs over NATS: what is malformed, too large or out of range is refused with its reason; one bad job of a list spoils
-no other. One alone is answered by its own answer, or by an error."""
+"""Jobs over NATS. A malformed, too large or out-of-range job is refused with the reason. One bad job of a list does not
+affect the others. A single job gets its own answer, or an error."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -38,9 +38,9 @@ from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry
 from streams.micro import RequestRefused
 
 ROOM = 16 * 1024
-"""Bytes of an answer that are left for what stands beside the jobs."""
+"""Bytes of an answer that are reserved for everything but the jobs."""
 ROOM_EACH = 400
-"""Bytes by which a job handed out may be longer than the job as it is stored: its receipt, above all."""
+"""Bytes by which a reserved job may be longer than the stored one, mostly for its receipt."""
 
 
 async def add(desk: JobDesk, _ask: None, question: Question) -> object:
@@ -52,7 +52,7 @@ async def add(desk: JobDesk, _ask: None, question: Question) -> object:
 
 
 def _first_try(question: Question) -> FirstTry:
-    """Return when a request was asked first."""
+    """Return when a request was first sent."""
     headers = question.request.headers
     told = headers.get(AGE_HEADER, "")
     age_s = int(told) / 1000 if told.isascii() and told.isdigit() and len(told) < 12 else 0.0
@@ -130,7 +130,7 @@ async def topic(desk: JobDesk, ask: TopicAsk, _question: Question) -> TopicView:
 
 
 def _only(answers: Sequence[Added | NotAdded | JobReply]) -> object:
-    """Return the one answer; what was not done is an error."""
+    """Return the only answer. Raises RequestRefused if it was not done."""
     [answer] = answers
     if isinstance(answer, Added) or answer.code == "ok":
         return answer

@@ -1,9 +1,9 @@
 """An engine's desk as a service on NATS: `nats req penstock.api.jobs.add '{"topic": "mail", "body": {"to": 7}}'`.
 
-In: JSON on `<namespace>.api.<engine>.<endpoint>`. The endpoints are those of the table of operations. Out: JSON; errors
-by the protocol of NATS micro services, `{"error": {"code", "reason", "field"}}`. State: none, so every node answers
-every question. While the broker takes nothing the answer is 503, certainly not done, or 504, perhaps done: ask again
-under the same id.
+In: JSON on `<namespace>.api.<engine>.<endpoint>`. The endpoints are those of the table of operations. Out: JSON, and
+errors by the protocol of NATS micro services, `{"error": {"code", "reason", "field"}}`. State: none, so every node
+answers every request. While the broker is unavailable the answer is 503, certainly not done, or 504, perhaps done:
+repeat it under the same id.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ __all__ = ["SERVICES", "DeskService"]
 
 
 class _Facts(NamedTuple):
-    """What a service says of itself, how many requests an endpoint has in hand at a time, and the order in which the
-    endpoints are told."""
+    """A service's name and description, how many requests an endpoint has in hand at a time, and the order in which the
+    endpoints are listed."""
 
     name: str
     about: str
@@ -51,8 +51,8 @@ SERVICES: dict[Engine, _Facts] = {
 
 
 class DeskService:
-    """One node's instance of an engine's service. It answers until the node stops, and `end_waits` then ends what waits
-    for work."""
+    """One node's instance of an engine's service. It answers until the node stops. Then `end_waits` ends the long
+    polls."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class DeskService:
         self._end_waits = end_waits
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Answer until the node's stop is set and what is in hand is answered."""
+        """Answer until the node's stop is set and all requests in hand are answered."""
         facts, namespace = SERVICES[self._engine], self._connection.namespace
         rows = [row.endpoint for row in OPERATIONS if row.endpoint is not None and row.endpoint.engine == self._engine]
         rows.sort(key=lambda row: facts.order.split().index(row.name))
@@ -93,7 +93,7 @@ class DeskService:
         self._end_waits()
 
     def _served(self, row: DeskEndpoint, facts: _Facts) -> micro.Endpoint:
-        """Return the endpoint; each is bounded apart, so that what hands out new work never holds up what ends some."""
+        """Return the endpoint. Each has its own limit, so that handing out work never holds up calls that end work."""
 
         async def answer(request: Message) -> bytes:
             ask = None if row.form is None else read_ask(request.payload, row.form)
