@@ -307,11 +307,10 @@ def has_fired(moved: JobRecord | JobDone, found: JobRecord, *, fires_ms: int) ->
     after the move. `fires_ms`: of that schedule."""
     if isinstance(moved, JobRecord) and _standing(found) == _standing(moved):
         return False  # what we moved it to, a step further
-    if fires_of(found) == fires_ms:
-        return True
-    if isinstance(moved, JobDone):
-        return any(nonce == found.nonce for nonce, _ in moved.past[:1])
-    return moved.receipt != "" and found.receipt != moved.receipt
+    if fires_of(found) == fires_ms or any(nonce == found.nonce for nonce, _ in moved.past):
+        return True  # what the move ended, or took the place of, is there again
+    is_same = isinstance(moved, JobRecord) and found.nonce == moved.nonce
+    return is_same and moved.receipt != "" and found.receipt != moved.receipt
 
 
 def _standing(job: JobRecord) -> tuple[str, int, str, int]:

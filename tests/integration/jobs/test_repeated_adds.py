@@ -162,13 +162,15 @@ async def test_a_replace_that_is_taken_back_is_made_again_and_its_repeats_are_no
     assert bytes(found.job.body) == b'"new"'
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
 @pytest.mark.parametrize("is_answer_lost", [False, True])
 @pytest.mark.parametrize("delay_ms", [0, 90_000])
 async def test_a_replace_that_the_firing_of_the_old_job_followed_is_not_told_as_done(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, delay_ms: int, is_answer_lost: bool
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, delay_ms: int, is_answer_lost: bool, is_taken: bool
 ) -> None:
     """The server had loaded the old job's schedule when it stored the new job, and fired it after that. If the new job
-    was ready, the firing has taken its place. With a lost answer, the server only said that it knew the add."""
+    was ready, the firing has taken its place. With a lost answer, the server only said that it knew the add. Somebody
+    may hold the old job by then."""
     old = jobs.make("1", due_ms=now_ms() + 700)
     new = jobs.make("1", due_ms=now_ms() + delay_ms, nonce="a-key-of-ours", body=Raw(b'"new"'))
     move_many, fired = Mover.move_many, 0
@@ -183,6 +185,8 @@ async def test_a_replace_that_the_firing_of_the_old_job_followed_is_not_told_as_
         (seq,) = outcomes
         assert isinstance(seq, int)
         fired = (await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "1"), encode_job(old))).seq
+        if is_taken:
+            fired = (await jobs.reserve()).receipt.seq
         if not is_answer_lost:
             return outcomes
         repeated = Repeated("the server has had it", subject=moves[0].subject)

@@ -277,6 +277,10 @@ def test_a_schedule_that_fired_behind_a_move_is_told_from_what_came_of_the_move(
         assert has_fired(ended, found, fires_ms=fires_of(held))
     assert not has_fired(touched, touched, fires_ms=fires_of(held))
     assert not has_fired(ended, other, fires_ms=fires_of(held))  # the id was free, and is taken anew
+    deleted = replace(ended, past=(("a delete's own", NOW + 9000), *ended.past))
+    taking = replace(other, past=past_of(held, now_ms=NOW))
+    for moved in (deleted, taking):
+        assert has_fired(moved, again, fires_ms=fires_of(held))  # and somebody has reserved it since
 
 
 def test_a_timers_copy_that_was_stored_before_the_schedules_own_time_is_the_only_one() -> None:
