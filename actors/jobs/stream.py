@@ -33,7 +33,7 @@ from streams.job_messages import (
     decode_job,
     encode_job,
 )
-from streams.log import LogEntry, delete_entry, last_entries, last_entry, next_entry
+from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_entry, next_entry
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
@@ -200,7 +200,7 @@ class JobStream:
                     return seq
                 await anyio.sleep(LOOK_S)
                 left_s -= LOOK_S
-            if not _has_fired(move, last):
+            if not _has_fired(move, last) and not await self._is_below(move, seq):
                 return seq
             if not await self._take_back(move, seq):
                 if _is_anothers(move, last):
@@ -209,6 +209,11 @@ class JobStream:
         except StreamError as error:
             return OutcomeUnknown(f"not looked at again: {error}", subject=move.subject)
         return TakenBack("its schedule was fired before it was made", subject=move.subject)
+
+    async def _is_below(self, move: Move, seq: int) -> bool:
+        """Return whether a schedule that a move made is there, though it is not the job's last message any more. Moves
+        take the schedule that they leave along, so the server must have fired what was there before."""
+        return move.due_ms > 0 and await entry_at(self.connection, self.name, seq) is not None
 
     async def _take_back(self, move: Move, seq: int) -> bool:
         """Remove the message of a move. Return False if it was gone. The server goes on to know the message id of an

@@ -1,6 +1,6 @@
 """Answers of the server that come late: what a caller was told holds, whatever the server did meanwhile (ADR 30)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -9,13 +9,14 @@ import pytest
 from anyio import fail_after
 from msgspec.structs import replace
 
-from actors.jobs.reservations import JobSettled
+from actors.jobs.reservations import JobReservation, JobSettled, JobStale
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms
-from streams.errors import OutcomeUnknown
+from streams.errors import OutcomeUnknown, StreamError
 from streams.firing import SHOT
 from streams.job_messages import encode_job
+from streams.moves import Move, Mover
 from streams.server import EmbeddedServer
 from tests.support.job_workers import handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
@@ -133,6 +134,34 @@ async def test_a_reservation_that_is_confirmed_after_its_ttr_is_not_handed_out(o
                 thaw(own_server)
             assert handed == []
             assert (await jobs.reserve()).job.id == "1"
+
+
+async def test_a_late_release_is_stale_if_the_job_was_fired_and_is_held_again(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server had loaded the schedule of the reservation, and fired it after it had stored the release. Somebody
+    holds the job by the time of the look."""
+    move_many, others = Mover.move_many, list[JobReservation]()
+
+    async def followed(mover: Mover, moves: Sequence[Move], **more: Any) -> list[int | StreamError]:
+        outcomes = await move_many(mover, moves, **more)
+        if not moves[0].fires_ms or others:
+            return outcomes
+        await clock_reaches(moves[0].fires_ms)
+        await jobs.publisher.publish(jobs.namespace.job("ready", TOPIC, "1"), encode_job(held.job))
+        others.append(await jobs.reserve())
+        return outcomes
+
+    await jobs.add()
+    held = await jobs.reserve(ttr_ms=1_000)
+    monkeypatch.setattr(Mover, "move_many", followed)
+    with fail_after(30):
+        (answer,) = await jobs.store.release_many([held.receipt], delay_ms=60_000)
+        assert isinstance(answer, JobStale)
+        (ended,) = await jobs.store.finish_many([others[0].receipt], remember_s=0)
+    assert isinstance(ended, JobSettled)
+    assert await jobs.state() is None
+    assert (await jobs.store.count(TOPIC)).delayed == 0
 
 
 @pytest.mark.parametrize("how", ["delete", "replace"])
