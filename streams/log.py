@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from streams.connection import Connection
 from streams.direct_get import NONE, TOO_MANY, get_batch
-from streams.errors import Refused
+from streams.errors import Refused, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader
 
@@ -23,6 +23,10 @@ TIMEOUT_S = 15.0
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 _GONE = (10037, 10043, 10057)
 """Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
+
+
+class Behind(StreamError):
+    """The replica that answered may be behind. The leader has the current state."""
 
 
 class LogEntry(NamedTuple):
@@ -82,12 +86,14 @@ async def read_messages(
 
 
 async def last_entries(
-    connection: Connection, stream: str, subjects: Sequence[str], *, timeout_s: float = TIMEOUT_S
+    connection: Connection, stream: str, subjects: Sequence[str], *, timeout_s: float = TIMEOUT_S, least_seq: int = 0
 ) -> dict[str, LogEntry]:
     """Return the last message on each subject, by subject. Subjects without one are left out.
 
     `subjects` are literal ones, or patterns. If the server calls them too many, they are requested in halves. One
-    pattern that is too many by itself is read as a log. `timeout_s` is for one answer. Raises NoStream, Disconnected.
+    pattern that is too many by itself is read as a log. `timeout_s` is for one answer. Raises NoStream, Disconnected,
+    and Behind if the replica that answers is not known to have what is stored up to `least_seq`. One that finds nothing
+    does not tell.
     """
     found: dict[str, LogEntry] = {}
     seq = 1
@@ -95,7 +101,9 @@ async def last_entries(
         request = {"multi_last": list(subjects), "batch": MOST_LAST, "max_bytes": PAGE_BYTES, "seq": seq}
         messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
         if end.status == TOO_MANY:
-            return await _last_of_many(connection, stream, subjects, timeout_s)
+            return await _last_of_many(connection, stream, subjects, timeout_s, least_seq)
+        if int(end.headers.get("Nats-UpTo-Sequence", 0)) < least_seq:
+            raise Behind(f"{stream}: the replica that answered may not have what is stored up to {least_seq}")
         found |= {entry.subject: entry for entry in map(entry_of, messages)}
         if not messages or end.headers.get("Nats-Num-Pending", "0") == "0":
             break
@@ -104,14 +112,14 @@ async def last_entries(
 
 
 async def _last_of_many(
-    connection: Connection, stream: str, subjects: Sequence[str], timeout_s: float
+    connection: Connection, stream: str, subjects: Sequence[str], timeout_s: float, least_seq: int
 ) -> dict[str, LogEntry]:
     if len(subjects) == 1:
         entries = read_log(connection, stream, subjects[0], timeout_s=timeout_s)
         return {entry.subject: entry async for entry in entries}
     middle = len(subjects) // 2
-    first = await last_entries(connection, stream, subjects[:middle], timeout_s=timeout_s)
-    return first | await last_entries(connection, stream, subjects[middle:], timeout_s=timeout_s)
+    first = await last_entries(connection, stream, subjects[:middle], timeout_s=timeout_s, least_seq=least_seq)
+    return first | await last_entries(connection, stream, subjects[middle:], timeout_s=timeout_s, least_seq=least_seq)
 
 
 async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:

@@ -285,8 +285,8 @@ class BatchDesk:
         """Yield a chunk's items, each with its size in bytes. For missing chunks in a row, yield all at the first."""
         chunk = await self._items.chunk(record, number)
         if chunk is not None:
-            results = (await self._items.results(record.instance_id, [number]))[number]
-            for pair in _views(chunk, results, is_lost=record.gone > 0 and record.state in FINAL):
+            found = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
+            for pair in _views(chunk, found[number], is_lost=record.gone > 0 and record.state in FINAL):
                 yield pair
         else:
             indexes, results = await self._items.lost(record, number)

@@ -20,7 +20,7 @@ from actors.runtime.logs import fields
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, Refused, RevisionConflict
-from streams.log import LogEntry, last_entries, last_entry, purge_subject, read_log
+from streams.log import Behind, LogEntry, last_entries, last_entry, next_entry, purge_subject, read_log
 from streams.marked import MarkedWriter
 from streams.publisher import Outgoing, Publisher
 
@@ -81,18 +81,25 @@ class BatchItems:
             first = before.first + len(before.items)
         for start in range(number, made.chunks, PAGE):
             numbers = range(start, min(start + PAGE, made.chunks))
-            found = await self.results(record.instance_id, numbers)
+            found = await self.results(record.instance_id, numbers, least_seq=record.counted_seq)
             for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
                 if chunk is not None:
                     return range(first, chunk.first), results
                 results += found[at]
         return range(first, made.items), results
 
-    async def results(self, instance_id: str, numbers: Sequence[int]) -> dict[int, list[ChunkResult]]:
-        """Return the results of chunks by chunk, each in the order of their rounds."""
+    async def results(
+        self, instance_id: str, numbers: Sequence[int], *, least_seq: int = 0
+    ) -> dict[int, list[ChunkResult]]:
+        """Return the results of chunks by chunk, each in the order of their rounds. Any replica replies first. The
+        leader replies if that one may not have all that is stored up to `least_seq`."""
         patterns = [self._namespace.pattern("results", instance_id, str(number), "*") for number in numbers]
         results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
-        for entry in (await last_entries(self._connection, self._stream, patterns)).values():
+        try:
+            entries = [*(await last_entries(self._connection, self._stream, patterns, least_seq=least_seq)).values()]
+        except Behind:
+            entries = [entry for pattern in patterns for entry in await self._all_of_leader(pattern)]
+        for entry in entries:
             if (result := self._result(entry)) is not None:
                 results[result.chunk].append(result)
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
@@ -181,6 +188,13 @@ class BatchItems:
 
     async def _of_leader(self, subject: str) -> LogEntry | None:
         return await last_entry(self._connection, self._stream, subject)
+
+    async def _all_of_leader(self, pattern: str) -> list[LogEntry]:
+        found, seq = list[LogEntry](), 1
+        while (entry := await next_entry(self._connection, self._stream, pattern, start_seq=seq)) is not None:
+            found.append(entry)
+            seq = entry.seq + 1
+        return found
 
     def _result(self, entry: LogEntry) -> ChunkResult | None:
         """Return the result at its place. `None`, and a line in the log, if it is no result, or of another place."""
