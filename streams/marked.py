@@ -102,6 +102,8 @@ class MarkedWriter:
         sequence, headers = last or (0, {})
         if headers.get(MARK) == mark:
             return sequence
+        if isinstance(end, RevisionConflict) and end.err_code == _UNDER_WAY:  # that may be our own first try
+            raise OutcomeUnknown(f"not known to be stored: {end}", subject=subject, message_id=mark) from end
         if isinstance(end, RevisionConflict) or expected in (None, sequence):
             raise end  # if it is not there, it may still be on its way
         raise RevisionConflict(f"wrong last sequence: {sequence}", subject=subject) from end

@@ -1,5 +1,6 @@
 """Three servers on the project's cluster file: three replicas, and nothing lost when the leader is killed."""
 
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ async def test_three_replicas_survive_the_leaders_death(servers: list[ServerProc
             await _the_topology_is_applied_with_three_replicas_and_one_is_refused(connection)
             async with Publisher(connection) as publisher:
                 await _a_repeat_of_a_conditional_write_is_known_by_its_id(connection, publisher)
+                await _a_write_that_keeps_meeting_its_own_first_try_is_not_told_as_lost(servers, connection)
                 await _nothing_acknowledged_is_lost_when_the_leader_is_killed(servers, connection, publisher)
 
 
@@ -78,6 +80,30 @@ async def _a_repeat_of_a_conditional_write_is_known_by_its_id(connection: Connec
     with pytest.raises(RevisionConflict) as caught:
         await publisher.publish(subject, b"1", expected_seq=0)
     assert caught.value.actual == first.seq
+
+
+async def _a_write_that_keeps_meeting_its_own_first_try_is_not_told_as_lost(
+    servers: list[ServerProcess], connection: Connection
+) -> None:
+    """The leader has it, and can store nothing while the others stand still."""
+    leader = await leader_of(connection, f"KV_{NS.bucket('LEDGERS')}")
+    others = [server for server in servers if server.name != leader]
+    (url,) = (server.url for server in servers if server.name == leader)
+    async with (
+        connect(url, name="alone") as alone,
+        Publisher(alone, attempt_timeout_s=0.1) as publisher,
+    ):
+        ledgers = Bucket(alone, publisher, NS.bucket("LEDGERS"), bytes)
+        for server in others:
+            server.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(OutcomeUnknown):
+                await ledgers.create("mall.own", b"0")
+        finally:
+            for server in others:
+                server.send_signal(signal.SIGCONT)
+        while await ledgers.get("mall.own") is None:
+            await checkpoint()
 
 
 async def _nothing_acknowledged_is_lost_when_the_leader_is_killed(
