@@ -3,6 +3,10 @@
 Any replica answers a direct get. On three servers a message that was just stored (a batch, a file, a bucket's key) was
 "not there" in a few of a hundred reads. The leader's answer costs about twice the time of a direct get (0.6 and 0.3 ms
 on three servers). During an election there is no answer, so the request is repeated until there is one.
+
+A leader that stood still does not know at once that another one has followed. For some milliseconds it answers what its
+clients have asked meanwhile, from before (5 of 12 reads, after stops of five to nine seconds). So on three servers an
+answer that comes late is not taken. The request is sent once more.
 """
 
 import base64
@@ -19,6 +23,8 @@ from streams.frames import parse_headers
 TRY_S = 1.0
 """Seconds of one try. A server that has just died does not answer, and the next one does."""
 PAUSE_S = 0.1
+LATE_S = 0.25
+"""An answer that took so long is late. A leader that another one has followed stood still for four seconds at least."""
 _GONE = (10037, 10043, 10057)
 """Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
 _NOT_AVAILABLE = 10008
@@ -42,6 +48,18 @@ async def get_of_leader(
 
     Raises Disconnected, OutcomeUnknown (no answer in time), NoStream, Refused.
     """
+    begun_s = monotonic_s()
+    found = await _answer(connection, stream, asked, timeout_s)
+    took_s = monotonic_s() - begun_s
+    if not connection.is_clustered or took_s < LATE_S:
+        return found
+    await anyio.sleep(PAUSE_S)
+    return await _answer(connection, stream, asked, max(TRY_S, timeout_s - took_s))
+
+
+async def _answer(
+    connection: Connection, stream: str, asked: Mapping[str, object], timeout_s: float
+) -> StoredMessage | None:
     deadline_s = monotonic_s() + timeout_s
     while True:
         left_s = deadline_s - monotonic_s()

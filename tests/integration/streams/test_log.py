@@ -1,7 +1,10 @@
 """A stream read as a log, on a real server."""
 
+from typing import Any
+
 import pytest
 
+from streams import leader_get
 from streams.connection import Connection, connect
 from streams.errors import NoStream
 from streams.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
@@ -112,3 +115,29 @@ async def test_over_a_slow_link_an_answer_that_goes_on_is_awaited(
             middle.delay(0.03)  # for 64 KiB: an answer takes a second
             assert len([entry async for entry in read_log(slow, stream, pattern)]) == 30
             assert len(await last_entries(slow, stream, [pattern])) == 30
+
+
+@pytest.mark.three_servers
+@pytest.mark.parametrize("late_s", [0.0, 60.0])
+async def test_an_answer_that_comes_late_is_not_taken(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """Of three servers it may come from a leader that stood still and was followed by another. The message is stored
+    after the first answer."""
+    monkeypatch.setattr(leader_get, "LATE_S", late_s)
+    stream, api = await add_stream(connection, "EVENTS"), connection.api
+    asked = 0
+
+    async def answer_then_store(subject: str, *args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        try:
+            return await api(subject, *args, **options)
+        finally:
+            if asked == 1:
+                await publisher.publish(connection.namespace.subject("events", "a"), b"1", message_id="one")
+
+    monkeypatch.setattr(connection, "api", answer_then_store)
+    is_taken = not connection.is_clustered or late_s > 0
+    assert (await entry_at(connection, stream, 1) is None) == is_taken
+    assert asked == (1 if is_taken else 2)
