@@ -5,6 +5,7 @@ What differs from run to run is replaced by its kind: moments, receipts, cursors
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 from aiohttp import ClientSession, StreamReader
 
 from streams.connection import Connection
+from streams.frames import Message
 from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.server import stream_state
@@ -92,8 +94,19 @@ class Recorder:
         return _json((await self._connection.request(subject, payload.encode(), timeout_s=30)).payload)
 
     async def about(self, service: str) -> None:
-        """Have a service say what it is."""
-        answer = await self._connection.request(f"$SRV.INFO.{service}", b"", timeout_s=30)
+        """Have a service say what it is. Nodes of other namespaces on the same server are asked, too."""
+        ours: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def hear(answer: Message) -> None:
+            is_ours = _json(answer.payload).get("metadata", {}).get("namespace") == self._connection.namespace.name
+            if is_ours and not ours.done():
+                ours.set_result(answer)
+
+        inbox = self._connection.new_inbox()
+        subscription = await self._connection.subscribe(inbox, hear)
+        await self._connection.publish_core(f"$SRV.INFO.{service}", reply=inbox)
+        answer = await asyncio.wait_for(ours, 30)
+        await subscription.unsubscribe()
         self._note(f"INFO of {service}", {}, b"", "", answer.headers, answer.payload)
 
     async def publish(self, subject: str, payload: str | bytes) -> None:
