@@ -5,7 +5,7 @@ Any replica answers a direct get. On three servers a message that was just store
 on three servers). During an election there is no answer, so the request is repeated until there is one.
 
 A leader that stood still does not know at once that another one has followed. For some milliseconds it answers what its
-clients have asked meanwhile, from before (5 of 12 reads, after stops of five to nine seconds). So on three servers an
+clients have asked meanwhile, from before (6 of 12 reads, after stops of five to nine seconds). So on three servers an
 answer that comes late is not taken. The request is sent once more.
 """
 

@@ -97,7 +97,8 @@ class Mover:
         self, moves: Sequence[Move], outcomes: list[Receipt | StreamError], until_s: float
     ) -> set[int]:
         """Make those moves again that were refused because another is under way, or because the leader is behind,
-        until that is over. Return which of them may have met their own first try."""
+        until that is over. Return which of them may have met themselves: their own first try, or one that a leader
+        refused while the one that followed it stored it."""
         doubtful: set[int] = set()
         for pause_s in PAUSES_S:
             waiting = [at for at, outcome in enumerate(outcomes) if _is_under_way(outcome)]
@@ -108,7 +109,7 @@ class Mover:
             again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting], until_s=until_s)
             for at, outcome in zip(waiting, again, strict=True):
                 outcomes[at] = _unless_behind(moves[at], outcome, stored_seq)
-                doubtful |= {at} if _may_be_ours(outcome) else set()
+                doubtful |= {at} if _may_be_ours(outcome) or not _is_under_way(outcomes[at]) else set()
         return doubtful
 
     async def move(self, move: Move) -> int:

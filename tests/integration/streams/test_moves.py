@@ -164,6 +164,24 @@ async def test_a_leader_that_is_behind_refuses_nothing_for_good(
 
 
 @pytest.mark.three_servers
+async def test_a_move_that_was_refused_and_stored_counts(things: Things, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that another one has followed refuses what that one stores."""
+    first = await things.mover.move(things.move("a", 0))
+    move = things.move("c", first + 1)
+    tell = things.mover._stored_seq
+
+    async def stored_by_another() -> int:
+        for subject, payload in ((things.subject("b"), b"1"), (move.subject, move.payload)):
+            await things.publisher.publish(subject, payload)
+        return await tell()
+
+    monkeypatch.setattr(things.mover, "_stored_seq", stored_by_another)
+    with fail_after(30):
+        (outcome,) = await things.mover.move_many([move])
+    assert outcome == first + 2 if things.connection.is_clustered else isinstance(outcome, RevisionConflict)
+
+
+@pytest.mark.three_servers
 async def test_what_is_gone_is_told_as_gone_and_what_never_came_as_not_made(things: Things) -> None:
     first = await things.mover.move(things.move("a", 0))
     assert await delete_entry(things.connection, things.stream, first)
