@@ -634,6 +634,16 @@ async def test_a_kick_makes_delayed_jobs_ready(office: Office) -> None:
     assert [await office.desk.kick(TOPIC, "unheard"), await office.desk.kick("unheard")] == [0, 0]
 
 
+async def test_a_kick_goes_on_over_several_pages(office: Office) -> None:
+    """A page of jobs has at most 4 MiB."""
+    await office.try_add(*[f"{n}" for n in range(25)], body="x" * 200_000, delay_ms=3_600_000)
+    page = await office.store.list_jobs(TOPIC, "delayed", most=24)
+    assert len(page.found) < 24
+    assert await office.desk.kick(TOPIC, most=24) == 24
+    count = await office.store.count(TOPIC)
+    assert (count.ready, count.delayed) == (24, 1)
+
+
 async def test_a_kick_brings_back_what_was_buried_before_what_is_delayed(office: Office) -> None:
     await office.try_add("a", "b")
     for job in await office.desk.reserve(TOPIC, most=2, wait_ms=10_000):
