@@ -186,6 +186,7 @@ class Members:
         self._ahead_ms = -math.inf  # the server's clock minus our monotonic one, at least
         self._highest = 0
         self._is_synced = False
+        self._gives_way = False
         self._listeners: list[Callable[[], None]] = []
         self._beat_now = anyio.Event()
         self._heard_s = -math.inf
@@ -213,7 +214,7 @@ class Members:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Register, follow the others until cancelled, and report the stop. Started once all nodes are known. Raises
-        NameTaken."""
+        NameTaken. No stop is reported then: the report would be taken for one of the node that keeps the name."""
         try:
             self._first_beat = await self._write()
             async with anyio.create_task_group() as tasks:
@@ -222,8 +223,9 @@ class Members:
                 await self._learn_who_is_there(tasks)
                 task_status.started()
         finally:
-            with anyio.move_on_after(LEAVE_S, shield=True):
-                await self._leave()
+            if not self._gives_way:
+                with anyio.move_on_after(LEAVE_S, shield=True):
+                    await self._leave()
 
     async def _learn_who_is_there(self, tasks: TaskGroup) -> None:
         """Begin to follow. The records that are there at first are taken once all of them, and our own first heartbeat,
@@ -267,6 +269,7 @@ class Members:
         if record.node != self.name or record.run == self._own.run or revision < self._first_beat:
             return
         if (record.started_ms, record.run) < (self._own.started_ms, self._own.run):
+            self._gives_way = True
             raise NameTaken(record)
 
     def _came(self, record: NodeRecord) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actors.runtime.membership import TTL_S as TTL_S_OF_ALL
-from actors.runtime.membership import Members, NameTaken, NodeRecord, Status, living
+from actors.runtime.membership import Members, NameTaken, NodeRecord, Status, decode_node, living
 from actors.runtime.store_notices import turn_of
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
@@ -224,6 +224,9 @@ async def test_of_two_living_nodes_with_one_name_the_later_one_gives_way(
                 await tasks.start(first.members.run)
                 with anyio.fail_after(20), pytest.RaisesGroup(pytest.RaisesExc(NameTaken, match="--name of its own")):
                     await second.members.run(task_status=anyio.TASK_STATUS_IGNORED)
+                entry = await first.bucket.get("a")
+                assert entry is not None
+                assert not decode_node("a", entry.value).is_leaving  # nobody takes the first one for gone
                 assert first.members.names() == ("a",)
                 tasks.cancel_scope.cancel()
 
