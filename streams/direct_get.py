@@ -3,10 +3,14 @@
 The server sends the messages to our inbox, then a status. A try that falls silent before its status (the link broke in
 the middle, or the answering replica died) is made again, since reading twice is harmless. A try that still receives
 messages goes on, however slow the link is.
+
+On three servers each try goes to any of them, near or far, also to one that stands still: for about ten seconds a third
+of the tries is lost then. So the first tries are short there.
 """
 
 import asyncio
 from collections.abc import Mapping
+from itertools import chain, repeat
 
 import msgspec
 
@@ -17,6 +21,8 @@ from streams.frames import Message
 
 TRY_S = 2.0
 """Seconds of silence after which a try is given up."""
+FIRST_TRIES_S = (0.2, 0.2, 0.2, 0.2, 0.5, 0.5)
+"""The same of the first tries on three servers."""
 DONE, NONE, TOO_MANY, NOBODY = 204, 404, 413, 503
 
 
@@ -28,19 +34,22 @@ async def get_batch(
     Raises NoStream, Refused, Disconnected when no whole answer came in time.
     """
     deadline_s = monotonic_s() + timeout_s
-    while True:
+    for try_s in chain(FIRST_TRIES_S if connection.is_clustered else (), repeat(TRY_S)):
         left_s = deadline_s - monotonic_s()
         if left_s <= 0:
-            raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
+            break
         await connection.connected_by(deadline_s)
         try:
             async with asyncio.timeout(left_s):
-                return await _once(connection, stream, request)
+                return await _once(connection, stream, request, try_s)
         except TimeoutError:
             continue
+    raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
 
 
-async def _once(connection: Connection, stream: str, request: Mapping[str, object]) -> tuple[list[Message], Message]:
+async def _once(
+    connection: Connection, stream: str, request: Mapping[str, object], try_s: float
+) -> tuple[list[Message], Message]:
     found: list[Message] = []
     ended: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
@@ -56,7 +65,7 @@ async def _once(connection: Connection, stream: str, request: Mapping[str, objec
         await connection.publish_core(asked, msgspec.json.encode(request), reply=inbox)
         while not ended.done():
             heard = len(found)
-            await asyncio.wait([ended], timeout=TRY_S)
+            await asyncio.wait([ended], timeout=try_s)
             if len(found) == heard and not ended.done():
                 raise TimeoutError
         end = ended.result()

@@ -21,7 +21,7 @@ from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream,
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import FirstTry, JobRecord, OnSame, Outcome, State
-from streams.log import delete_entry, last_entry
+from streams.log import delete_entry
 from streams.moves import Move
 from streams.subjects import token_of
 
@@ -175,7 +175,7 @@ class JobAdds:
         return not isinstance(outcome, Repeated) or await self._is_closed(job)
 
     async def _is_closed(self, job: JobRecord) -> bool:
-        return await last_entry(self._jobs.connection, self._jobs.name, self._jobs.refused(job)) is not None
+        return await self._jobs.last_one(self._jobs.refused(job)) is not None
 
     async def _take_place(
         self, job: JobRecord, found: Found | None, until_s: float, taken_back: int = 0

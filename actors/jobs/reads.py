@@ -1,8 +1,8 @@
 """Looks at jobs without touching them: one by its id, a topic's by state, how many there are.
 
-One job is read from the stream's leader, so it is as it is now. Lists and counts may come from a replica that is a
-moment behind. A job can be on two subjects for a moment (reserved, and its ready copy not yet acknowledged): the later
-message is the job.
+One job is read as it is now (streams/sure_reads.py). Lists and counts may come from a server that is a moment behind.
+A job can be on two subjects for a moment (reserved, and its ready copy not yet acknowledged): the later message is the
+job.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import anyio
 
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
-from actors.jobs.stream import NEAR_MS, READ_S, JobStream
+from actors.jobs.stream import NEAR_MS, READ_S, JobStream, names_of
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import (
@@ -26,7 +26,7 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, entry_of, last_entry
+from streams.log import LogEntry, entry_of
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000
@@ -104,7 +104,7 @@ class JobReads:
 
     async def find_key(self, topic: str, key: str) -> Found | None:
         """Return the job by its key, or what is known of one that is over."""
-        entry = await last_entry(self._jobs.connection, self._jobs.name, self._jobs.subject("*", topic, key))
+        entry = await self._jobs.last_one(self._jobs.subject("*", topic, key))
         return self._found_of(entry) if entry else None
 
     async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
@@ -114,14 +114,10 @@ class JobReads:
         return {names: self._found_of(entries[-1]) for names, entries in messages.items()}
 
     async def find_everywhere(self, key: str) -> list[Found]:
-        """Return the jobs of every topic by their key, also what is known of those that are over, as the leader has
-        them: another server may be a moment behind."""
-        found = await self.find_many([("*", key)])
-        if not self._jobs.connection.is_clustered:
-            return list(found.values())
-        latest = await self.find_key("*", key)
-        topics = {topic for topic, _ in found} | ({latest.topic} if latest else set())
-        return [one for topic in sorted(topics) if (one := await self.find_key(topic, key)) is not None]
+        """Return the jobs of every topic by their key, also what is known of those that are over."""
+        entries = await self._jobs.last_ones(self._jobs.subject("*", "*", key))
+        latest = {names_of(entry.subject): entry for entry in entries}
+        return [self._found_of(entry) for entry in latest.values()]
 
     def _found_of(self, entry: LogEntry) -> Found:
         """Return what the message is now: a record that is kept for repeats may have set its id free meanwhile."""

@@ -18,7 +18,7 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknown_once
 from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import JobRecord
-from streams.log import LogEntry, delete_entry, extent_of, last_entries, read_log
+from streams.log import LogEntry, delete_entry, extent_of, last_entry, read_log
 from streams.subjects import token_of
 
 PAGE = 256
@@ -66,7 +66,7 @@ class JobReplay:
         """Send the last dead letter of a job again. Return False if there is none, or another job has its id. Raises as
         `kick`."""
         subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
-        entry = (await last_entries(self._connection, self._stream, [subject])).get(subject)
+        entry = await last_entry(self._connection, self._stream, subject)
         return entry is not None and await self._kick([entry]) > 0
 
     async def _kick(self, entries: Sequence[LogEntry]) -> int:

@@ -221,11 +221,14 @@ class JobReservations:
         moves = [self._finish_untouched(receipts[at], now_ms, remember_s) for at in fresh]
         outcomes = await self._jobs.move_many(moves)
         reach("job.finish")
+        doubtful: set[int] = set()
         for at, outcome in zip(fresh, outcomes, strict=True):
             if isinstance(outcome, int):
                 answers[at] = JobSettled(receipts[at].topic, receipts[at].key, "done")
             elif not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome
+            elif outcome.is_after_retry:
+                doubtful.add(at)
 
         def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             past = past_of(job, now_ms=at_ms, remember_s=remember_s)
@@ -233,7 +236,7 @@ class JobReservations:
 
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
-            answers[at] = await self._settle_one(receipts[at], finish, end="finished")
+            answers[at] = await self._settle_one(receipts[at], finish, end="finished", is_doubtful=at in doubtful)
         return [answer for answer in answers if answer is not None]
 
     async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
@@ -333,7 +336,7 @@ class JobReservations:
         reason: str = "",
         is_doubtful: bool = False,
     ) -> _Answer:
-        """Look the reservation up at the leader and make the move, again if it moves on (a touch) in between.
+        """Look the reservation up as it is and make the move, again if it moves on (a touch) in between.
         `is_doubtful`: a try before this may have been made, and the job have moved on from there."""
         outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
         for pause_s in PAUSES_S:
@@ -341,7 +344,7 @@ class JobReservations:
             try:
                 found = await self._reads.find_key(receipt.topic, receipt.key)
             except StreamError as error:
-                return error
+                return OutcomeUnknown(str(error), subject=receipt.key) if is_doubtful else error
             now_ms = self._jobs.clock.now_ms()
             job = _held_by(found, receipt, now_ms)
             if found is None or job is None:

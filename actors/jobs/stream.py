@@ -1,6 +1,7 @@
 """Where jobs stand on the broker: subjects by state, moves between them, and the notice to the timers."""
 
 import math
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from zlib import crc32
@@ -37,11 +38,13 @@ from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_ent
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
+from streams.sure_reads import SureReads
 
 PARTITIONS = 8
 """Of due times, so that several timers can share them."""
 FEW_PREFIXES = 10_000
 READ_S = 10.0
+SURE_S = 5.0
 AT_ONCE = 64
 """Jobs looked up with one request: with the largest bodies, a quarter of what the server lets wait for one client."""
 SOON_MS = 20
@@ -90,6 +93,8 @@ class JobStream:
         self.clock = clock
         self.name = namespace.stream("JOBS")
         self._mover = Mover(connection, publisher, self.name)
+        own = namespace.subject("jobs", "read", secrets.token_hex(8))
+        self._sure_reads = SureReads(connection, publisher, self.name, own)
         self._prefixes: dict[tuple[str, str], str] = {}
 
     def subject(self, token: str, topic: str, key: str) -> str:
@@ -146,6 +151,21 @@ class JobStream:
             for entry in sorted(entries.values()):
                 found.setdefault(names_of(entry.subject), []).append(entry)
         return found
+
+    async def last_ones(self, pattern: str) -> list[LogEntry]:
+        """Return the last message on each subject that matches, oldest first, as they are: whoever is told that there
+        is none, or which one stands, acts on it. Raises as `Connection.api`."""
+        if self.connection.is_clustered:
+            entries = await self._sure_reads.last_entries([pattern], timeout_s=SURE_S)
+        else:
+            entries = await last_entries(self.connection, self.name, [pattern], timeout_s=SURE_S)
+        return sorted(entries.values())
+
+    async def last_one(self, pattern: str) -> LogEntry | None:
+        """Return the last of `last_ones`, None if there is none."""
+        if not self.connection.is_clustered:
+            return await last_entry(self.connection, self.name, pattern, timeout_s=SURE_S)
+        return max(await self.last_ones(pattern), default=None)
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
         """Do as `Mover.move_many`, and notify the timers of delayed jobs. If a notice gets lost, the server fires the

@@ -30,7 +30,7 @@ from tests.support.chaos_nodes import ChaosNode
 from tests.support.history_callers import CROWD, HANDLED, HELD, Caller, Crowd, History, runs_of
 from tests.support.history_doors import ClientDoor, Door, PublishDoor, QueueDoor, RestDoor, ServiceDoor
 from tests.support.job_history import Broken, Kill, judge
-from tests.support.processes import ServerProcess, cluster, free_ports
+from tests.support.processes import Links, ServerProcess, cluster, free_ports, open_links
 from tests.support.proxy import Proxy, proxy
 
 APP = "tests.support.history_handlers"
@@ -215,17 +215,19 @@ class HistoryWorld:
                 wire.cut() if "cut" in (kind, end) else wire.heal()
 
     async def _hurt_servers(self) -> None:
-        chance = self._chance
+        chance, is_alone = self._chance, len(self.servers.ports) == 1
+        ways = ("killed", "stopped", "stopped") if is_alone else ("killed", "stopped", "stopped", "parted", "bridged")
         while True:
             await anyio.sleep(chance.uniform(2, self.form.pick(6, 15)))
-            how, at = chance.choice(("killed", "stopped", "stopped")), chance.randrange(len(self.servers.ports))
+            how, at = chance.choice(ways), chance.randrange(len(self.servers.ports))
             self._fault(f"server {how}")
-            if how == "killed" and len(self.servers.ports) == 1:
+            if how == "killed" and is_alone:
                 self.kills.append(Kill(now_ms()))
             if how == "stopped" and chance.random() < 0.5:
                 await self._crowd.meet(partial(self.servers.hurt, "stopped", at=at))
                 continue
-            await self.servers.hurt(how, chance.uniform(0.2, self.form.pick(2, 8)), at)
+            longest_s = self.form.pick(4, 25) if how in ("parted", "bridged") else self.form.pick(2, 8)
+            await self.servers.hurt(how, chance.uniform(0.2, longest_s), at)
 
     async def _heal(self) -> None:
         """Undo what is still wrong; servers are whole again after each fault of theirs."""
@@ -303,7 +305,8 @@ async def open_history(folder: Path, form: Form, *, servers: int = 1, mutant: st
         if servers == 1:
             made = _alone(await stack.enter_async_context(embedded_server(folder / "server", port=free_ports(1)[0])))
         else:
-            made = _together(await stack.enter_async_context(cluster(folder)))
+            links = await stack.enter_async_context(open_links())
+            made = _together(await stack.enter_async_context(cluster(folder, links=links)), links)
         world = HistoryWorld(folder, form, made, stack)
         await world.open(mutant)
         yield world
@@ -323,16 +326,27 @@ def _alone(server: EmbeddedServer) -> Servers:
     return Servers([server.port], _whole(hurt))
 
 
-def _together(servers: list[ServerProcess]) -> Servers:
+def _together(servers: list[ServerProcess], links: Links) -> Servers:
     async def hurt(how: str, seconds: float, at: int) -> None:
-        if how == "killed":
-            servers[at].kill()
-            await anyio.sleep(seconds)
-            servers[at].start()
-        else:
-            servers[at].send_signal(signal.SIGSTOP)
-            await anyio.sleep(seconds)
-            servers[at].send_signal(signal.SIGCONT)
+        one, other = (number for number in range(3) if number != at)
+        match how:
+            case "killed":
+                servers[at].kill()
+            case "stopped":
+                servers[at].send_signal(signal.SIGSTOP)
+            case "parted":  # from both others, while its clients still reach it
+                links.part(at, one)
+                links.part(at, other)
+            case "bridged":  # two do not reach each other, and the third reaches both
+                links.part(one, other)
+        await anyio.sleep(seconds)
+        match how:
+            case "killed":
+                servers[at].start()
+            case "stopped":
+                servers[at].send_signal(signal.SIGCONT)
+            case _:
+                links.join()
 
     return Servers([server.port for server in servers], _whole(hurt))
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ from streams.connection import connect
 from streams.credentials import Credentials
 from streams.errors import StreamError
 from streams.server import find_binary
+from tests.support.proxy import Proxy, proxy
 
 NATS = Path(__file__).parents[2] / "nats"
 
@@ -67,10 +68,12 @@ def check_config(path: Path, environment: Mapping[str, str]) -> str:
 class ServerProcess:
     """One nats-server on a configuration file of the project."""
 
-    def __init__(self, name: str, config: Path, environment: Mapping[str, str], log: Path, port: int) -> None:
+    def __init__(
+        self, name: str, config: Path, environment: Mapping[str, str], log: Path, port: int, flags: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.port = port
-        self._command = [str(find_binary()), "-c", str(config), "-l", str(log)]
+        self._command = [str(find_binary()), "-c", str(config), "-l", str(log), *flags]
         self._environment = {**os.environ, **environment}
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -93,6 +96,44 @@ class ServerProcess:
             self._child.wait()
 
 
+NOT_TOLD = ("--cluster_advertise", "127.0.0.1:1")
+"""Where nobody listens: a server tells it to the others as its own address, so that they keep to the wires."""
+
+
+class Links:
+    """The wires between three servers: one for each that dials and each that is dialled."""
+
+    def __init__(self, routes: Sequence[int], wires: Mapping[tuple[int, int], Proxy]) -> None:
+        self.routes = routes
+        self._wires = wires
+        self._parted: list[Proxy] = []
+
+    def dialled(self, index: int) -> list[int]:
+        """Return the ports at which a server finds all: it takes so many for the whole cluster."""
+        return [self.routes[at] if at == index else self._wires[index, at].port for at in range(len(self.routes))]
+
+    def part(self, one: int, other: int) -> None:
+        """Hold back, until `join`, all that two servers send each other, as a network does that loses everything."""
+        for wire in (self._wires[one, other], self._wires[other, one]):
+            wire.freeze()
+            self._parted.append(wire)
+
+    def join(self) -> None:
+        """Break the links that were parted. What was held back is lost, and the servers link up again."""
+        while self._parted:
+            self._parted.pop().cut()
+
+
+@asynccontextmanager
+async def open_links() -> AsyncIterator[Links]:
+    """Lay wires between the servers of a cluster that is not started yet."""
+    routes = free_ports(3)
+    async with AsyncExitStack() as stack:
+        pairs = itertools.permutations(range(3), 2)
+        wires = {(one, other): await stack.enter_async_context(proxy(routes[other])) for one, other in pairs}
+        yield Links(routes, wires)
+
+
 @asynccontextmanager
 async def cluster(
     folder: Path,
@@ -100,24 +141,25 @@ async def cluster(
     config: Path = NATS / "cluster" / "server.conf",
     credentials: Credentials | None = None,
     stores: Sequence[Path] = (),
+    links: Links | None = None,
 ) -> AsyncIterator[list[ServerProcess]]:
     """Run three servers as one cluster, and yield them once it answers whoever has these credentials. `stores`: where
-    each keeps its data, if that is not in `folder`."""
+    each keeps its data, if that is not in `folder`. `links`: the wires over which they reach each other, if a test
+    wants to part them."""
     stores = stores or [folder / f"n{index + 1}" for index in range(3)]
-    ports = free_ports(6)
-    clients, routes = ports[:3], ports[3:]
+    clients, routes = free_ports(3), links.routes if links else free_ports(3)
     servers = []
     for index in range(3):
+        found = links.dialled(index) if links else routes
         environment = {
             "PENSTOCK_SERVER_NAME": quoted(f"n{index + 1}"),
             "PENSTOCK_LISTEN": quoted(f"127.0.0.1:{clients[index]}"),
             "PENSTOCK_CLUSTER_LISTEN": quoted(f"127.0.0.1:{routes[index]}"),
-            "PENSTOCK_ROUTES": quoted([f"nats://127.0.0.1:{port}" for port in routes]),
+            "PENSTOCK_ROUTES": quoted([f"nats://127.0.0.1:{port}" for port in found]),
             "PENSTOCK_STORE": quoted(str(stores[index])),
         }
-        servers.append(
-            ServerProcess(f"n{index + 1}", config, environment, folder / f"n{index + 1}.log", clients[index])
-        )
+        name, flags = f"n{index + 1}", NOT_TOLD if links else ()
+        servers.append(ServerProcess(name, config, environment, folder / f"{name}.log", clients[index], flags))
     try:
         for server in servers:
             server.start()

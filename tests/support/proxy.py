@@ -46,6 +46,7 @@ class Proxy:
         self._holds: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
         for flow in self._flows.values():
             flow.set()
+        self._serving: set[asyncio.Task[None] | None] = set()
         self.port = 0
         self.accepted = 0
         """Links so far."""
@@ -125,6 +126,14 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        self._serving.add(task)
+        try:
+            await self._serve(reader, writer)
+        finally:
+            self._serving.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:  # the server is down: as if nobody listened
@@ -151,6 +160,12 @@ class Proxy:
                     await writer.drain()
         writer.close()
 
+    async def end(self) -> None:
+        """Break every link, and wait until nothing of them is left."""
+        while self._serving:
+            self.cut()
+            await asyncio.sleep(0)
+
     async def _may_pass(self, chunk: bytes, to: Side) -> None:
         for count in self._counts:
             if count.to == to:
@@ -172,5 +187,5 @@ async def proxy(target_port: int) -> AsyncIterator[Proxy]:
         yield running
     finally:
         server.close()
-        running.cut()
+        await running.end()
         await server.wait_closed()

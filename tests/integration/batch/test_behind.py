@@ -38,8 +38,10 @@ async def test_a_reduce_waits_for_the_results_that_were_counted(
         await items.add_result("mine", result)
     once = direct_get._once
 
-    async def behind(connection: Connection, stream: str, request: Mapping[str, Any]) -> tuple[list[Message], Message]:
-        answer = await once(connection, stream, request)
+    async def behind(
+        connection: Connection, stream: str, request: Mapping[str, Any], try_s: float
+    ) -> tuple[list[Message], Message]:
+        answer = await once(connection, stream, request, try_s)
         while late and ".results." in request["multi_last"][0]:
             await items.add_result("mine", late.pop(0))
         return answer

@@ -1,0 +1,109 @@
+"""One server of three, the leader of JOBS, is cut off from the two others. Its clients still reach it."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+
+from actors.jobs.rules.job_answers import Added
+from streams.connection import connect
+from streams.errors import StreamError
+from tests.support.desks import TOPIC, Office, open_office, open_second_office
+from tests.support.processes import Links, cluster, open_links, urls_of
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
+
+HOUR = 3_600_000
+NOT_KNOWN = ("OutcomeUnknown", "unknown", "unavailable")
+
+
+class Parted(NamedTuple):
+    """A desk at the leader that is to be cut off, and one at another server."""
+
+    links: Links
+    leader: int
+    cut_off: Office
+    other: Office
+
+    def part(self) -> None:
+        for number in {0, 1, 2} - {self.leader}:
+            self.links.part(self.leader, number)
+
+
+@pytest.fixture
+async def parted(tmp_path: Path) -> AsyncIterator[Parted]:
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        links = await enter(open_links())
+        servers = await enter(cluster(tmp_path, links=links))
+        first = await enter(connect(urls_of(servers), name="first"))
+        with anyio.fail_after(60):
+            office = await enter(open_office(first))
+            told = await first.api(f"STREAM.INFO.{office.namespace.stream('JOBS')}")
+        (leader,) = (at for at, server in enumerate(servers) if server.name == told["cluster"]["leader"])
+        sides = [await enter(connect(servers[at % 3].url, name=f"n{at}")) for at in (leader, leader + 1)]
+        yield Parted(links, leader, *[await enter(open_second_office(side)) for side in sides])
+
+
+async def told(ask: Awaitable[object]) -> object:
+    """Return what is answered. Errors say that nothing is known, or nothing was done."""
+    try:
+        answer = await ask
+    except StreamError as error:
+        return type(error).__name__
+    return answer[0].code if isinstance(answer, list) else answer
+
+
+async def all_told(asks: dict[str, Awaitable[object]]) -> dict[str, object]:
+    """Ask all at the same time."""
+    answers: dict[str, object] = {}
+
+    async def ask(name: str, one: Awaitable[object]) -> None:
+        answers[name] = await told(one)
+
+    async with anyio.create_task_group() as tasks:
+        for name, one in asks.items():
+            tasks.start_soon(ask, name, one)
+    return answers
+
+
+async def until_done(office: Office, job_id: str) -> None:
+    """Add a job as soon as the servers at this side have elected a leader."""
+    while True:
+        (answer,) = await office.try_add(job_id, delay_ms=HOUR)
+        if isinstance(answer, Added):
+            return
+
+
+async def test_a_leader_that_is_cut_off_tells_nothing_that_is_no_longer_so(parted: Parted) -> None:
+    """The two others delete one job and add one. At the third, which does not know, each answer by what it has is
+    wrong: the deleted job is there, the new one is not, and an add of the deleted id makes none."""
+    here, there = parted.cut_off, parted.other
+    with anyio.fail_after(120):
+        await here.add("gone", delay_ms=HOUR)
+        parted.part()
+        await until_done(there, "new")
+        assert (await there.desk.delete(TOPIC, "gone")).code == "ok"
+        await there.add("held")
+        receipt = (await there.reserve(ttr_ms=HOUR)).receipt
+        answers = await all_told(
+            {
+                "look at the deleted job": here.state("gone"),
+                "look at the new job": here.state("new"),
+                "delete the new job": here.desk.delete(TOPIC, "new"),
+                "delete the new job of any topic": here.desk.delete(None, "new"),
+                "add the deleted job": here.try_add("gone", delay_ms=HOUR),
+                "finish": here.desk.finish([receipt]),
+                "release": here.desk.release([receipt]),
+                "touch": here.desk.touch([receipt]),
+            }
+        )
+        assert {name: answer for name, answer in answers.items() if answer not in NOT_KNOWN} == {}
+        parted.links.join()
+        await until_done(here, "after")
+        assert await here.state("gone") is None
+        assert await here.state("new") == "delayed"
+        assert (await here.desk.finish([receipt]))[0].code == "ok"
