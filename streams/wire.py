@@ -108,7 +108,8 @@ class WireClient(Client):
         self._subs.pop(sid, None)
 
     async def round_trip(self, timeout_s: float) -> bool:
-        """Return whether the server answered a ping in time: all that was sent before has then been processed.
+        """Return whether the server answered a ping in time: all that was sent before has then been processed. It does
+        not once the link has broken.
 
         The future is never cancelled: the library's own `flush` leaves a cancelled one behind when it times out, and
         the late answer then kills its read loop.
@@ -119,7 +120,7 @@ class WireClient(Client):
         self._pongs.append(pong)
         self.send(b"PING\r\n")
         done, _ = await asyncio.wait({pong}, timeout=timeout_s)
-        return bool(done)
+        return bool(done) and pong.result()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """Called by the library to close for good. Bytes that the link can no longer take are dropped.
@@ -156,6 +157,10 @@ class WireClient(Client):
         started anew. What is queued from now on goes to the next link."""
         if self._status == Client.CONNECTED:
             self._pending, self._pending_data_size = [], 0
+            for pong in self._pongs:
+                if not pong.done():
+                    pong.set_result(False)
+            self._pongs = []
         await super()._process_op_err(e)
 
     async def _process_err(self, err_msg: str) -> None:

@@ -7,10 +7,12 @@ happens after a partition, and after a process was stopped or its event loop was
 late, before any handler goes on.
 
 After such a stop the socket may still hold deliveries from before it, which other nodes have by now. They precede the
-server's next reply, or the link's end. Everything that came before that is lost too.
+server's next reply, or the link's end. Everything that came before that is lost too, except what a link brought that is
+younger than a turn. A link may also fall silent before the server's first reply on it.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 import anyio
@@ -53,7 +55,7 @@ class Hold:
         self._resume = resume
         self._confirmed = confirmed
         self._has_reconnected = reconnected
-        self._links = self._sure_links = 0
+        self._linked_s = -math.inf
         self._soon = anyio.Event()
         self.until_s = 0.0
         """The held deliveries are ours until then (monotonic seconds)."""
@@ -91,9 +93,8 @@ class Hold:
             await self._connection.flush(ANSWER_S)
         except Disconnected:
             return
-        if is_late and self._sure_links == self._links:
+        if is_late and monotonic_s() > self._linked_s + ANSWER_S:
             self._lose()
-        self._sure_links = self._links
         self.until_s = began_s + self._sure_s
         self._confirmed()
         if self.is_cut:
@@ -110,7 +111,7 @@ class Hold:
             log.error("job_worker.lost_hold", extra=fields(jobs=lost, silent_s=round(late_s + self._sure_s, 1)))
 
     def _reconnected(self) -> None:
-        self._links += 1
+        self._linked_s = monotonic_s()
         if not self.is_sure(monotonic_s()):
             self._lose()
         self._has_reconnected()

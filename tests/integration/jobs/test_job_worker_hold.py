@@ -14,6 +14,7 @@ from actors.jobs.worker.topic import TopicWorker
 from streams.connection import connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
+from streams.specs import job_consumer
 from tests.support.job_workers import Log, Working, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs
 from tests.support.proxy import Proxy, proxy
@@ -85,6 +86,36 @@ async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
         await jobs.add("2")
         await log.has("begun 2")
         assert link.accepted == 1
+    assert log.lines[0] == "begun 2"
+
+
+async def test_what_waits_in_a_new_link_that_fell_silent_is_not_begun(
+    server: EmbeddedServer, jobs: Jobs, log: Log
+) -> None:
+    """It is another's by now. The link was new, and was silent before the server answered on it."""
+    pongs = 0
+
+    def is_answer(chunk: bytes) -> bool:
+        nonlocal pongs
+        pongs += chunk.count(b"PONG")  # two are of the handshake
+        return pongs > 2
+
+    async with working_behind_a_proxy(server, jobs, log) as (link, _):
+        link.cut()
+        link.hold("client", at=is_answer)
+        await link.holds("client")
+        await jobs.add("1")
+        spec = job_consumer(jobs.namespace, TOPIC)
+        with anyio.fail_after(30):
+            while not (await jobs.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}"))["num_ack_pending"]:
+                await anyio.lowlevel.checkpoint()
+        (anothers,) = await jobs.pull(1)
+        assert anothers.delivered > 1
+        await anothers.ack()
+        link.heal()
+        await jobs.add("2")
+        await log.has("begun 2")
+        assert link.accepted == 2
     assert log.lines[0] == "begun 2"
 
 
