@@ -20,8 +20,8 @@ from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
-from streams.job_messages import FirstTry, JobRecord, OnSame, Outcome, State
-from streams.log import delete_entry
+from streams.job_messages import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
+from streams.log import delete_entry, purge_subject
 from streams.moves import Move
 from streams.subjects import token_of
 
@@ -88,8 +88,8 @@ class JobAdds:
             there = await self._first_ones([adds[at][0] for at in taken])
             for at in taken:
                 job, policy = adds[at]
-                found, is_repeat = there.get((job.topic, token_of(job.id))), isinstance(outcomes[at], Repeated)
-                answers[at] = await self._second_one(job, policy, found, until_s, is_repeat=is_repeat)
+                found, first_seq = there.get((job.topic, token_of(job.id))), _first_seq(outcomes[at])
+                answers[at] = await self._second_one(job, policy, found, until_s, first_seq=first_seq)
         return answers
 
     def _is_remembered(self, first: FirstTry) -> bool:
@@ -114,10 +114,11 @@ class JobAdds:
         until_s: float,
         *,
         is_new: bool = True,
-        is_repeat: bool = False,
+        first_seq: int = 0,
     ) -> Stored | Clash | StreamError:
         """Decide on a job whose id is taken. It may be free, or taken by another, by the time that we act. `is_new`:
-        no earlier try of it can have been stored and forgotten. `is_repeat`: an earlier try was stored."""
+        no earlier try of it can have been stored and forgotten. `first_seq`: where an earlier try was stored, 0: none
+        was."""
         answer: Stored | StreamError | None = None
         has_waited, taken_back = False, 0
         for pause_s in PAUSES_S:
@@ -131,14 +132,16 @@ class JobAdds:
                             await anyio.sleep(2 * NEAR_MS / 1000)
                             found = None
                             continue
-                    return _kept(job, found)._replace(is_new=True, is_same=_is_same(job, found) is not False)
+                    return await self._made_before(job, found)
                 is_known = bool(found and found.known and is_in_past(found.known, job.nonce))
-                if is_repeat and not is_known and await self._is_closed(job):
+                if first_seq and not is_known and await self._is_closed(job):
                     why = "another try of this add was refused, or taken back, meanwhile"
                     return OutcomeUnknown(why, subject=job.id)
-                if is_repeat or is_known:
+                if first_seq or is_known:
                     is_same = not (found and found.known and had_another_body(found.known, job.nonce))
-                    return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same)
+                    if has_replaced := policy == "replace":
+                        await self._remove_ready(job, first_seq or (found.seq if found else 0))
+                    return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same, has_replaced=has_replaced)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 is_back = found is not None and await self._reads.is_over(found)
@@ -146,33 +149,48 @@ class JobAdds:
                     if found and isinstance(refusal, Stored) and await self._make_ready(found):
                         found = None
                         continue
-                    if not job.trace_s or await self._close(job, until_s):
+                    first_seq = await self._close(job, until_s) if job.trace_s else 0
+                    if not first_seq:
                         return refusal
-                    is_repeat, found = True, None
+                    found = None
                     continue
                 if found is None or not await self._reads.until_fired(found):
                     answer = await self._take_place(job, found, until_s, taken_back)
                     taken_back += isinstance(answer, TakenBack)
                     if not isinstance(answer, RevisionConflict):
                         return answer
-                    is_repeat = isinstance(answer, Repeated)
+                    first_seq = _first_seq(answer)
             except StreamError as error:
-                is_certain = answer is None and is_new and not is_repeat
+                is_certain = answer is None and is_new and not first_seq
                 return error if is_certain else OutcomeUnknown(str(error), subject=job.id)
             found = None
         if isinstance(answer, RevisionConflict) and not answer.is_after_retry:
             return answer
         return OutcomeUnknown("its id keeps changing hands", subject=job.id)
 
-    async def _close(self, job: JobRecord, until_s: float) -> bool:
+    async def _made_before(self, job: JobRecord, found: Found) -> Stored:
+        """Return the answer to a repeat of the add that made the job that is there."""
+        if has_replaced := found.known is not None and found.known.past != ():
+            await self._remove_ready(job, found.seq)
+        is_same = _is_same(job, found) is not False
+        return _kept(job, found)._replace(is_new=True, is_same=is_same, has_replaced=has_replaced)
+
+    async def _remove_ready(self, job: JobRecord, before_seq: int) -> None:
+        """Remove what the earlier try of an add that took a job's place left to be handed out, if it died over that."""
+        for token in READY_TOKENS.values():
+            subject = self._jobs.subject(token, job.topic, token_of(job.id))
+            await purge_subject(self._jobs.connection, self._jobs.name, subject, before_seq=before_seq)
+
+    async def _close(self, job: JobRecord, until_s: float) -> int:
         """Have the server know the nonce of an add that is refused, so that no other try of it, still on its way, makes
-        the job when its id is free. Return False if one has made it."""
+        the job when its id is free. Return where one has made it, 0 if none has."""
         subject = self._jobs.refused(job)
         move = Move(subject, b"", subject, 0, ttl_s=TRACE_MS // 1000, message_id=add_of(job.nonce))
         outcome = await self._jobs.move(move, until_s=until_s)
         if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict):
             raise outcome
-        return not isinstance(outcome, Repeated) or await self._is_closed(job)
+        first_seq = _first_seq(outcome)
+        return 0 if not first_seq or await self._is_closed(job) else first_seq
 
     async def _is_closed(self, job: JobRecord) -> bool:
         return await self._jobs.last_one(self._jobs.refused(job)) is not None
@@ -244,6 +262,11 @@ def _refusal(job: JobRecord, policy: OnSame, found: Found | None) -> Stored | Cl
             return _clash(job, found)
         case _:
             return None
+
+
+def _first_seq(outcome: int | StreamError | Stored) -> int:
+    """Return where the server says that an earlier try of an add was stored, 0 if it says nothing of it."""
+    return outcome.seq if isinstance(outcome, Repeated) else 0
 
 
 def _outcome(found: Found) -> Outcome:

@@ -46,8 +46,9 @@ class JobRemovals:
             for pause_s in PAUSES_S:
                 await anyio.sleep(pause_s)
                 found = await self._reads.find_key(topic, token_of(job_id))
-                if found and found.known and is_in_past(found.known, nonce):
-                    return was or "done"  # an earlier try of this delete did it
+                if found and found.known and is_in_past(found.known, nonce):  # an earlier try of this delete did it
+                    await self._purge(found, found.seq)  # for one who died over it
+                    return was or "done"
                 if found is None or found.is_free:
                     if found is not None:
                         await self._purge(found, found.seq)  # for one who died over it

@@ -117,7 +117,7 @@ class JobStream:
         return self._refused(job.topic, token_of(job.id), add_of(job.nonce))
 
     def _refused(self, topic: str, key: str, message_id: str) -> str:
-        return self.namespace.subject("jobs", "refused", topic, key, message_id)
+        return self.namespace.subject("jobs", "refused", topic, key, token_of(message_id))
 
     def ready(self, job: JobRecord, key: str) -> str:
         """Return the subject on which the job is handed out."""

@@ -1,7 +1,7 @@
 """Adds that are repeated: one add is one job, whoever repeats it, also after the first copy was handled or deleted."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -208,6 +208,60 @@ async def test_a_replace_that_the_firing_of_the_old_job_followed_is_not_told_as_
         assert isinstance(answer, Stored)
         assert answer.is_new
         assert bytes(found.job.body) == b'"new"'
+
+
+class Died(Exception):
+    """The process was killed."""
+
+
+@contextmanager
+def dying(at: str) -> Iterator[None]:
+    """Have whoever comes to a failpoint of jobs in the block die there."""
+
+    def reach(name: str) -> None:
+        if name == at:
+            raise Died
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Died):
+        patch.setattr("actors.jobs.adds.reach", reach)
+        patch.setattr("actors.jobs.removals.reach", reach)
+        yield
+        pytest.fail(f"nobody came to {at}")
+
+
+async def test_a_repeated_replace_leaves_nothing_of_the_old_job(jobs: Jobs) -> None:
+    """The first desk dies when the new job is stored, and the old one is still there to be handed out."""
+    await jobs.add("1", body="old")
+    new = jobs.make("1", body="new", delay_ms=3_600_000)
+    with dying("job.replace"):
+        await jobs.store.add_many([(new, "replace")])
+    (again,) = await jobs.store.add_many([(new, "replace")])
+    assert isinstance(again, Stored)
+    assert (again.is_new, again.has_replaced) == (True, True)
+    assert await ready_ids(jobs) == []
+    assert await jobs.state() == "delayed"
+
+
+async def test_a_repeated_replace_whose_job_is_over_leaves_nothing_of_the_old_job(jobs: Jobs) -> None:
+    await jobs.add("1", body="old", priority="low")
+    new = jobs.make("1", body="new")
+    with dying("job.replace"):
+        await jobs.store.add_many([(new, "replace")])
+    (delivery,) = await jobs.pull(1)
+    await delivery.ack_sync()
+    (again,) = await jobs.store.add_many([(new, "replace")])
+    assert isinstance(again, Stored)
+    assert (again.is_new, again.state, again.has_replaced) == (True, "done", True)
+    assert await jobs.pull(1, wait_s=0, priority="low") == []
+
+
+async def test_a_repeated_delete_leaves_nothing_of_the_job(jobs: Jobs) -> None:
+    """The first desk dies when the end is stored, and the job is still there to be handed out."""
+    await jobs.add("1")
+    with dying("job.delete"):
+        await jobs.store.delete(TOPIC, "1", nonce="mine")
+    assert await jobs.store.delete(TOPIC, "1", nonce="mine") == "done"
+    assert await ready_ids(jobs) == []
 
 
 @pytest.mark.parametrize("is_over", [False, True])
