@@ -11,9 +11,10 @@ from streams.frames import header_block, message_id_block
 
 class Outgoing(NamedTuple):
     """A message to publish. `block`: its headers as they travel, in place of the other two, from a caller that builds
-    them faster than from a mapping. They hold an id or a condition, since such a message is sent again until it is
-    answered. The caller checks them, and the subject too. `is_unfenced`: only the server's memory of message ids keeps
-    a repeat from being stored as a second message. So it is not sent again once that memory may be lost."""
+    them faster than from a mapping. Such a message is sent again until it is answered: it holds an id or a condition,
+    or a second one does no harm. The caller checks it, and the subject too. `is_unfenced`: only the server's memory of
+    message ids keeps a repeat from being stored as a second message. So it is not sent again once that memory may be
+    lost."""
 
     subject: str
     payload: bytes

@@ -9,14 +9,14 @@ subject: whoever has it, leader or not, has all that was stored before. Those wh
 It takes as long as a write and a direct get. One server alone is not behind, and needs none of this.
 """
 
-import math
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import anyio
 
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import NoStream, OutcomeUnknown, StreamError
+from streams.errors import OutcomeUnknown
 from streams.log import LogEntry, last_entries
 from streams.outcomes import Outgoing, Receipt, block_of
 from streams.publisher import Publisher
@@ -41,16 +41,15 @@ class SureReads:
         self._asked = 0
         self._covered = 0
         """All who asked up to this one have `_stored`."""
-        self._stored: int | StreamError = 0
+        self._stored = 0
 
     async def last_entries(self, patterns: Sequence[str], *, timeout_s: float) -> dict[str, LogEntry]:
         """Return the last message on each subject that matches, by subject, with all that was stored before the call.
 
-        Raises OutcomeUnknown if that is not known in time, and otherwise as `Publisher.try_many` and
-        `streams.log.last_entries`."""
+        Raises OutcomeUnknown if that is not known in time, and as `streams.log.last_entries`."""
         deadline_s = monotonic_s() + timeout_s
-        seq = await self._mark(deadline_s)
-        for pause_s in (*PAUSES_S, *(PAUSES_S[-1],) * math.ceil(timeout_s / PAUSES_S[-1])):
+        seq = await self.mark(timeout_s=timeout_s)
+        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
                 break
@@ -63,8 +62,9 @@ class SureReads:
             "the server that answers is behind the others, so it may have changed", subject=self._stream
         )
 
-    async def _mark(self, deadline_s: float) -> int:
-        """Return the sequence of a message that was stored after this was called."""
+    async def mark(self, *, timeout_s: float) -> int:
+        """Return the sequence of a message that was stored after this was called. Raises OutcomeUnknown."""
+        deadline_s = monotonic_s() + timeout_s
         self._asked += 1
         place = self._asked
         async with self._lock:
@@ -72,15 +72,11 @@ class SureReads:
                 covered = self._asked
                 self._stored = await self._store(deadline_s)
                 self._covered = covered
-            if isinstance(self._stored, StreamError):
-                raise self._stored
             return self._stored
 
-    async def _store(self, deadline_s: float) -> int | StreamError:
+    async def _store(self, deadline_s: float) -> int:
         (outcome,) = await self._publisher.try_many([self._message], until_s=deadline_s)
-        while isinstance(outcome, NoStream) and monotonic_s() < deadline_s:  # there is no leader just now
-            await anyio.sleep(PAUSES_S[-1])
-            (outcome,) = await self._publisher.try_many([self._message], until_s=deadline_s)
-        if isinstance(outcome, OutcomeUnknown):
-            return OutcomeUnknown("most of the servers do not answer, so it may have changed", subject=self._stream)
-        return outcome.seq if isinstance(outcome, Receipt) else outcome
+        if not isinstance(outcome, Receipt):
+            why = f"the servers confirm nothing, so it may have changed: {outcome}"
+            raise OutcomeUnknown(why, subject=self._stream)
+        return outcome.seq

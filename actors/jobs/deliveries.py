@@ -9,7 +9,6 @@ and the delivery comes again after the ack wait.
 """
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
@@ -27,7 +26,7 @@ from streams.delivery import Delivery
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
-from streams.log import LogEntry, delete_entry, extent_of, last_entry, next_entry
+from streams.log import LogEntry, delete_entry, last_entry, next_entry
 from streams.message_ids import message_id
 from streams.moves import Move
 
@@ -70,17 +69,12 @@ class JobDeliveries:
 
     async def whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
         """Return whose deliveries are that were held back. Raises as `Connection.api`."""
-        jobs = self._jobs
-        stored = (await extent_of(jobs.connection, jobs.name)).last_seq if jobs.connection.is_clustered else math.inf
         messages = await self._messages_of(deliveries)
         over = await self._over_of(messages)
-
-        def whose(one: Delivery) -> Whose:
-            if one.seq > stored:
-                return "unknown"  # the leader is behind the server that delivers (streams/moves.py)
-            return "nobody's" if one in over else _whose(one, max(messages[one], default=None))
-
-        return {one: whose(one) for one in deliveries}
+        return {
+            one: "nobody's" if one in over else _whose(one, max(entries, default=None))
+            for one, entries in messages.items()
+        }
 
     def may_be_over(self, delivery: Delivery) -> bool:
         """Return whether the server may have fired this job again after its end."""
@@ -113,27 +107,8 @@ class JobDeliveries:
         return {one for one, entries in messages.items() if _is_covered(one, max(entries, default=None))}
 
     async def _messages_of(self, deliveries: Sequence[Delivery]) -> dict[Delivery, list[LogEntry]]:
-        """Return the messages of each job's id. On three servers only the last one, as their leader has it."""
-        jobs = self._jobs
-        things = {one: jobs.subject("*", *names_of(one.subject)) for one in deliveries}
-        found: dict[Delivery, list[LogEntry]] = {}
-        if jobs.connection.is_clustered:
-            failures: list[StreamError] = []
-
-            async def ask(one: Delivery) -> None:
-                try:
-                    last = await last_entry(jobs.connection, jobs.name, things[one])
-                    found[one] = [last] if last else []
-                except StreamError as error:
-                    failures.append(error)
-
-            async with anyio.create_task_group() as questions:
-                for one in deliveries:
-                    questions.start_soon(ask, one)
-            if failures:
-                raise failures[0]
-            return found
-        messages = await jobs.messages_of(names_of(one.subject) for one in deliveries)
+        """Return the messages of each job's id, as they are, oldest first."""
+        messages = await self._jobs.messages_of((names_of(one.subject) for one in deliveries), is_sure=True)
         return {one: messages.get(names_of(one.subject), []) for one in deliveries}
 
     async def _is_over(self, delivery: Delivery, messages: Sequence[LogEntry]) -> bool:

@@ -115,7 +115,7 @@ class JobReads:
 
     async def find_everywhere(self, key: str) -> list[Found]:
         """Return the jobs of every topic by their key, also what is known of those that are over."""
-        entries = await self._jobs.last_ones(self._jobs.subject("*", "*", key))
+        entries = await self._jobs.last_ones([self._jobs.subject("*", "*", key)])
         latest = {names_of(entry.subject): entry for entry in entries}
         return [self._found_of(entry) for entry in latest.values()]
 

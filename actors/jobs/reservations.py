@@ -369,7 +369,7 @@ class JobReservations:
             if isinstance(outcome, int):
                 return _settled(receipt, move)
             if not isinstance(outcome, RevisionConflict):
-                return outcome
+                return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome
             is_doubtful = is_doubtful or outcome.is_after_retry
         assert isinstance(outcome, StreamError)
         return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome

@@ -140,32 +140,35 @@ class JobStream:
         due_ms = job.due_ms + BACKSTOP_MS
         return Move(delayed, encode_job(job), thing, expected, leaves, due_ms, ready, 0, message_id, fires_ms)
 
-    async def messages_of(self, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[LogEntry]]:
+    async def messages_of(
+        self, names: Iterable[tuple[str, str]], *, is_sure: bool = False
+    ) -> dict[tuple[str, str], list[LogEntry]]:
         """Return all messages of jobs by topic and key (a topic `*` is any), oldest first. Jobs without any are left
-        out. The answer may be a moment old. Raises NoStream, Disconnected."""
+        out. The answer may be a moment old, unless `is_sure`. Raises NoStream, Disconnected, and if `is_sure` as
+        `last_ones`."""
         patterns = sorted({self.subject("*", topic, key) for topic, key in names})
         found: dict[tuple[str, str], list[LogEntry]] = {}
         for start in range(0, len(patterns), AT_ONCE):
             some = patterns[start : start + AT_ONCE]
-            entries = await last_entries(self.connection, self.name, some, timeout_s=READ_S)
-            for entry in sorted(entries.values()):
+            for entry in await self.last_ones(some) if is_sure else await self._some_of(some):
                 found.setdefault(names_of(entry.subject), []).append(entry)
         return found
 
-    async def last_ones(self, pattern: str) -> list[LogEntry]:
+    async def _some_of(self, patterns: Sequence[str]) -> list[LogEntry]:
+        return sorted((await last_entries(self.connection, self.name, patterns, timeout_s=READ_S)).values())
+
+    async def last_ones(self, patterns: Sequence[str]) -> list[LogEntry]:
         """Return the last message on each subject that matches, oldest first, as they are: whoever is told that there
         is none, or which one stands, acts on it. Raises as `Connection.api`."""
-        if self.connection.is_clustered:
-            entries = await self._sure_reads.last_entries([pattern], timeout_s=SURE_S)
-        else:
-            entries = await last_entries(self.connection, self.name, [pattern], timeout_s=SURE_S)
-        return sorted(entries.values())
+        if not self.connection.is_clustered:
+            return await self._some_of(patterns)
+        return sorted((await self._sure_reads.last_entries(patterns, timeout_s=SURE_S)).values())
 
     async def last_one(self, pattern: str) -> LogEntry | None:
         """Return the last of `last_ones`, None if there is none."""
         if not self.connection.is_clustered:
             return await last_entry(self.connection, self.name, pattern, timeout_s=SURE_S)
-        return max(await self.last_ones(pattern), default=None)
+        return max(await self.last_ones([pattern]), default=None)
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
         """Do as `Mover.move_many`, and notify the timers of delayed jobs. If a notice gets lost, the server fires the

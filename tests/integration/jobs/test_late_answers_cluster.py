@@ -15,10 +15,8 @@ import pytest
 from anyio import fail_after
 
 from actors.jobs.copies import Copies
-from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reservations import JobReservation, JobSettled
 from actors.jobs.rules.job_rules import BACKSTOP_MS
-from actors.jobs.stream import JobStream
 from actors.jobs.worker.job import Job
 from streams.clock import now_ms
 from streams.connection import connect
@@ -205,14 +203,3 @@ async def test_what_was_deleted_is_not_begun_by_a_delivery_that_was_on_its_way(t
                 server.send_signal(signal.SIGCONT)
                 await three.has_flushed(server)
                 assert not {line.split()[1] for line in log.lines[told_at:]} & deleted, f"round {round_}"
-
-
-async def test_whose_a_delivery_is_nobody_knows_from_a_leader_that_is_behind(three: Three) -> None:
-    """Another server delivers what the leader has not stored yet. That is no sign that the job is over."""
-    jobs = three.jobs
-    await jobs.add("1")
-    (delivery,) = await jobs.pull(1)
-    deliveries = JobDeliveries(JobStream(jobs.connection, jobs.publisher, jobs.namespace, jobs.clock))
-    assert await deliveries.whose([delivery]) == {delivery: "ours"}
-    delivery._facts = delivery.facts._replace(seq=delivery.seq + 1)
-    assert await deliveries.whose([delivery]) == {delivery: "unknown"}
