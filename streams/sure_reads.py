@@ -16,9 +16,9 @@ import anyio
 
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown
+from streams.errors import OutcomeUnknown, StreamError
 from streams.log import LogEntry, last_entries
-from streams.outcomes import Outgoing, Receipt, block_of
+from streams.outcomes import Outgoing, block_of
 from streams.publisher import Publisher
 
 _BLOCK = block_of(None, None, None, 10)
@@ -46,7 +46,7 @@ class SureReads:
     async def last_entries(self, patterns: Sequence[str], *, timeout_s: float) -> dict[str, LogEntry]:
         """Return the last message on each subject that matches, by subject, with all that was stored before the call.
 
-        Raises OutcomeUnknown if that is not known in time, and as `streams.log.last_entries`."""
+        Raises OutcomeUnknown if that is not known in time, and as `Publisher.try_many` and `log.last_entries`."""
         deadline_s = monotonic_s() + timeout_s
         seq = await self.mark(timeout_s=timeout_s)
         for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
@@ -63,7 +63,7 @@ class SureReads:
         )
 
     async def mark(self, *, timeout_s: float) -> int:
-        """Return the sequence of a message that was stored after this was called. Raises OutcomeUnknown."""
+        """Return the sequence of a message that was stored after this was called. Raises as `last_entries`."""
         deadline_s = monotonic_s() + timeout_s
         self._asked += 1
         place = self._asked
@@ -76,7 +76,8 @@ class SureReads:
 
     async def _store(self, deadline_s: float) -> int:
         (outcome,) = await self._publisher.try_many([self._message], until_s=deadline_s)
-        if not isinstance(outcome, Receipt):
-            why = f"the servers confirm nothing, so it may have changed: {outcome}"
-            raise OutcomeUnknown(why, subject=self._stream)
+        if isinstance(outcome, OutcomeUnknown):
+            raise OutcomeUnknown("most of the servers do not answer, so it may have changed", subject=self._stream)
+        if isinstance(outcome, StreamError):
+            raise outcome
         return outcome.seq
