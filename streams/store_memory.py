@@ -7,8 +7,12 @@ server's folder, so that a restored copy of the folder does not bring its own me
 
 Without a memory nobody can know, and the acknowledgements of the consumers are *in doubt*. A machine that was not
 started again since (on Linux its boot id says so) has lost nothing, nor has a server that syncs always.
+
+One of three servers that is cut off from the others is behind, too, and goes on answering for some fifteen seconds (ADR
+37). So on three servers what is behind counts if it stays so for longer.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +23,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import NoStream
 
+LASTS_S = 20.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -85,6 +91,7 @@ class StoreMemory:
         self._seen: dict[str, Seen] | None = None
         self._in_doubt: set[str] = set()
         self._doubted = anyio.Event()
+        self._behind_s = math.inf
         self.is_fresh = False
         """Whether the streams were looked at since the last reconnect."""
 
@@ -115,6 +122,9 @@ class StoreMemory:
         else:
             before, is_sure = self._seen, True
         behind = compared(before, now)
+        if not self._counts(behind):
+            self.is_fresh = False
+            return []
         if behind or not is_sure:
             self._in_doubt = set(self._names)
             self._doubted.set()
@@ -124,6 +134,15 @@ class StoreMemory:
             self._seen = now
             await anyio.to_thread.run_sync(self._write, _Kept(self._boot, now))
         return behind
+
+    def _counts(self, behind: Sequence[WentBack]) -> bool:
+        """Return whether what is behind has been so for long enough. So has nothing."""
+        if not behind or not self._connection.is_clustered:
+            self._behind_s = math.inf
+            return True
+        now_s = monotonic_s()
+        self._behind_s = min(self._behind_s, now_s)
+        return now_s - self._behind_s >= LASTS_S
 
     async def _ask(self, name: str) -> Seen | None:
         try:

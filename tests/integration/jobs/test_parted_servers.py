@@ -11,6 +11,7 @@ import pytest
 from actors.jobs.rules.job_answers import Added
 from streams.connection import connect
 from streams.errors import StreamError
+from streams.store_memory import StoreMemory
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
 from tests.support.processes import Links, cluster, open_links, urls_of
 
@@ -78,7 +79,7 @@ async def until_done(office: Office, job_id: str) -> None:
             return
 
 
-async def test_a_leader_that_is_cut_off_tells_nothing_that_is_no_longer_so(parted: Parted) -> None:
+async def test_a_leader_that_is_cut_off_tells_nothing_that_is_no_longer_so(parted: Parted, tmp_path: Path) -> None:
     """The two others delete one job and add one. At the third, which does not know, each answer by what it has is
     wrong: the deleted job is there, the new one is not, and an add of the deleted id makes none."""
     here, there = parted.cut_off, parted.other
@@ -102,6 +103,9 @@ async def test_a_leader_that_is_cut_off_tells_nothing_that_is_no_longer_so(parte
             }
         )
         assert {name: answer for name, answer in answers.items() if answer not in NOT_KNOWN} == {}
+        for office in (there, here):  # the server that is cut off has less, and has not gone back in time
+            memory = StoreMemory(office.connection, [office.namespace.stream("JOBS")], file=tmp_path / "seen.json")
+            assert await memory.look() == []
         parted.links.join()
         await until_done(here, "after")
         assert await here.state("gone") is None

@@ -88,6 +88,24 @@ async def test_an_older_copy_of_the_files_is_told(own_server: EmbeddedServer, tm
         assert await memory.look() == []
 
 
+@pytest.mark.three_servers
+async def test_what_is_behind_counts_at_once_on_one_server_and_once_it_has_lasted_on_three(
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three that is cut off from the others is behind, too, and has lost nothing."""
+    stream, file = await things(connection, 3), tmp_path / "seen.json"
+    await StoreMemory(connection, [stream], file=file).look()
+    file.write_text(file.read_text().replace('"last_seq":3', '"last_seq":9'))
+    memory = StoreMemory(connection, [stream], file=file)
+    if connection.is_clustered:
+        assert await memory.look() == []
+        assert (memory.is_fresh, memory.is_in_doubt(stream)) == (False, False)
+        monkeypatch.setattr("streams.store_memory.LASTS_S", 0.0)
+    [behind] = await memory.look()
+    assert (behind.had, behind.has) == (9, 3)
+    assert (memory.is_fresh, memory.is_in_doubt(stream)) == (True, True)
+
+
 async def test_a_killed_server_leaves_no_doubt(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection:
         stream = await things(connection, 3)
