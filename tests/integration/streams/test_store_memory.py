@@ -8,6 +8,7 @@ import pytest
 
 from streams.connection import Connection, connect
 from streams.errors import StreamError
+from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.store_memory import StoreMemory, WentBack
 from tests.support.server import add_stream
@@ -90,15 +91,17 @@ async def test_an_older_copy_of_the_files_is_told(own_server: EmbeddedServer, tm
 
 @pytest.mark.three_servers
 async def test_what_is_behind_counts_at_once_on_one_server_and_once_it_has_lasted_on_three(
-    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of three that is cut off from the others is behind, too, and has lost nothing."""
-    stream, file = await things(connection, 3), tmp_path / "seen.json"
-    await StoreMemory(connection, [stream], file=file).look()
+    stream, file = await add_stream(connection, "THINGS"), tmp_path / "seen.json"
+    for number in range(3):  # by the publisher, which waits for three servers to elect
+        await publisher.publish(connection.namespace.subject("things", str(number)), b"", expected_seq=0)
+    await look(StoreMemory(connection, [stream], file=file))
     file.write_text(file.read_text().replace('"last_seq":3', '"last_seq":9'))
     memory = StoreMemory(connection, [stream], file=file)
     if connection.is_clustered:
-        assert await memory.look() == []
+        assert await look(memory) == []
         assert (memory.is_fresh, memory.is_in_doubt(stream)) == (False, False)
         monkeypatch.setattr("streams.store_memory.LASTS_S", 0.0)
     [behind] = await memory.look()
