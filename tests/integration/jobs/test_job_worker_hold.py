@@ -71,6 +71,13 @@ async def test_short_cut_of_the_link_loses_nothing_and_a_long_silence_all(
     assert sorted(log.lines[4:]) == ["begun 1", "begun 2"]
 
 
+async def another_ends_it(jobs: Jobs) -> None:
+    """End the job that was delivered into a silent link, and is delivered again."""
+    (delivery,) = await jobs.pull(1)
+    assert delivery.delivered > 1
+    await delivery.ack()
+
+
 async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
@@ -79,9 +86,7 @@ async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
         link.hold("client")
         await jobs.add("1")
         await link.holds("client")
-        (anothers,) = await jobs.pull(1)
-        assert anothers.delivered > 1
-        await anothers.ack()
+        await another_ends_it(jobs)
         link.heal()
         await jobs.add("2")
         await log.has("begun 2")
@@ -109,9 +114,7 @@ async def test_what_waits_in_a_new_link_that_fell_silent_is_not_begun(
         with anyio.fail_after(30):
             while not (await jobs.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}"))["num_ack_pending"]:
                 await anyio.lowlevel.checkpoint()
-        (anothers,) = await jobs.pull(1)
-        assert anothers.delivered > 1
-        await anothers.ack()
+        await another_ends_it(jobs)
         link.heal()
         await jobs.add("2")
         await log.has("begun 2")
@@ -127,9 +130,7 @@ async def test_what_came_before_the_link_broke_is_not_begun_on_another(
         link.hold("client")
         await jobs.add("1")
         await link.holds("client")
-        (anothers,) = await jobs.pull(1)
-        assert anothers.delivered > 1
-        await anothers.ack()
+        await another_ends_it(jobs)
         link.hold("server")
         link.release("client")
         with anyio.fail_after(30):
