@@ -327,7 +327,7 @@ async def test_a_kick_of_a_buried_job_that_is_stored_is_not_told_that_there_is_n
 
 # ---- settling at the end of the TTR
 
-TTR_MS = 1_000
+TTR_MS = 2_000
 SETTLINGS: dict[str, dict[str, object]] = {
     "finish": {},
     "bury": {},
