@@ -130,8 +130,8 @@ async def test_what_came_before_the_link_broke_is_not_begun_on_another(
         link.hold("client")
         await jobs.add("1")
         await link.holds("client")
-        await another_ends_it(jobs)
         link.hold("server")
+        await another_ends_it(jobs)
         link.release("client")
         with anyio.fail_after(30):
             while not topic.held:

@@ -355,4 +355,5 @@ async def test_an_add_of_its_callers_own_is_told_exactly_after_a_restart_of_the_
             (again,) = await own_jobs.store.add_many([(job, "keep")], first=FirstTry(age_s, "of before"))
             assert isinstance(again, Stored)
             assert (again.is_new, again.state) == (True, "done")
-        assert await ready_ids(own_jobs) == []
+        there = await own_jobs.pull(10, wait_s=0)
+        assert {one.seq for one in there} <= {delivery.seq}, "a killed server may find that one again"
