@@ -14,6 +14,7 @@ a busy event loop waits up to 5 ms for it each time: 620 rows/s, while one state
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,8 @@ from streams.fetch_messages import Order
 
 BUSY_S = 5.0
 """How long to wait for another process's transaction. Those take milliseconds."""
+RETRY_S = 0.02
+"""How long to wait before the next try where SQLite itself does not wait."""
 MOST_ROWS = 1_000
 """Rows in a statement: SQLite takes 32,766 parameters by default."""
 KEPT_STATEMENTS = 16
@@ -168,12 +171,27 @@ def _connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=KEPT_STATEMENTS
     )
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_write_ahead_log(connection)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the file to the write-ahead log. SQLite does not wait for a lock here, whatever its timeout: it raises at
+    once while another process creates the same file (SQLite 3.40)."""
+    ends_at = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() >= ends_at:
+                raise
+        time.sleep(RETRY_S)
 
 
 def _create(connection: sqlite3.Connection, *, history: bool) -> None:

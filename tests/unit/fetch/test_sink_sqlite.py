@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -159,6 +160,35 @@ async def test_locked_file_is_down_and_then_up_again(
     other.execute("ROLLBACK")
     other.close()
     assert await store.store([order("b")]) == 1
+
+
+async def test_new_file_is_waited_for_while_another_process_creates_it(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        other.rollback()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    await store.open()
+    other.close()
+    assert waited == [sqlite.RETRY_S]
+    assert await store.store([order("a")]) == 1
+
+
+async def test_new_file_that_stays_locked_is_down(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreDown, match="locked"):
+        await store.open()
+    other.close()
 
 
 async def test_full_disk_is_down_and_stores_nothing(store: SqliteStore, path: Path) -> None:
