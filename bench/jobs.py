@@ -121,7 +121,7 @@ async def _desk(bench: Bench) -> AsyncIterator[JobDesk]:
     namespace = bench.connection.namespace
     topics = Topics(bench.bucket("TOPICS"), bench.connection, namespace)
     store = JobStore(bench.connection, bench.publisher, namespace, SYSTEM)
-    rates = Shares(lambda topic: topics.current(topic).rate)
+    rates = Shares(lambda topic: topics.current(topic).rate or None)
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(

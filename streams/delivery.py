@@ -151,6 +151,12 @@ def ack_of(reply: bytes) -> bytes:
     return b"PUB %b 0\r\n\r\n" % reply
 
 
+def consumer_of(reply: bytes) -> bytes:
+    """Return the part of a delivery's reply subject that names the consumer, without reading the rest."""
+    names = 4 if reply.count(b".") == _SHORT_DOTS else 6
+    return b".".join(reply.split(b".", names)[:names])
+
+
 def is_delivery(reply: bytes) -> bool:
     """Return whether a message with this reply subject is a delivery. The server's statuses have none."""
     return reply.startswith(_PREFIX)

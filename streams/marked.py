@@ -48,7 +48,6 @@ class MarkedWriter:
         payload: bytes,
         *,
         expected: int,
-        expected_of: str | None = None,
         headers: Mapping[str, str] | None = None,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
@@ -56,14 +55,11 @@ class MarkedWriter:
     ) -> int:
         """Store a message if the last one is at `expected` (0: none), and return its sequence.
 
-        `expected_of`: the subject whose last message is meant, if it is another of the stream. `again`: the id from
-        `next_mark` under which this same write was tried before, or may be later.
+        `again`: the id from `next_mark` under which this same write was tried before, or may be later.
         Raises RevisionConflict, OutcomeUnknown, and as Publisher.publish.
         """
         mark = again or self.next_mark()
         headers = {**(headers or {}), MARK: mark}
-        if expected_of is not None:
-            headers["Nats-Expected-Last-Subject-Sequence-Subject"] = expected_of
         is_doubtful, under_way = bool(again), [*PAUSES_S]
         while True:
             try:
@@ -77,9 +73,9 @@ class MarkedWriter:
                     continue
                 if not is_doubtful:
                     raise
-                return await self._resolved(subject, mark, None if expected_of else expected, conflict)
+                return await self._resolved(subject, mark, expected, conflict)
             except OutcomeUnknown as unknown:
-                return await self._resolved(subject, mark, None if expected_of else expected, unknown)
+                return await self._resolved(subject, mark, expected, unknown)
             return receipt.seq
 
     async def last(self, subject: str) -> tuple[int, Mapping[str, str]] | None:
@@ -87,14 +83,9 @@ class MarkedWriter:
         found = await get_of_leader(self._connection, self._stream, {"last_by_subj": subject}, timeout_s=READ_S)
         return (found.seq, found.headers) if found else None
 
-    async def _resolved(
-        self, subject: str, mark: str, expected: int | None, end: RevisionConflict | OutcomeUnknown
-    ) -> int:
+    async def _resolved(self, subject: str, mark: str, expected: int, end: RevisionConflict | OutcomeUnknown) -> int:
         """Return the sequence of a write that was stored although it ended as `end`. Otherwise raise the outcome as it
-        is known now.
-
-        `expected`: where the subject was before, None if that says nothing about this write.
-        """
+        is known now. `expected`: where the subject was before."""
         try:
             last = await self.last(subject)
         except StreamError:
@@ -104,6 +95,6 @@ class MarkedWriter:
             return sequence
         if isinstance(end, RevisionConflict) and end.err_code == _UNDER_WAY:  # that may be our own first try
             raise OutcomeUnknown(f"not known to be stored: {end}", subject=subject, message_id=mark) from end
-        if isinstance(end, RevisionConflict) or expected in (None, sequence):
+        if isinstance(end, RevisionConflict) or sequence == expected:
             raise end  # if it is not there, it may still be on its way
         raise RevisionConflict(f"wrong last sequence: {sequence}", subject=subject) from end

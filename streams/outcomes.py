@@ -61,16 +61,6 @@ def block_of(
     return header_block(given, headers or {})
 
 
-def batch_headers(message: Outgoing, batch_id: str, at: int, count: int) -> dict[str, str]:
-    """Return the headers of the batch's message number `at` of `count`, from 1. The last one commits."""
-    headers = {**(message.headers or {}), "Nats-Batch-Id": batch_id, "Nats-Batch-Sequence": str(at)}
-    if message.message_id is not None:
-        headers["Nats-Msg-Id"] = message.message_id
-    if at == count:
-        headers["Nats-Batch-Commit"] = "1"
-    return headers
-
-
 def outcome_of(payload: bytes, subject: str) -> Receipt | StreamError:
     """Return the outcome that the server's answer to a publish states."""
     try:

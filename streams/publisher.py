@@ -38,14 +38,12 @@ from streams.flights import Flight, Waiting
 from streams.frames import check_size, check_subject, publish_frame, status_of
 from streams.outcomes import Outgoing as Outgoing
 from streams.outcomes import Receipt as Receipt
-from streams.outcomes import batch_headers, block_of, outcome_of
+from streams.outcomes import block_of, outcome_of
 
 WINDOW_BYTES = 8 * 1024 * 1024
 TICK_S = 0.05
 NOBODY_WAIT_S = 0.1
 """Wait before a message is sent again that no server took. A stream without a leader answers so at once."""
-MAX_BATCH = 1000
-"""Messages in an atomic batch. The server's limit."""
 STRIDE = 128
 """Messages with their own headers that are prepared in one go. Other calls may send in between."""
 _NOT_AVAILABLE = 10008
@@ -168,31 +166,6 @@ class Publisher:
         if waiting.left:
             await waiting.all_known
         return [outcome for outcome in waiting.outcomes if outcome is not None]
-
-    async def publish_atomic(self, messages: Sequence[Outgoing], *, batch_id: str) -> Receipt:
-        """Store 1 to 1,000 messages of one stream completely or not at all. The receipt is the last one's (ADR-50 of
-        NATS).
-
-        Their sequences follow one another. Conditions are headers (`Nats-Expected-…`). If one fails, or if the stream
-        knows a message id already (error 10201), all are refused. It costs the server five disk flushes, so use it for
-        several messages at once. OutcomeUnknown is not retried: read back, the stored messages carry `Nats-Batch-Id`.
-        """
-        if not 1 <= len(messages) <= MAX_BATCH or not 1 <= len(batch_id) <= 64:
-            raise ValueError(f"an atomic batch has 1 to {MAX_BATCH} messages and an id of 1 to 64 characters")
-        await self._connection.connected_by(monotonic_s() + self._attempt_timeout_s)
-        numbered = [
-            (message, batch_headers(message, batch_id, at, len(messages))) for at, message in enumerate(messages, 1)
-        ]
-        for message, headers in numbered:
-            self._connection.checked(check_subject(message.subject), message.payload, headers)
-        for message, headers in numbered[:-1]:
-            await self._connection.publish_core(message.subject, message.payload, headers=headers)
-        last, headers = numbered[-1]
-        answer = await self._connection.request(last.subject, last.payload, headers=headers, timeout_s=self._deadline_s)
-        outcome = outcome_of(answer.payload, last.subject)
-        if isinstance(outcome, Receipt):
-            return outcome
-        raise outcome
 
     # ---- sending
 

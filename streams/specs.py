@@ -223,11 +223,15 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
     )
 
 
+_WITHOUT_LEADER_S = 15.0
+"""The ack wait on three servers, where an election takes up to nine seconds and nobody hears an extension (ADR 38)."""
 JOBS_IDLE_S = 3600.0
 """Seconds. A topic's consumer costs the server 26 kB. Its jobs stay when it goes, and the next pull makes it again."""
 
 
-def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> ConsumerSpec:
+def job_consumer(
+    namespace: Namespace, topic: str, priority: str = "normal", *, is_clustered: bool = False
+) -> ConsumerSpec:
     """Return the consumer of a topic's ready jobs of one priority (`high`, `normal` or `low`), shared by all
     handlers and desks."""
     lane = "" if priority == "normal" else f"-{priority}"
@@ -236,7 +240,7 @@ def job_consumer(namespace: Namespace, topic: str, priority: str = "normal") -> 
         name=_joined(f"jobs{lane}", topic),  # not after the topic, where a topic `mail_high` would meet `mail`
         filter_subject=namespace.jobs_in(f"ready{lane}", topic),
         about=f"ready jobs of {topic}, priority {priority}",
-        ack_wait_s=3.0,  # a live node extends, and a dead one's jobs are back within five seconds
+        ack_wait_s=_WITHOUT_LEADER_S if is_clustered else 3.0,  # on one a dead node's jobs are back within five
         max_ack_pending=20_000,
         idle_s=JOBS_IDLE_S,
     )
@@ -268,7 +272,9 @@ def submit_batch_consumer(namespace: Namespace) -> ConsumerSpec:
     )
 
 
-def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, ConsumerSpec]:
+def batch_consumers(
+    namespace: Namespace, task: str, *, is_clustered: bool = False
+) -> tuple[ConsumerSpec, ConsumerSpec]:
     """Return a task's two consumers, shared by all nodes that serve it: one for its splits and reduces, one for its
     chunks. So a long split blocks no chunk, and a task blocks no other task."""
 
@@ -279,7 +285,7 @@ def batch_consumers(namespace: Namespace, task: str) -> tuple[ConsumerSpec, Cons
             filter_subject=namespace.pattern("work", "batch", task, first, ">"),
             or_subject=namespace.pattern("work", "batch", task, second, ">") if second else "",
             about=f"{short} of batches of {task}",
-            ack_wait_s=ack_wait_s,
+            ack_wait_s=_WITHOUT_LEADER_S if is_clustered else ack_wait_s,
             max_ack_pending=10_000,
         )
 

@@ -20,6 +20,7 @@ can share a server. Subjects, with the namespace left out:
     submit.batch.<task>                               SUBMIT   a batch from any publisher, also on `submit.batch`
     due.<partition>                                   core     notices of delayed jobs for the timers
     gone                                              core     requests to handlers' nodes about a deleted job
+    rates                                             core     requests of nodes for shares of the cluster's rates
     api.<service>.<endpoint>                          core     requests to a node, and its replies
     ask.<program>.…                                   core     requests of a node to programs that run items
 """
@@ -94,11 +95,6 @@ def check_key_pattern(pattern: str) -> str:
 def kv_stream(bucket: str) -> str:
     """Return the name of the stream behind a bucket, as the `nats kv` command expects it."""
     return f"KV_{check_token('bucket', bucket)}"
-
-
-def kv_subject(bucket: str, key: str) -> str:
-    """Return the subject under which a bucket keeps `key`."""
-    return f"$KV.{bucket}.{check_key(key)}"
 
 
 class Namespace(msgspec.Struct, frozen=True):
@@ -189,6 +185,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject on which nodes with handlers report to each other the jobs that they had begun before a
         restart."""
         return self.subject("begun-jobs")
+
+    def rates(self) -> str:
+        """Return the subject on which nodes ask the governor for their shares of the cluster's rates."""
+        return self.subject("rates")
 
     def api(self, service: str, endpoint: str) -> str:
         """Return the subject of an endpoint of a node's service."""

@@ -15,6 +15,7 @@ from actors.batch.items import BatchItems
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
+from actors.batch.rules.obstacles import BatchWhy, why
 from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
@@ -163,6 +164,20 @@ class BatchDesk:
         """Return an instance as it is now."""
         record = await self._instances.get(check_token("instance", instance_id))
         return self._view(record, await self._beat(record))
+
+    async def why(self, instance_id: str) -> BatchWhy:
+        """Return what keeps an instance from running."""
+        record = await self._instances.get(check_token("instance", instance_id))
+        limits = self._tasks.current(record.task).limits
+        unfinished = self._instances.unfinished(record.task)
+        return why(
+            record,
+            limits,
+            waits_for=self._waits_for(record),
+            running=sum(each.state != "pending" for each in unfinished),
+            last_start_ms=self._instances.last_start_ms(record.task),
+            now_ms=self._clock.now_ms(),
+        )
 
     async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
         """Return instances, the newest first."""

@@ -210,7 +210,15 @@ class JobDeliveries:
         past = past_of(job, now_ms=now_ms, remember_s=remember_s)
         ttl_s = kept_s(past, now_ms=now_ms, remember_s=remember_s)
         free_ms = freed_ms(now_ms=now_ms, remember_s=remember_s, ttl_s=ttl_s)
-        done = JobDone(topic=topic, id=job.id, finished_ms=now_ms, outcome=outcome, past=past, free_ms=free_ms)
+        done = JobDone(
+            topic=topic,
+            id=job.id,
+            finished_ms=now_ms,
+            outcome=outcome,
+            past=past,
+            free_ms=free_ms,
+            first_ms=job.first_ms,
+        )
         subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)
 

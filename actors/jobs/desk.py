@@ -10,19 +10,20 @@ among many, an answer with the code `bad`.
 """
 
 import builtins
-import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import get_args
 
+import anyio
 from msgspec.structs import replace
 
 from actors.jobs.adds import FIRST, Stored
 from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
+from actors.jobs.obstacles import Obstacles
 from actors.jobs.quota import Quota
-from actors.jobs.reads import BadCursor, Found
+from actors.jobs.reads import Found
 from actors.jobs.replay import JobReplay
 from actors.jobs.replies import (
     NO_SUCH_JOB,
@@ -35,6 +36,7 @@ from actors.jobs.replies import (
     reserved_of,
     shown_of,
 )
+from actors.jobs.rules.cursors import BadCursor, read_cursor, write_cursor
 from actors.jobs.rules.job_answers import (
     Added,
     Code,
@@ -59,6 +61,7 @@ from actors.jobs.rules.job_rules import (
     make_job,
     named_nonce,
 )
+from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -109,6 +112,7 @@ class JobDesk:
         handout: Handout,
         copies: Copies,
         replay: JobReplay,
+        obstacles: Obstacles,
         clock: Clock,
         chance: Callable[[], float] = chance,
         fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
@@ -122,6 +126,7 @@ class JobDesk:
         self._handout = handout
         self._copies = copies
         self._replay = replay
+        self._obstacles = obstacles
         self._clock = clock
         self._chance = chance
         self._fresh_id = fresh_id
@@ -159,12 +164,23 @@ class JobDesk:
                 todo.append((at, job))
         adds = [(job, jobs[at].on_same) for at, job in todo]
         outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
+        replaced: builtins.list[tuple[str, str]] = []
         for (at, job), outcome in zip(todo, outcomes, strict=True):
             if isinstance(outcome, Stored) and outcome.has_replaced:
-                with suppress(StreamError):  # the job is added, and the end of the old one is refused
-                    await self._copies.drop(job.topic, outcome.key)
+                replaced.append((job.topic, outcome.key))
             answers[at] = added_of(job, outcome)
+        if replaced:
+            await self._drop_replaced(replaced)
         return [answer for answer in answers if answer is not None]
+
+    async def _drop_replaced(self, replaced: Sequence[tuple[str, str]]) -> None:
+        async def drop(topic: str, key: str) -> None:
+            with suppress(StreamError):  # the job is added, and the end of the old one is refused
+                await self._copies.drop(topic, key)
+
+        async with anyio.create_task_group() as drops:
+            for one in replaced:
+                drops.start_soon(drop, *one)
 
     async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
         try:
@@ -361,6 +377,12 @@ class JobDesk:
         found = await self._store.find(topic, check_id(job_id))
         return None if found is None else listed_of(found)
 
+    async def why(self, topic: str | None, job_id: str, *, is_allowed: Allowed = anywhere) -> builtins.list[JobWhy]:
+        """Return what keeps the job of this id from running, without `topic` for every allowed topic that has one.
+        Raises BadJob."""
+        found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic) and not each.is_free]
+        return await self._obstacles.of(found)
+
     async def list(
         self,
         topic: str,
@@ -429,10 +451,6 @@ class JobDesk:
         """End every wait for a job: the node stops."""
         self._handout.end_waits()
 
-    def handing(self) -> tuple[str, ...]:
-        """Return the topics with a rate whose jobs this desk hands out, for the node's record."""
-        return self._handout.handing()
-
     def _view(self, topic: str) -> TopicView:
         return TopicView(topic=topic, settings=as_document(self._topics.current(topic)))
 
@@ -482,20 +500,3 @@ class JobDesk:
 def _too_old(job: NewJob, still_s: float) -> NotAdded:
     reason = f"this node stood still for {still_s:.0f} s, and the job may have been added elsewhere since"
     return NotAdded(code="unknown", reason=reason, topic=shown_of(job.topic), id=shown_of(job.id))
-
-
-def write_cursor(cursor: str, about: Sequence[str]) -> str:
-    """Return the store's cursor with a mark of its list. The empty cursor stays empty."""
-    return f"{cursor}.{_mark(cursor, about)}" if cursor else ""
-
-
-def read_cursor(text: str, about: Sequence[str]) -> str:
-    """Return the store's cursor. Raises BadCursor for one of another list, or a changed one."""
-    cursor, _, mark = text.rpartition(".")
-    if text and (not text.isascii() or mark != _mark(cursor, about)):
-        raise BadCursor("not a cursor of this list")
-    return cursor
-
-
-def _mark(cursor: str, about: Sequence[str]) -> str:
-    return hashlib.blake2b("/".join((cursor, *about)).encode(), digest_size=6).hexdigest()

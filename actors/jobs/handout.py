@@ -13,7 +13,7 @@ wait. After a crash following the reserve, it comes back with the TTR.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import one_error
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
@@ -38,8 +38,6 @@ from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
-HANDING_S = 15.0
-"""How long after its last call a desk keeps its part of a topic's rate."""
 RESERVE_S = 10.0
 """How long the step from pulled to reserved may take when its caller has gone."""
 GIVE_BACK_S = 2.0
@@ -57,9 +55,8 @@ class Handout:
         store: JobStore,
         topics: Topics,
         pulls: PullOnce,
-        rates: Shares,
+        rates: SharedRates,
         namespace: Namespace,
-        on_handing: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -70,8 +67,6 @@ class Handout:
         self._waits: dict[str, set[anyio.CancelScope]] = {}
         self._turns: dict[str, int] = {}
         self._is_ending = False
-        self._on_handing = on_handing
-        self._handed_s: dict[str, float] = {}
         topics.on_change(self._look_again)
 
     async def take(
@@ -93,12 +88,6 @@ class Handout:
         self._is_ending = True
         for topic in tuple(self._waits):
             self._look_again(topic)
-
-    def handing(self) -> tuple[str, ...]:
-        """Return the topics with a rate whose jobs this node has handed out lately. It spends a part of that rate."""
-        since_s = monotonic_s() - HANDING_S
-        self._handed_s = {topic: at_s for topic, at_s in self._handed_s.items() if at_s >= since_s}
-        return tuple(sorted(self._handed_s))
 
     @property
     def waiting(self) -> int:
@@ -132,10 +121,6 @@ class Handout:
         return await self._look_at_a_rate(wish, lanes)
 
     async def _look_at_a_rate(self, wish: "_Wish", lanes: Sequence[Priority]) -> list[Delivery]:
-        is_news = wish.topic not in self._handed_s
-        self._handed_s[wish.topic] = monotonic_s()
-        if is_news:
-            self._on_handing()
         granted, rest_ms = self._rates.take(wish.topic, wish.most)
         if not granted:
             await anyio.sleep(min(wish.left_s, rest_ms / 1000))

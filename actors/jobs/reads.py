@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import anyio
 
+from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
 from actors.jobs.stream import NEAR_MS, READ_S, JobStream, names_of
 from streams.direct_get import get_batch
@@ -35,10 +36,6 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_SCANNED = 5_000
 """Jobs that one page reads. If few pass the filter, the page is short, and its cursor goes on."""
 _CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
-
-
-class BadCursor(ValueError):
-    """A cursor that no page gave."""
 
 
 class Found(NamedTuple):

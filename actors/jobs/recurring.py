@@ -1,7 +1,8 @@
 """Recurring jobs: the one node that holds the lease adds the next occurrence of each as an ordinary job.
 
-In: the records of RECURRING, as people change them, and the time. Out: jobs, added by the desk under the id
-`<name>.<due>`. State: the record says what was claimed and what was added. The memory holds a copy.
+In: the records of RECURRING, as people change them, the time, and the ends of the jobs. Out: jobs, added by the desk
+under the id `<name>.<due>`. State: the record says what was claimed, what was added, and how the latest runs ended. The
+memory holds a copy.
 
 Under repeats: the claim is stored by revision first, then the job is added, then the record says so. A crash in between
 leaves the claim. The next leader adds the job again. By its claim that is the same add, and makes no second job. A
@@ -29,11 +30,17 @@ from actors.jobs.rules.recurrence import (
     Recurring,
     Step,
     added,
+    cancelled,
     check_recurring,
     decide,
+    end_look_ms,
+    ended,
     occurrence,
     occurrence_id,
+    open_runs,
     taken_back,
+    with_ends,
+    with_runs,
 )
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
@@ -44,10 +51,10 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.entries import Entry
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import JobRecord, NewJob
+from streams.job_messages import JobDone, JobRecord, NewJob
 from streams.lease import Lease, lead
 from streams.log import delete_entry
-from streams.subjects import TOKEN
+from streams.subjects import TOKEN, token_of
 
 log = logging.getLogger(__name__)
 
@@ -72,18 +79,21 @@ class KnownJob(Protocol):
     def seq(self) -> int: ...
     @property
     def job(self) -> JobRecord | None: ...
+    @property
+    def done(self) -> JobDone | None: ...
 
 
 class JobFinder(Protocol):
     """The part of the job store that is needed here."""
 
-    async def find(self, topic: str, job_id: str) -> KnownJob | None: ...
+    async def find_key(self, topic: str, key: str) -> KnownJob | None: ...
 
 
 class JobDoor(Protocol):
     """The part of the job desk that is needed here."""
 
     async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> Sequence[Added | NotAdded]: ...
+    async def delete(self, topic: str, job_id: str) -> object: ...
 
 
 class OccurrenceRefused(StreamError):
@@ -106,7 +116,7 @@ def decode_recurring(raw: bytes) -> Recurring:
 
 def _read(entry: Entry[bytes]) -> _Held:
     names_of(entry.key)
-    return _Held(entry.revision, check_recurring(decode_recurring(entry.raw)))
+    return _Held(entry.revision, with_runs(check_recurring(decode_recurring(entry.raw))))
 
 
 def names_of(key: str) -> tuple[str, str]:
@@ -145,6 +155,7 @@ class RecurringJobs:
         self._live.on_change(self._look_soon)
         failures: Failures[str] = Failures(log, "recurring.failed", "key", FORESEEN)
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
+        self._ends_ms: dict[str, int] = {}
         self.elected = anyio.Event()
         """Set while this node leads and knows all records."""
 
@@ -162,6 +173,7 @@ class RecurringJobs:
     async def _lead(self, lease: Lease) -> None:
         log.info("recurring.leads", extra=fields(node=self._node))
         self._tending.clear()
+        self._ends_ms.clear()
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
@@ -175,6 +187,7 @@ class RecurringJobs:
     def _look_soon(self, key: str) -> None:
         if self._live.get(key) is None:
             self._tending.failures.over(key)
+            self._ends_ms.pop(key, None)
         else:
             self._tending.put(key)
 
@@ -190,65 +203,87 @@ class RecurringJobs:
     async def _attend(self, lease: Lease, key: str) -> int | None:
         """Bring a record up to the present moment. Return when to look again."""
         topic, name = names_of(key)
+        is_noted = False
         while lease.is_held() and (held := self._live.get(key)) is not None:
             record = held.record
             if record.stale:
-                await self._take_back(topic, name, record.stale)
-                await self._set(key, held, taken_back(record, record.stale))
+                gone = await self._take_back(topic, name, record.stale)
+                await self._set(key, held, taken_back(record, record.stale, gone))
             elif record.is_removed:
                 await self._records.delete(key, revision=held.revision)
                 self._live.drop(key)
+            elif record.cancelling:
+                for due_ms in record.cancelling:
+                    await self._desk.delete(topic, occurrence_id(name, due_ms))
+                await self._set(key, held, cancelled(record))
             elif record.adding:
-                await self._add(topic, name, held)
+                reach("job.claim")
+                expired = await self._add(topic, name, held)
                 reach("job.recur")
-                await self._set(key, held, added(record, record.adding))
+                await self._set(key, held, added(record, record.adding, expired))
             else:
-                step = await self._decided(topic, name, record)
+                now_ms = self._clock.now_ms()
+                noted, is_noted = record if is_noted else await self._noted(key, record, now_ms), True
+                step = decide(noted, now_ms, is_open=bool(open_runs(noted)))
                 if step.missed is not None:
                     log.warning(
                         "recurring.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1])
                     )
                 if step.record is record:
-                    return step.look_ms
+                    return self._next_look_ms(key, step, now_ms)
                 await self._set(key, held, step.record)
         return None
 
-    async def _decided(self, topic: str, name: str, record: Recurring) -> Step:
-        """Decide what follows. The state of the occurrence before is read only when one is to be added."""
-        now_ms = self._clock.now_ms()
-        step = decide(record, now_ms, is_open=False)
-        if step.record.adding and record.overlap == "skip" and await self._is_open(topic, name, record.added_ms):
-            return decide(record, now_ms, is_open=True)
-        return step
+    def _next_look_ms(self, key: str, step: Step, now_ms: int) -> int | None:
+        """Return when to look again: at the schedule, or at the ends of runs, as planned before or sooner."""
+        planned_ms, ends_ms = self._ends_ms.pop(key, 0), end_look_ms(step.record, now_ms)
+        if ends_ms is not None:
+            self._ends_ms[key] = ends_ms = min(ends_ms, planned_ms) if planned_ms > now_ms else ends_ms
+        return min((at_ms for at_ms in (step.look_ms, ends_ms) if at_ms is not None), default=None)
+
+    async def _noted(self, key: str, record: Recurring, now_ms: int) -> Recurring:
+        """Return the record with the ends of those runs that are over by now. If they may overlap, nothing waits for
+        their ends, and the jobs are read only now and then."""
+        if record.overlap == "allow" and now_ms < self._ends_ms.get(key, 0):
+            return record
+        topic, name = names_of(key)
+        ends = []
+        for run in open_runs(record):
+            if run.due_ms <= now_ms:
+                found = await self._store.find_key(topic, token_of(occurrence_id(name, run.due_ms)))
+                if found is None or found.state not in OPEN_STATES:
+                    ends.append(ended(run, found.done if found else None, now_ms=now_ms))
+        return with_ends(record, ends)
 
     async def _set(self, key: str, held: _Held, record: Recurring) -> None:
         """Store the record at the revision that it had. Raises RevisionConflict if a person changed it first."""
         revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
         self._live.learn(key, _Held(revision, record), revision)
 
-    async def _add(self, topic: str, name: str, held: _Held) -> None:
-        """Add the claimed occurrences. Leave out those that have expired by now, as if they had been added in time."""
+    async def _add(self, topic: str, name: str, held: _Held) -> set[int]:
+        """Add the claimed occurrences. Leave out those that have expired by now, as if they had been added in time, and
+        return these."""
         now_ms, record = self._clock.now_ms(), held.record
-        claimed = [occurrence(topic, name, record, due_ms, claim=held.revision) for due_ms in record.adding]
-        jobs = [job for job in claimed if job.expires_ms is None or job.expires_ms > now_ms]
+        claim = record.claim_ms or held.revision  # records of earlier versions have no time of their claim
+        claimed = {due_ms: occurrence(topic, name, record, due_ms, claim=claim) for due_ms in record.adding}
+        expired = {due for due, job in claimed.items() if job.expires_ms is not None and job.expires_ms <= now_ms}
+        jobs = [job for due_ms, job in claimed.items() if due_ms not in expired]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and answer.code != "over":
                 raise OccurrenceRefused(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
             log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
+        return expired
 
-    async def _is_open(self, topic: str, name: str, due_ms: int) -> bool:
-        """Return whether the occurrence is not finished: it waits, also for its retry, or a holder works on it."""
-        if not due_ms:
-            return False
-        found = await self._store.find(topic, occurrence_id(name, due_ms))
-        return found is not None and found.state in OPEN_STATES
-
-    async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> None:
+    async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> set[int]:
         """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
-        become due is taken from its worker."""
+        become due is taken from its worker. Return those that have no job now."""
+        gone = set()
         for due_ms in dues:
-            found = await self._store.find(topic, occurrence_id(name, due_ms))
-            is_waiting = found is not None and found.state == "delayed" and found.job and not found.job.attempts
-            if found is not None and is_waiting:
+            found = await self._store.find_key(topic, token_of(occurrence_id(name, due_ms)))
+            is_gone = found is None
+            if found is not None and found.state == "delayed" and found.job and not found.job.attempts:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
                 log.info("recurring.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
+            if is_gone:
+                gone.add(due_ms)
+        return gone

@@ -118,7 +118,8 @@ class JobRemovals:
         past = past_of(found.known, now_ms=now_ms) if found.known else ()
         if nonce:
             past = ((nonce, now_ms + trace_ms), *past)[:MOST_PAST]
-        record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past)
+        first_ms = found.job.first_ms if found.job else 0
+        record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past, first_ms=first_ms)
         return Move(
             self._jobs.subject(FREE_TOKEN, topic, key),
             encode_job(record),

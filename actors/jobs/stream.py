@@ -7,7 +7,6 @@ from contextlib import suppress
 from zlib import crc32
 
 import anyio
-import msgspec
 
 from actors.jobs.rules.job_rules import (
     BACKSTOP_MS,
@@ -20,8 +19,9 @@ from actors.jobs.rules.job_rules import (
 )
 from streams.clock import Clock
 from streams.connection import Connection
+from streams.delayed_jobs import encode_notice
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StoreFull, StreamError
 from streams.firing import EXPECTED, SCHEDULER, SHOT
 from streams.job_messages import (
     DELAYED_TOKENS,
@@ -64,8 +64,6 @@ MOST_TOLD = 10_000
 """Due times in one notice: far below the largest message."""
 
 _OTHER = {one: other for pair in (DELAYED_TOKENS, RESERVED_TOKENS) for one, other in (pair, pair[::-1])}
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def partition_of(topic: str, key: str) -> int:
@@ -162,7 +160,13 @@ class JobStream:
         is none, or which one stands, acts on it. Raises as `Connection.api`."""
         if not self.connection.is_clustered:
             return await self._some_of(patterns)
-        return sorted((await self._sure_reads.last_entries(patterns, timeout_s=SURE_S)).values())
+        with suppress(StoreFull):  # then the leader's word has to do: who deletes or ends a job makes room
+            return sorted((await self._sure_reads.last_entries(patterns, timeout_s=SURE_S)).values())
+        return await self._some_of(patterns)
+
+    async def store_mark(self, timeout_s: float) -> None:
+        """Have most of the servers store a message. Raises as `SureReads.mark`."""
+        await self._sure_reads.mark(timeout_s=timeout_s)
 
     async def last_one(self, pattern: str) -> LogEntry | None:
         """Return the last of `last_ones`, None if there is none."""
@@ -292,7 +296,7 @@ class JobStream:
 
     async def _tell(self, partition: int, jobs: list[tuple[int, int, str]]) -> None:
         with suppress(StreamError):  # the jobs are stored, and the server has their due times
-            await self.connection.publish_core(self.namespace.due(partition), _encode(jobs))
+            await self.connection.publish_core(self.namespace.due(partition), encode_notice(jobs))
 
 
 def _stored_seq(outcome: int | StreamError) -> int:

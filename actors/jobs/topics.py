@@ -109,7 +109,9 @@ class Topics:
             raise MalformedSubject(f"topic {DEFAULT!r}: that is what holds for all topics; use another name")
         if topic not in self._settings or priority not in self.current(topic).lanes:
             await self._enlist(topic, priority)
-        await ensure_consumer(self._connection, job_consumer(self._namespace, topic, priority))
+        is_clustered = self._connection.is_clustered
+        spec = job_consumer(self._namespace, topic, priority, is_clustered=is_clustered)
+        await ensure_consumer(self._connection, spec)
         self._ready.add((topic, priority))
 
     async def _enlist(self, topic: str, priority: Priority) -> None:

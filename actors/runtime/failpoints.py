@@ -15,7 +15,7 @@ A job passes `job.add` (stored, the client has no answer) or `job.replace` (stor
 or for any other end `job.settle` (settled, the holder does not know). In a handler's node it passes `job.run` (before
 the handler), `job.end` (after it, nothing is published yet), and, where more than an ack is to be published, `job.move`
 (published, not acknowledged). Before a dead letter's job ends it passes `job.letter`. A recurring job passes
-`job.recur` (added, not recorded).
+`job.claim` (claimed, not added) and `job.recur` (added, not recorded).
 """
 
 import os

@@ -66,7 +66,6 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
-    handing: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
     started_ms: int = 0
@@ -86,11 +85,9 @@ class Status(msgspec.Struct, frozen=True):
     load: float = 0.0
     platforms: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
-    """Topics whose jobs this node hands out. Such nodes share each topic's rate."""
-    handing: tuple[str, ...] = ()
-    """Topics whose jobs this node's desk hands out. It has a part of their rate too, and prefetches none."""
+    """Topics whose jobs this node's handlers take."""
     tasks: tuple[str, ...] = ()
-    """Tasks whose items run on this node. Such nodes share each task's rate."""
+    """Tasks whose items run on this node."""
     versions: tuple[tuple[str, str], ...] = ()
     """The code version of each of these tasks that names one."""
     actors: tuple[ActorState, ...] = ()
@@ -335,7 +332,6 @@ class Members:
             load=now.load,
             platforms=now.platforms,
             topics=now.topics,
-            handing=now.handing,
             tasks=now.tasks,
             versions=now.versions,
             actors=now.actors,
@@ -393,7 +389,6 @@ def _place(record: NodeRecord) -> tuple[object, ...]:
         record.labels,
         record.roles,
         record.topics,
-        record.handing,
         record.tasks,
         record.versions,
         record.run,

@@ -1,12 +1,13 @@
 """This node's part of a cluster's rate, and how the node spends it: evenly, and in no second above it.
 
 A rate is the cluster's. Each node that takes part has a share, and spends it on its own. `Shares` gets a function that
-returns the share: today the live nodes share alike (ADR 10). Nothing is stored. A key that begins again begins slowly,
-without a burst, and a pause earns no burst either. A late caller may catch up on at most a quarter of a second's worth.
-A node spends nothing while the others do not hear it: by then they have its share (ADR 24).
+returns the share: the governor deals those of jobs and batches (ADR 39), and the live nodes that fetch share alike (ADR
+10). Nothing is stored. A key that begins again begins slowly, without a burst, and a pause earns no burst either. A
+late caller may catch up on at most a quarter of a second's worth.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, stop_until
@@ -24,29 +25,37 @@ LOOK_MS = 250
 FEW = 256
 
 
+class SharedRates(Protocol):
+    """Where the parts of a node learn how many may begin now."""
+
+    def take(self, key: str, most: int) -> tuple[int, int]:
+        """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
+
+    def give_back(self, key: str, count: int) -> None:
+        """Take back what was granted last and not used."""
+
+
 class Shares:
     """Grants turns, key by key. All parts of this node that spend the same rates use one object. `share(key)`: this
-    node's part of the rate, per second. `0`: no limit. `is_heard()`: whether the share is still this node's."""
+    node's part of the rate, per second. `None`: no limit. `0`: nothing may begin now."""
 
     def __init__(
         self,
-        share: Callable[[str], float],
+        share: Callable[[str], float | None],
         *,
-        is_heard: Callable[[], bool] = lambda: True,
         now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
     ) -> None:
         self._share = share
-        self._is_heard = is_heard
         self._now_ms = now_ms
         self._spent: dict[str, tuple[Rate, Pace, SecondCap, float]] = {}
 
     def take(self, key: str, most: int) -> tuple[int, int]:
         """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
         per_s = self._share(key)
-        if per_s <= 0:
+        if per_s is None:
             self._spent.pop(key, None)
             return most, 0
-        if not self._is_heard():
+        if per_s <= 0:
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), Rate(per_s, max(2, int(per_s * LATE_S)))
         pace, cap = self._current(key, rate, now_ms)
@@ -68,6 +77,10 @@ class Shares:
             cap.take_back(count)
             self._spent[key] = rate, Pace(pace.spent_ms - count * rate.interval_ms), cap, called_ms
 
+    def spent(self, key: str) -> int:
+        """Return how many began in the last second. For shares of one a second or more."""
+        return self._spent[key][2].spent(self._now_ms()) if key in self._spent else 0
+
     def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap]:
         """Return how far the rate is spent. After a time without calls, and when the share has changed, it begins anew
         without a burst: the nodes that had this share before have spent it in the second before."""
@@ -87,15 +100,6 @@ class Shares:
             self._spent = {
                 key: spent for key, spent in self._spent.items() if max(spent[1].spent_ms, spent[3] + FIRST_MS) > now_ms
             }
-
-
-def shared_rates(
-    members: Members, per_s: Callable[[str], float], takes_part: Callable[[NodeRecord, str], bool]
-) -> Shares:
-    """Return this node's shares of the cluster's rates. `per_s(key)`: the rate. `0`: no limit. `takes_part(node, key)`:
-    whether a node spends from it."""
-    names = sharers(members, takes_part)
-    return Shares(lambda key: share_of(per_s(key), names(key), members.name), is_heard=members.is_heard)
 
 
 def sharers(members: Members, takes_part: Callable[[NodeRecord, str], bool]) -> Callable[[str], Sequence[str]]:

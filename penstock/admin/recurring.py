@@ -11,9 +11,22 @@ from msgspec.structs import replace
 
 from actors.jobs.recurring import BUCKET, decode_recurring, names_of
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.recurrence import Recurring, begun, check_recurring, next_dues, paused, removed, resumed
+from actors.jobs.rules.recurrence import (
+    Recurring,
+    backfilled,
+    begun,
+    check_recurring,
+    check_wanted,
+    next_dues,
+    occurrence_id,
+    paused,
+    removed,
+    resumed,
+    triggered,
+)
 from actors.runtime.rules.setting_values import nearest
 from penstock.errors import PenstockError, UsageError
+from penstock.times import time_text
 from streams.bucket import Bucket
 from streams.entries import Entry
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
@@ -23,6 +36,7 @@ __all__ = [
     "BUCKET",
     "Record",
     "add",
+    "backfill",
     "check",
     "find",
     "pause",
@@ -31,11 +45,26 @@ __all__ = [
     "records",
     "remove",
     "resume",
+    "trigger",
     "upcoming",
 ]
 
 R = TypeVar("R")
-_LEADERS = ("last_ms", "added_ms", "adding", "stale", "left_out", "is_paused", "is_removed")
+_LEADERS = (
+    "last_ms",
+    "added_ms",
+    "adding",
+    "stale",
+    "claim_ms",
+    "triggered",
+    "backfill",
+    "cancelling",
+    "buffered_ms",
+    "left_out",
+    "runs",
+    "is_paused",
+    "is_removed",
+)
 """Fields that the leading node writes, or a person by another command than a definition."""
 
 
@@ -96,6 +125,8 @@ async def add(
                 return None, (before, False)
             if not is_replaced:
                 raise UsageError(f"{topic}/{name} is there already, and otherwise; add --replace, or use another name")
+        if 0 < wanted.at_ms <= now_ms:
+            raise UsageError(f"{topic}/{name}: {time_text(wanted.at_ms)} is past; give a later moment")
         stored = begun(wanted, before, now_ms=now_ms)
         return msgspec.json.encode(stored), (stored, True)
 
@@ -112,6 +143,24 @@ async def resume(bucket: Bucket[bytes], topic: str, name: str, *, now_ms: int) -
     return await _move(
         bucket, topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
     )
+
+
+async def trigger(bucket: Bucket[bytes], topic: str, name: str, *, now_ms: int) -> str:
+    """Have a job added now. Return its id."""
+    ids: list[str] = []
+
+    def move(record: Recurring) -> Recurring:
+        after = triggered(record, now_ms=now_ms)
+        ids.append(occurrence_id(name, after.triggered[-1]))
+        return after
+
+    await _move(bucket, topic, name, move)
+    return ids[-1]
+
+
+async def backfill(bucket: Bucket[bytes], topic: str, name: str, from_ms: int, to_ms: int, *, now_ms: int) -> None:
+    """Have all occurrences of the half-open range added."""
+    await _move(bucket, topic, name, lambda record: backfilled(record, from_ms, to_ms, now_ms=now_ms))
 
 
 async def remove(bucket: Bucket[bytes], topic: str, name: str) -> None:
@@ -156,7 +205,10 @@ async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Re
             raise UsageError(f"no recurring job {topic}/{name}; it was removed just now")
         if record.recurring is None:
             raise PenstockError(f"{record} cannot be followed: {record.fault}; put a correct one with --replace")
-        after = move(record.recurring)
+        try:
+            after = move(record.recurring)
+        except BadRecurrence as error:
+            raise UsageError(str(error)) from error
         is_changed = after is not record.recurring
         return (msgspec.json.encode(after) if is_changed else None), is_changed
 
@@ -178,7 +230,7 @@ async def _update(
 def check(record: Recurring) -> None:
     """Raise UsageError unless it can be followed."""
     try:
-        check_recurring(record)
+        check_wanted(record)
     except BadRecurrence as error:
         raise UsageError(str(error)) from error
 

@@ -13,7 +13,7 @@ from actors.runtime.secrets import HIDDEN, looks_secret
 from penstock.admin.records import Broken
 from penstock.times import time_text
 
-__all__ = ["Overview", "account_shown", "ledger_document", "overview"]
+__all__ = ["Overview", "SourceWhy", "account_shown", "ledger_document", "overview", "source_why"]
 
 
 class Overview(Struct, frozen=True):
@@ -79,6 +79,29 @@ def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None,
     if ledger.state == "running" and ledger.hold_until_ms > now_ms:
         return "throttled", f"until {time_text(ledger.hold_until_ms)}"
     return ledger.state, ledger.reason
+
+
+class SourceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a source is not read. `code` is the kind of obstacle: its state, or `nobody` (no live node tends it), `turn`
+    (its slices wait for a free fetcher) or `at_work` (nothing is in the way)."""
+
+    id: str
+    state: str
+    code: str
+    reason: str
+
+
+def source_why(shown: Overview) -> SourceWhy:
+    """Return what is in the way of a source."""
+    if shown.state != "running":
+        code, reason = shown.state.replace(" ", "_"), shown.reason or "a person paused it"
+    elif not shown.node:
+        code, reason = "nobody", "no live node tends it; start one with `penstock up`"
+    elif shown.open > shown.taken:
+        code, reason = "turn", f"{shown.open - shown.taken} of its {shown.open} open slices wait for a free fetcher"
+    else:
+        code, reason = "at_work", f"nothing is in its way: {shown.taken} slices are being read"
+    return SourceWhy(id=shown.source, state=shown.state, code=code, reason=reason)
 
 
 def account_shown(account: Mapping[str, str]) -> dict[str, str]:

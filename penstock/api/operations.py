@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
+from actors.batch.rules.obstacles import BatchWhy
+from actors.jobs.rules.obstacles import JobWhy
 from penstock.api.forms import batch, jobs
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
@@ -77,6 +79,11 @@ OPERATIONS: tuple[Operation, ...] = (
         endpoint=DeskEndpoint("jobs", "peek", jobs.PeekAsk, nats_jobs.peek),
     ),
     Operation(
+        "GET", J + "/{job_id}/why", "whyJob", "Say why a job is not running", "read",
+        {200: JobWhy}, http_jobs.why, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("jobs", "why", jobs.WhyAsk, nats_jobs.why),
+    ),
+    Operation(
         "DELETE", J + "/{job_id}", "deleteJob", "Delete a job in any state", "delete",
         {200: jobs.JobChanged}, http_jobs.delete, problems=(400, 404, 422), takes_key=True,
         endpoint=DeskEndpoint("jobs", "delete", jobs.DeleteAsk, nats_jobs.delete),
@@ -145,6 +152,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", ONE, "showBatch", "Show how a batch stands", "read",
         {200: batch.BatchShown}, http_batches.show, problems=(400, 404, 422),
         endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
+    ),
+    Operation(
+        "GET", ONE + "/why", "whyBatch", "Say why a batch is not running", "read",
+        {200: BatchWhy}, http_batches.why, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("batch", "why", batch.InstanceAsk, nats_batch.why),
     ),
     Operation(
         "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",

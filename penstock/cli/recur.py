@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from actors.jobs.rules.recurrence import Misfire, Overlap
-from penstock.cli.call import CommandCall, command
+from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
-from penstock.times import read_moment, read_zone, span_text, time_text
+from penstock.times import read_moment, read_range, read_zone, span_text, time_text
 from streams.clock import now_ms
 from streams.job_messages import Priority
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.recurrence import Recurring
+    from actors.jobs.rules.recurrence import PastRun, Recurring
     from penstock.admin.recurring import Record
 
 __all__ = ["add_to"]
 
+_INSIDE = ("adding", "claim_ms", "triggered", "stale", "cancelling", "is_removed")
+"""Fields by which the leading node remembers what it is about to do."""
 Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The recurring job.", show_default=False)]
 
 
@@ -33,6 +35,8 @@ def add_to(app: typer.Typer) -> None:
     command(group, "show")(_show)
     command(group, "pause")(_pause)
     command(group, "resume")(_resume)
+    command(group, "trigger")(_trigger)
+    command(group, "backfill", context=TAKES_TIMES)(_backfill)
     command(group, "remove")(_remove)
 
 
@@ -44,8 +48,21 @@ async def _add(
         str, typer.Option(metavar="LINE", help="As '30 9 * * MON-FRI', or with seconds before it.", show_default=False)
     ] = "",
     every: Annotated[str, typer.Option(metavar="SPAN", help="As 10m; from --start, or now.", show_default=False)] = "",
+    fixed_delay: Annotated[
+        str, typer.Option(metavar="SPAN", help="So long after the end of the one before.", show_default=False)
+    ] = "",
+    at: Annotated[str, typer.Option(metavar="TIME", help="Once, at this moment.", show_default=False)] = "",
     tz: Annotated[str, typer.Option(metavar="ZONE", help="By whose clock the cron line goes.")] = "UTC",
     start: Annotated[str, typer.Option(metavar="TIME", help="None is due before.", show_default=False)] = "",
+    initial_delay: Annotated[
+        str, typer.Option(metavar="SPAN", help="None is due before so much from now.", show_default=False)
+    ] = "",
+    jitter: Annotated[
+        str, typer.Option(metavar="SPAN", help="Each is due up to so much later.", show_default=False)
+    ] = "",
+    data_time: Annotated[
+        str, typer.Option(metavar="FIELD", help="Field of the body that tells each its time.", show_default=False)
+    ] = "",
     ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.", show_default=False)] = "",
     attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
@@ -62,9 +79,15 @@ async def _add(
     misfire: Annotated[
         Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
     ] = "once",
-    overlap: Annotated[Overlap, typer.Option(help="While the one before is not finished: leave it out, or run it.")] = (
-        "skip"
-    ),
+    most_missed: Annotated[
+        int | None, typer.Option(min=1, help="Of all that was missed, only so many latest.", show_default=False)
+    ] = None,
+    overlap: Annotated[
+        Overlap,
+        typer.Option(
+            help="While the one before is not finished: leave it out, run it, have one wait, or delete the one before."
+        ),
+    ] = "skip",
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of another definition.")] = False,
 ) -> None:
     """Add a recurring job. The same again changes nothing.
@@ -79,15 +102,21 @@ async def _add(
     zone = read_zone(tz)
     wanted = Recurring(
         cron=cron,
-        every_ms=_every(every),
+        every_ms=_interval("--every", every),
+        fixed_delay_ms=_interval("--fixed-delay", fixed_delay),
+        at_ms=read_moment(at, now_ms=now_ms(), zone=zone) if at else 0,
         tz=tz,
         start_ms=read_moment(start, now_ms=now_ms(), zone=zone) if start else 0,
+        initial_delay_ms=read_span("--initial-delay", initial_delay) if initial_delay else 0,
+        jitter_ms=read_span("--jitter", jitter) if jitter else 0,
         body=read_body(body, sys.stdin.buffer),
+        data_time=data_time,
         ttr_ms=read_span("--ttr", ttr) if ttr else None,
         attempts=attempts,
         priority=priority,
         expires_in_ms=read_span("--expires-in", expires) if expires else None,
         misfire=misfire,
+        most_missed=most_missed,
         overlap=overlap,
     )
     recurring.check(wanted)
@@ -95,17 +124,18 @@ async def _add(
         bucket = session.bucket(recurring.BUCKET)
         stored, is_new = await recurring.add(bucket, topic, name, wanted, now_ms=now_ms(), is_replaced=replace)
     nexts = recurring.upcoming(stored, now_ms=now_ms(), most=3)
-    call.out.say(f"{which}: {'added' if is_new else 'is there already, just so'}; {_nexts_text(nexts)}")
+    nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else _state(stored)
+    call.out.say(f"{which}: {'added' if is_new else 'is there already, just so'}; {nexts_text}")
     call.out.result({"is_new": is_new, **_document(recurring.Record(topic, name, stored)), "next_ms": nexts})
 
 
-def _every(text: str) -> int:
+def _interval(option: str, text: str) -> int:
     from penstock.rows.job_rows import read_span
 
-    every_ms = read_span("--every", text) if text else 0
-    if text and not every_ms:
-        raise UsageError(f"--every {text!r}: is no interval; write one of 1s or more, as 10m")
-    return every_ms
+    span_ms = read_span(option, text) if text else 0
+    if text and not span_ms:
+        raise UsageError(f"{option} {text!r}: is no interval; write one of 1s or more, as 10m")
+    return span_ms
 
 
 async def _list(
@@ -135,10 +165,19 @@ def _cells(record: "Record", at_ms: int) -> list[object]:
     if it is None:
         return ["-", "-", "-", f"not followed: {record.fault}"]
     nexts = upcoming(it, now_ms=at_ms, most=1)
-    return [_when(it), time_text(nexts[0]) if nexts else "-", it.left_out, "paused" if it.is_paused else "runs"]
+    return [_when(it), time_text(nexts[0]) if nexts else "-", it.left_out, _state(it)]
+
+
+def _state(it: "Recurring") -> str:
+    is_over = 0 < it.at_ms <= it.last_ms
+    return "over" if is_over else "paused" if it.is_paused else "runs"
 
 
 def _when(it: "Recurring") -> str:
+    if it.at_ms:
+        return f"once, {time_text(it.at_ms)}"
+    if it.fixed_delay_ms:
+        return f"{span_text(it.fixed_delay_ms)} after each end"
     return f"{it.cron} ({it.tz})" if it.cron else f"every {span_text(it.every_ms)}"
 
 
@@ -158,7 +197,20 @@ async def _show(
         call.out.say(f"{name}: {value}")
     for at_ms in nexts:
         call.out.say(f"due: {time_text(at_ms)}")
+    for run in reversed(record.recurring.runs if record.recurring else ()):
+        call.out.say(f"run: {_run_text(run)}")
     call.out.result({**_document(record), "next_ms": nexts})
+
+
+def _run_text(run: "PastRun") -> str:
+    words = [time_text(run.due_ms), run.outcome or "not ended"]
+    if run.kind:
+        words.append(run.kind)
+    if run.started_ms and not run.kind:
+        words.append(f"started {span_text(max(0, run.started_ms - run.due_ms))} later")
+    if run.started_ms and run.ended_ms:
+        words.append(f"took {span_text(run.ended_ms - run.started_ms)}")
+    return ", ".join(words)
 
 
 def _lines(record: "Record") -> Iterator[tuple[str, object]]:
@@ -169,14 +221,17 @@ def _lines(record: "Record") -> Iterator[tuple[str, object]]:
         yield "not followed", record.fault
         return
     yield "when", _when(it)
-    yield "state", "paused" if it.is_paused else "runs"
-    yield "misfire", it.misfire
+    yield "state", _state(it)
+    yield from (("jitter", span_text(it.jitter_ms)),) if it.jitter_ms else ()
+    yield "misfire", it.misfire if it.most_missed is None else f"{it.misfire}, at most {it.most_missed}"
     yield "overlap", it.overlap
     yield from (("ttr", span_text(it.ttr_ms)),) if it.ttr_ms else ()
     yield from (("attempts", it.attempts),) if it.attempts else ()
     yield from (("priority", it.priority),) if it.priority != "normal" else ()
     yield from (("expires", f"{span_text(it.expires_in_ms)} after it was due"),) if it.expires_in_ms else ()
     yield "body", bytes(it.body).decode("utf-8", "replace")
+    yield from (("data time", it.data_time),) if it.data_time else ()
+    yield from (("backfill", f"goes on until {time_text(it.backfill[1])}"),) if it.backfill else ()
     yield "added last", time_text(it.added_ms) if it.added_ms else "none yet"
     yield "left out", it.left_out
 
@@ -203,6 +258,35 @@ async def _resume(call: CommandCall, which: Which) -> None:
     call.out.result({"recurring": which, "is_paused": False, "is_changed": is_new})
 
 
+async def _trigger(call: CommandCall, which: Which) -> None:
+    """Add a job now, beside the schedule, also during a pause."""
+    from penstock.admin import recurring
+
+    names = recurring.read_name(which)
+    async with call.session() as session:
+        job_id = await recurring.trigger(session.bucket(recurring.BUCKET), *names, now_ms=now_ms())
+    call.out.say(f"{which}: {job_id} is added now")
+    call.out.result({"recurring": which, "id": job_id})
+
+
+async def _backfill(
+    call: CommandCall,
+    which: Which,
+    from_: Annotated[str, typer.Argument(metavar="FROM", help="Where it begins.", show_default=False)],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Where it ends, itself left out.", show_default=False)],
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of moments that have none.", show_default=False)] = "",
+) -> None:
+    """Add a job for each time of the schedule in a past range. Jobs that may not overlap come one after the other."""
+    from penstock.admin import recurring
+
+    names = recurring.read_name(which)
+    span = read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
+    async with call.session() as session:
+        await recurring.backfill(session.bucket(recurring.BUCKET), *names, *span, now_ms=now_ms())
+    call.out.say(f"{which}: adds {time_text(span[0])} to {time_text(span[1])}")
+    call.out.result({"recurring": which, "start_ms": span[0], "end_ms": span[1]})
+
+
 async def _remove(call: CommandCall, which: Which, yes: Yes = False) -> None:
     """Remove a recurring job. Jobs that were added and are not due yet go too, as soon as a node sees it."""
     from penstock.admin import recurring
@@ -224,9 +308,8 @@ def _document(record: "Record") -> dict[str, object]:
     names: dict[str, object] = {"topic": record.topic, "name": record.name}
     if record.recurring is None:
         return {**names, "fault": record.fault}
-    fields = msgspec.structs.asdict(record.recurring) | {"body": msgspec.json.decode(record.recurring.body)}
-    return names | {key: value for key, value in fields.items() if key not in ("adding", "stale", "is_removed")}
-
-
-def _nexts_text(nexts: list[int]) -> str:
-    return f"due {', '.join(map(time_text, nexts))}" if nexts else "paused"
+    fields = msgspec.structs.asdict(record.recurring) | {
+        "body": msgspec.json.decode(record.recurring.body),
+        "runs": [msgspec.structs.asdict(run) for run in record.recurring.runs],
+    }
+    return names | {key: value for key, value in fields.items() if key not in _INSIDE}

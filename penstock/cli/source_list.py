@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.admin.records import Broken, Records
     from penstock.admin.source_view import Overview
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "overviews"]
 
 SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
 
@@ -37,7 +37,7 @@ async def _list(
         from penstock.admin.records import Records
 
         records = Records(session)
-        found = await _overviews(records, pattern)
+        found = await overviews(records, pattern)
     call.out.table(
         ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""],
         [_row(each) for each in found],
@@ -46,7 +46,8 @@ async def _list(
     call.out.result([msgspec.to_builtins(each) for each in found])
 
 
-async def _overviews(records: "Records", pattern: str) -> "list[Overview]":
+async def overviews(records: "Records", pattern: str) -> "list[Overview]":
+    """Return the sources whose keys match, each at one look."""
     from penstock.admin.source_view import overview
 
     sources, ledgers = await records.sources(pattern), await records.all_ledgers(pattern)
@@ -114,7 +115,7 @@ async def _show(
         records = Records(session)
         record, ledger = await records.need(key)
         levels, events = await records.levels(), await _last_events(records, key)
-        (shown,) = await _overviews(records, key.key)
+        (shown,) = await overviews(records, key.key)
     name = LevelName(key.platform, key.source)
     told = origins(*levels.three(name))
     settings = {each: (value, told[each] or "built in") for each, value in as_level(levels.settings(name)).items()}

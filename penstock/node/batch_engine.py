@@ -26,7 +26,7 @@ from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
-from actors.runtime.shares import part_of, shared_rates, sharers
+from actors.runtime.shares import SharedRates, part_of, sharers
 from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
@@ -99,9 +99,10 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     files = Files(node.connection, node.publisher, node.connection.namespace.bucket("FILES"))
     beats = node.bucket("BEATS")
     handlers = tuple(task_handlers().values()) if handlers is None else handlers
+    rates = node.rates.of("batch", lambda task: _limits(tasks, task).item_rate)
     executor = None
     if handlers and node.config.has_role("executor"):
-        executor = _executor(node, handlers, tasks, instances, items, files, beats)
+        executor = _executor(node, handlers, tasks, instances, items, files, beats, rates)
     conductor = Conductor(
         connection=node.connection,
         publisher=node.publisher,
@@ -147,6 +148,7 @@ def _executor(
     items: BatchItems,
     files: Files,
     beats: Bucket[bytes],
+    rates: SharedRates,
 ) -> Executor:
     at_once = _at_once(tasks, node.members)
     steps = Steps(
@@ -162,7 +164,7 @@ def _executor(
         node=node.members.name,
         instances=instances,
         items=items,
-        rates=shared_rates(node.members, lambda task: _limits(tasks, task).item_rate, _serves),
+        rates=rates,
         at_once=at_once,
         stop=node.stop,
     )

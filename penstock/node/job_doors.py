@@ -7,12 +7,13 @@ from functools import partial
 from actors.jobs.copies import Copies
 from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
+from actors.jobs.obstacles import Obstacles
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
 from actors.jobs.submissions import job_submissions
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
 from penstock.node.node import Node
@@ -28,9 +29,9 @@ ROLE = "desk"
 
 @asynccontextmanager
 async def open_job_desk(
-    node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock
+    node: Node, *, store: JobStore, topics: Topics, rates: SharedRates, clock: Clock
 ) -> AsyncIterator[JobDesk]:
-    """Open the node's desk. `clock` is the server's. Its `handing` belongs into the node's status."""
+    """Open the node's desk. `clock` is the server's."""
     opened = open_desk(
         node.connection,
         store=store,
@@ -38,7 +39,6 @@ async def open_job_desk(
         rates=rates,
         clock=clock,
         handling=handling_nodes(node.members),
-        on_handing=node.members.beat_soon,
     )
     async with opened as desk:
         yield desk
@@ -50,12 +50,11 @@ async def open_desk(
     *,
     store: JobStore,
     topics: Topics,
-    rates: Shares,
+    rates: SharedRates,
     clock: Clock,
     handling: Callable[[str], Collection[str]],
-    on_handing: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[JobDesk]:
-    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead. `on_handing`: `handing` changed."""
+    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead."""
     async with PullOnce(connection) as pulls:
         handout = Handout(
             store=store,
@@ -63,7 +62,6 @@ async def open_desk(
             pulls=pulls,
             rates=rates,
             namespace=connection.namespace,
-            on_handing=on_handing,
         )
         with Standstill().watching() as standstill:
             yield JobDesk(
@@ -72,6 +70,7 @@ async def open_desk(
                 handout=handout,
                 copies=Copies(connection, handling),
                 replay=JobReplay(connection, store, clock),
+                obstacles=Obstacles(connection, topics, handling, clock),
                 clock=clock,
                 admit=connection.store.admit,
                 check=partial(connection.store.check, connection.namespace.stream("JOBS")),

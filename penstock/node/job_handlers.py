@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 from streams.chance import chance
@@ -20,19 +20,19 @@ __all__ = ["JobHandlers", "open_job_workers"]
 
 @dataclass(frozen=True, slots=True)
 class JobHandlers:
-    """The node's handlers at work. `topics`: for the node's record (`Status.topics`)."""
+    """The node's handlers at work. `topics()`: for the node's record (`Status.topics`)."""
 
     actors: tuple[ActorSpec, ...]
-    topics: tuple[str, ...]
+    topics: Callable[[], tuple[str, ...]]
 
 
 def open_job_workers(
-    node: Node, *, store: JobStore, topics: Topics, rates: Shares, clock: Clock, registered: Mapping[str, Handler]
+    node: Node, *, store: JobStore, topics: Topics, rates: SharedRates, clock: Clock, registered: Mapping[str, Handler]
 ) -> JobHandlers:
     """Return the actor that runs these handlers, by topic, or none if there are no handlers or the node has another
     role. `clock` is the server's."""
     if not registered or not node.config.has_role("worker"):
-        return JobHandlers((), ())
+        return JobHandlers((), lambda: ())
     worker = JobWorker(
         tuple(registered.values()),
         node=node.members.name,
@@ -44,5 +44,6 @@ def open_job_workers(
         chance=chance,
         measures=node.measures,
         stop=node.stop,
+        is_heard=node.members.is_heard,
     )
-    return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), worker.topics)
+    return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), lambda: worker.topics)

@@ -11,9 +11,7 @@ from actors.jobs.recurring import RecurringJobs
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
-from actors.runtime.membership import NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
-from actors.runtime.shares import shared_rates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.job_doors import job_door_actors, open_job_desk
 from penstock.node.job_handlers import JobHandlers, open_job_workers
@@ -60,7 +58,7 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
     clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
-    rates = shared_rates(node.members, lambda topic: topics.current(topic).rate, _hands_out)
+    rates = node.rates.of("jobs", lambda topic: topics.current(topic).rate)
     handlers = open_job_workers(
         node,
         store=store,
@@ -102,7 +100,3 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
                 node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory
             ),
         )
-
-
-def _hands_out(node: NodeRecord, topic: str) -> bool:
-    return topic in node.topics or topic in node.handing

@@ -12,6 +12,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.runtime.events import Events
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
+from actors.runtime.rate_client import LeasedRates
 from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Policy
 from penstock.node.config import Config
@@ -45,6 +46,10 @@ class Node:
     clock: Clock = SYSTEM
     status: Callable[[], Status] = field(default=Status)
     measures: Measures = field(default_factory=Measures)
+    rates: LeasedRates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rates = LeasedRates(self.connection, self.members.name)
 
     def bucket(self, short: str) -> Bucket[bytes]:
         """Return a bucket of the namespace, its values as bytes."""

@@ -20,6 +20,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
     from penstock.node.fetch_engine import open_fetch_engine
+    from penstock.node.flow_engine import open_flow_engine
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
     from penstock.node.metrics import serve_metrics
@@ -30,11 +31,11 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         open_callbacks(node) as callbacks,
         open_jobs_engine(node, callbacks) as jobs,
         open_batch_engine(node) as batches,
+        open_flow_engine(node) as flow,
     ):
         node.status = lambda: Status(
             platforms=fetch.fetcher.platforms,
-            topics=jobs.handlers.topics,
-            handing=jobs.desk.handing(),
+            topics=jobs.handlers.topics(),
             tasks=batches.served,
             versions=batches.versions,
         )
@@ -49,6 +50,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             yield (
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),
                 *await open_sink_actors(node),
+                *flow.actors(),
                 *fetch.actors(),
                 *jobs.actors(),
                 *batches.actors(),

@@ -20,6 +20,7 @@ from typing import Unpack
 import anyio
 import anyio.to_thread
 
+from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
@@ -88,6 +89,10 @@ class Batches:
     async def show(self, id: str) -> View:
         """Return an instance as it is now."""
         return await self._view("show", {"id": id})
+
+    async def why(self, id: str) -> BatchWhy:
+        """Return why an instance is not running."""
+        return decode(await self._ask("why", {"id": id}), BatchWhy)
 
     async def wait(
         self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None

@@ -16,10 +16,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_answers import Added, JobReply, Listed, ListPage, NotAdded, TopicCounted, TopicView
+from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
-from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews
+from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews, Whys
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import (
@@ -243,6 +244,13 @@ class Jobs:
                 return None
             raise
         return decode(answered.payload, Listed)
+
+    async def why(self, id: str, topic: str | None = None) -> builtins.list[JobWhy]:
+        """Return why the job of this id is not running, without `topic` for each topic that has one. Empty if there is
+        none."""
+        ask = {"id": id} | ({} if topic is None else {"topic": topic})
+        answered = await self._service.request("why", encode(ask))
+        return decode(answered.payload, Whys).jobs
 
     async def delete(self, id: str, topic: str | None = None) -> bool:
         """Remove the job of this id in any state, and return whether there was one. Without `topic`, all topics are

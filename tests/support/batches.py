@@ -22,6 +22,7 @@ from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.batch_callbacks import open_callbacks
 from penstock.node.batch_engine import BatchEngine, open_batch_engine
 from penstock.node.config import Config
+from penstock.node.flow_engine import open_flow_engine
 from penstock.node.jobs_engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
@@ -105,9 +106,10 @@ async def plant(
         async with (
             open_batch_engine(node, [_handler(task) for task in tasks]) as engine,
             _jobs_of(node, tries) as jobs,
+            open_flow_engine(node) as flow,
         ):
             node.status = lambda: Status(tasks=engine.served, versions=engine.versions)
-            specs = [*node.actors(), *jobs, *engine.actors()]
+            specs = [*node.actors(), *flow.actors(), *jobs, *engine.actors()]
             supervisor = Supervisor(
                 [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=drain_s, chance=lambda: 0.0
             )

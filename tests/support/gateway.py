@@ -81,7 +81,7 @@ async def running_gateway(
     clock = ServerClock(connection, namespace.stream("JOBS"))
     topics = Topics(bucket("TOPICS"), connection, namespace)
     store = JobStore(connection, publisher, namespace, clock)
-    rates = Shares(lambda topic: topics.current(topic).rate)
+    rates = Shares(lambda topic: topics.current(topic).rate or None)
     opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
     async with opened as desk, anyio.create_task_group() as group:
         live = LiveTokens(bucket("TOKENS"), lambda: now_ms() + running.ahead_ms)

@@ -19,7 +19,7 @@ from streams.log import read_log
 from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
-from streams.specs import ConsumerSpec, Topology, job_consumer, wanted
+from streams.specs import Topology, job_consumer, wanted
 from streams.subjects import Namespace
 from streams.topology import apply, ensure_consumer
 from tests.support.server import copies
@@ -97,12 +97,12 @@ def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:
 
 
 @asynccontextmanager
-async def open_jobs(connection: Connection, *, ack_wait_s: float = 3.0) -> AsyncIterator[Jobs]:
+async def open_jobs(connection: Connection, *, ack_wait_s: float | None = None) -> AsyncIterator[Jobs]:
     """Make the streams, with a copy on each server, and a topic's consumers."""
     namespace = connection.namespace
     await apply(connection, topology_of_jobs(namespace, replicas=copies(connection)))
     for priority in ("normal", "high", "low"):
-        spec: ConsumerSpec = job_consumer(namespace, TOPIC, priority)
-        await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s))
+        spec = job_consumer(namespace, TOPIC, priority, is_clustered=connection.is_clustered)
+        await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s or spec.ack_wait_s))
     async with Publisher(connection) as publisher, PullOnce(connection) as pulls:
         yield Jobs(connection, publisher, pulls)

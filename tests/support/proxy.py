@@ -46,7 +46,7 @@ class Proxy:
         self._holds: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
         for flow in self._flows.values():
             flow.set()
-        self._serving: set[asyncio.Task[None] | None] = set()
+        self._serving = 0
         self.port = 0
         self.accepted = 0
         """Links so far."""
@@ -126,12 +126,11 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        task: asyncio.Task[None] | None = asyncio.current_task()
-        self._serving.add(task)
+        self._serving += 1
         try:
             await self._serve(reader, writer)
         finally:
-            self._serving.discard(task)
+            self._serving -= 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -139,3 +139,10 @@ def _rows(path: Path, sql: str) -> list[tuple[str, int]]:
         return connection.execute(sql).fetchall()
     finally:
         connection.close()
+
+
+async def until_settled(connection: Connection) -> None:
+    """Wait until the broker has nothing left. Three servers agree on the acknowledgements a moment later."""
+    with anyio.fail_after(20):
+        while await unsettled(connection) != (0, 0):
+            await anyio.lowlevel.checkpoint()

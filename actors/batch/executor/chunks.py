@@ -30,7 +30,7 @@ from actors.batch.rules.rounds import (
 )
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 from streams.errors import TooLarge
 
@@ -55,7 +55,7 @@ class Chunks:
         node: str,
         instances: Instances,
         items: BatchItems,
-        rates: Shares,
+        rates: SharedRates,
         at_once: Callable[[str], int | None],
         stop: anyio.Event,
     ) -> None:

@@ -97,9 +97,10 @@ class Executor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node stops, and then finish the work in hand."""
+        namespace, is_clustered = self._connection.namespace, self._connection.is_clustered
         async with open_external(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
             for handler in handlers:
-                steps, maps = batch_consumers(self._connection.namespace, handler.record.task)
+                steps, maps = batch_consumers(namespace, handler.record.task, is_clustered=is_clustered)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
                     await ensure_consumer(self._connection, spec)
                     serve = partial(self._serve, handler, spec.stream, spec.name, most, has_share=spec is maps)

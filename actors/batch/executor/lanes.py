@@ -5,7 +5,7 @@ from typing import Protocol
 
 import anyio
 
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 
 CHUNK_S = 0.2
 FEWEST_S = 1.0
@@ -35,7 +35,7 @@ class OpenGate:
 class TaskGate:
     """A gate that admits items at their task's rate, until the node stops or the instance is cancelled."""
 
-    def __init__(self, rates: Shares, task: str, is_over: Callable[[], bool], stop: anyio.Event) -> None:
+    def __init__(self, rates: SharedRates, task: str, is_over: Callable[[], bool], stop: anyio.Event) -> None:
         self._rates = rates
         self._task = task
         self._is_over = is_over

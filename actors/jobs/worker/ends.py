@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 import anyio
+from msgspec.structs import replace
 
 from actors.jobs.rules.job_handling import GiveUp, RetryAfter, after_failure
 from actors.jobs.rules.job_rules import leaves_trace, was_schedule
@@ -43,6 +44,7 @@ class Ends:
         self.settings = TopicSettings()
         self._handler = handler
         self._connection = shared.connection
+        self._clock = shared.clock
         self._hold = shared.hold
         self._restarts = shared.restarts
         self._settling = shared.settling
@@ -80,7 +82,7 @@ class Ends:
         is_remembered = self.settings.remember_ms is not None
         noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
         if noted:
-            ended = [(job.delivery, job.record) for job in noted]
+            ended = [(job.delivery, self._begun(job)) for job in noted]
             await self._settling.finish(ended, self.settings.remember_ms)
             if len(noted) == len(jobs):
                 return
@@ -142,7 +144,7 @@ class Ends:
             if answer is None:
                 finished.append(job)
                 continue
-            tried = Tried(job.delivery, job.record, job.attempt, reason_of(answer))
+            tried = Tried(job.delivery, self._begun(job), job.attempt, reason_of(answer))
             step = self._step_after(job, answer, tried.reason)
             told.setdefault((id(answer), isinstance(step, GiveUp)), []).append(job)
             if isinstance(step, GiveUp):
@@ -159,6 +161,13 @@ class Ends:
         if buried:
             self.count("buried", len(buried))
             await self._settling.bury(buried)
+
+    def _begun(self, job: Job) -> JobRecord:
+        """Return the job with the time at which it was first handed out."""
+        if job.record.first_ms:
+            return job.record
+        ran_ms = int(1000 * (monotonic_s() - job.call.began_s))
+        return replace(job.record, first_ms=self._clock.now_ms() - ran_ms)
 
     def _step_after(self, job: Job, answer: BaseException, reason: str) -> RetryAfter | GiveUp:
         if isinstance(answer, Bury):

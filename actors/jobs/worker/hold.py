@@ -1,10 +1,14 @@
 """Whether this node still holds the jobs that were delivered to it, by its own monotonic clock.
 
 An ack wait after the server last heard from us, it gives a delivery to another holder. So the node extends all its
-deliveries, requests a reply from the server on the same link, and counts on them for one ack wait from the moment when
-it began. Past that the jobs are lost: the node settles them no more, and informs and cancels their handlers. That also
-happens after a partition, and after a process was stopped or its event loop was blocked: then its first turn comes too
-late, before any handler goes on.
+deliveries, requests a reply from the server on the same link (from the leaders, on three servers), and counts on them
+for one ack wait from the moment when it began. Past that the jobs are lost: the node settles them no more, and informs
+and cancels their handlers. That also happens after a partition, and after a process was stopped or its event loop was
+blocked: then its first turn comes too late, before any handler goes on.
+
+On three servers the ack wait is longer, for the time without a leader. But a desk that deletes a job waits only
+`copies.LONGEST_S` for our reply, and asks no node whose record is over. Past that we may have missed it, and what is
+not begun is in doubt: it is begun only once it is read that it is still there.
 
 After such a stop the socket may still hold deliveries from before it, which other nodes have by now. They precede the
 server's next reply, or the link's end. Everything that came before that is lost too, except what a link brought that is
@@ -13,29 +17,35 @@ younger than a turn. A link may also fall silent before the server's first reply
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 from anyio.abc import TaskStatus
 
+from actors.jobs.copies import LONGEST_S
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import Disconnected
+from streams.errors import StreamError
 from streams.puller import Puller
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 """Two turns may be lost within an ack wait of three seconds."""
+AGAIN_S = 0.2
+"""After a turn that was not confirmed."""
 ANSWER_S = 1.0
-SPARE_S = 0.3
-"""Subtracted from the ack wait, so that cancelled handlers end before another holder begins."""
+SPARE = 0.1
+"""Share of the ack wait that is not counted on, so that cancelled handlers end before another holder begins, though the
+servers' clocks differ a little."""
 
 
 class Hold:
-    """Extends deliveries. It calls `lose` when other holders may have them, `resume` when new ones are ours,
-    `confirmed` when the server has replied to everything sent, and `reconnected` on each new link, after `lose`."""
+    """Extends deliveries. It calls `doubt` when those that are not begun may have been deleted, `lose` when other
+    holders may have them, `resume` when new ones are ours, `confirm` to have the leaders reply, `confirmed` when the
+    servers have replied to everything sent, and `reconnected` on each new link, after `lose`. `is_heard()`: whether the
+    other nodes take this one for live."""
 
     def __init__(
         self,
@@ -43,76 +53,100 @@ class Hold:
         *,
         ack_wait_s: float,
         pullers: Callable[[], Iterable[Puller]],
+        doubt: Callable[[], None],
         lose: Callable[[], int],
         resume: Callable[[], None],
+        confirm: Callable[[float], Awaitable[None]],
+        is_heard: Callable[[], bool],
         confirmed: Callable[[], None],
         reconnected: Callable[[], None],
     ) -> None:
         self._connection = connection
-        self._sure_s = ack_wait_s - SPARE_S
+        self._sure_s = ack_wait_s * (1 - SPARE)
+        self._begin_s = min(self._sure_s, LONGEST_S * (1 - SPARE))
         self._pullers = pullers
+        self._doubt = doubt
         self._lose = lose
         self._resume = resume
+        self._confirm = confirm
+        self._is_heard = is_heard
         self._confirmed = confirmed
         self._has_reconnected = reconnected
         self._linked_s = -math.inf
         self._soon = anyio.Event()
-        self.until_s = 0.0
-        """The held deliveries are ours until then (monotonic seconds)."""
+        self.confirmed_s = -math.inf
+        """Everything that was sent before then has been confirmed (monotonic seconds)."""
         self.is_cut = True
         """Whether no held delivery can be relied on."""
+        self.is_in_doubt = True
+        """Whether what is not begun may have been deleted."""
+        self.doubts = 0
+        """How often it came to that."""
 
     def is_sure(self, now_s: float) -> bool:
         """Return whether the held deliveries are ours. If not, the first caller has them lost."""
-        if now_s < self.until_s:
-            return True
-        self._cut()
-        return False
+        if now_s - self.confirmed_s >= self._begin_s:
+            self._look(now_s)
+        return not self.is_cut
+
+    def may_begin(self, now_s: float) -> bool:
+        """Return whether what is held and not begun is certainly still there. If not, the first caller has it looked
+        at."""
+        self._look(now_s)
+        return not self.is_in_doubt
 
     async def keep(self, *, task_status: TaskStatus[None]) -> None:
         """Extend the held deliveries until cancelled. Started with the server's first reply."""
         remove = self._connection.on_reconnect(self._reconnected)
         try:
             while True:
-                await self._turn()
+                is_confirmed = await self._turn()
                 if not self.is_cut:
                     task_status.started()
                     task_status = anyio.TASK_STATUS_IGNORED
-                with anyio.move_on_after(EVERY_S):
+                with anyio.move_on_after(EVERY_S if is_confirmed else AGAIN_S):
                     await self._soon.wait()
                 self._soon = anyio.Event()
         finally:
             remove()
 
-    async def _turn(self) -> None:
+    async def _turn(self) -> bool:
+        """Extend the deliveries. Return whether the servers have confirmed that."""
         began_s = monotonic_s()
         is_late = not self.is_sure(began_s)
         for puller in self._pullers():
             puller.extend_all()
         try:
             await self._connection.flush(ANSWER_S)
-        except Disconnected:
-            return
+            await self._confirm(ANSWER_S)
+        except StreamError:
+            return False
+        if monotonic_s() - began_s >= self._begin_s:
+            return False  # the process was stopped meanwhile: only the next turn tells what holds
         if is_late and monotonic_s() > self._linked_s + ANSWER_S:
             self._lose()
-        self.until_s = began_s + self._sure_s
+        self.confirmed_s = began_s
         self._confirmed()
-        if self.is_cut:
-            self.is_cut = False
+        if self.is_in_doubt and self._is_heard():
+            self.is_cut = self.is_in_doubt = False
             self._resume()
+        return True
 
-    def _cut(self) -> None:
-        if self.is_cut:
-            return
-        self.is_cut = True
-        late_s = monotonic_s() - self.until_s
-        lost = self._lose()
-        if lost:
-            log.error("job_worker.lost_hold", extra=fields(jobs=lost, silent_s=round(late_s + self._sure_s, 1)))
+    def _look(self, now_s: float) -> None:
+        """Take note of what does not hold any more."""
+        silent_s = now_s - self.confirmed_s
+        if not self.is_in_doubt and (silent_s >= self._begin_s or not self._is_heard()):
+            self.is_in_doubt = True
+            self.doubts += 1
+            self._doubt()
+        if silent_s >= self._sure_s and not self.is_cut:
+            self.is_cut = True
+            if lost := self._lose():
+                log.error("job_worker.lost_hold", extra=fields(jobs=lost, silent_s=round(silent_s, 1)))
 
     def _reconnected(self) -> None:
-        self._linked_s = monotonic_s()
-        if not self.is_sure(monotonic_s()):
+        self._linked_s = now_s = monotonic_s()
+        if not self.is_sure(now_s):
             self._lose()
         self._has_reconnected()
         self._soon.set()

@@ -47,16 +47,17 @@ class JobLost(Exception):
 class Call:
     """One call of a handler: its time, shared by its jobs. Times are monotonic seconds."""
 
-    __slots__ = ("deadline_s", "is_lost", "is_over", "ttr_s")
+    __slots__ = ("began_s", "deadline_s", "is_lost", "is_over", "ttr_s")
 
     def __init__(self) -> None:
-        self.ttr_s = self.deadline_s = 0.0
+        self.ttr_s = self.began_s = self.deadline_s = 0.0
         self.is_lost = False
         self.is_over = False
 
     def begin(self, ttr_s: float, now_s: float) -> None:
         """Allow `ttr_s` from now on."""
         self.ttr_s = ttr_s
+        self.began_s = now_s
         self.deadline_s = now_s + ttr_s
 
 

@@ -6,7 +6,7 @@ place does all the work, and no others are woken for nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from actors.jobs.rules.job_rules import lane_order
 from streams.delivery import Delivery
@@ -34,6 +34,11 @@ class ReadyJobs:
         queue = self._lanes.setdefault(priority, deque())
         self._only = queue if len(self._lanes) == 1 else None
         return queue
+
+    @property
+    def lanes(self) -> Iterable[deque[Delivery]]:
+        """The queues of all lanes."""
+        return self._lanes.values()
 
     def waiting(self) -> Iterator[Delivery]:
         """Return the waiting deliveries, lane by lane."""

@@ -99,11 +99,10 @@ class Restarts:
     def reconnected(self) -> None:
         """Send again the acks that may have been lost with the link. A restarted server does not get them, since the
         sequences may belong to other messages there. What it delivers again is recognised instead."""
-        again = [*self._acked_before, *self._acked]
         if self._connection.memory == self._memory:
-            with suppress(Disconnected, ConnectionLost):
-                self._connection.client.send(b"".join([ack_of(reply) for reply in again]))
+            self.acknowledge_again()
             return
+        again = self.acked
         self._memory = self._connection.memory
         self._own.clear()
         self._known.clear()
@@ -112,6 +111,16 @@ class Restarts:
         self._take_own((*_report_of(read_reply(reply))[:2], _OVER) for reply in again)
         self._began_ms, self._until_s, self.is_lately = self._clock.now_ms(), monotonic_s() + self._wait_s, True
         self._publish()
+
+    @property
+    def acked(self) -> list[bytes]:
+        """The reply subjects of what was acknowledged and is not certainly recorded."""
+        return [*self._acked_before, *self._acked]
+
+    def acknowledge_again(self) -> None:
+        """Send once more what may have been lost."""
+        with suppress(Disconnected, ConnectionLost):
+            self._connection.client.send(b"".join([ack_of(reply) for reply in self.acked]))
 
     # ---- checks of deliveries
 

@@ -11,7 +11,7 @@ from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.slices import Slices
 from actors.runtime.measures import Measures
-from actors.runtime.shares import Shares
+from actors.runtime.shares import SharedRates
 from streams.clock import Clock
 from streams.connection import Connection
 
@@ -26,7 +26,7 @@ class Shared:
     slices: Slices
     settling: Settling
     topics: Topics
-    rates: Shares
+    rates: SharedRates
     clock: Clock
     chance: Callable[[], float]
     measures: Measures

@@ -222,6 +222,13 @@ class TopicWorker:
         self._limit()
         return len(unstarted) + sum(len(place.jobs) for place in running)
 
+    def doubt(self) -> None:
+        """What waits may have been deleted: have it looked at before it is begun."""
+        for queue in self.ready.lanes:
+            while queue:
+                self._doubts.add(queue, queue.popleft(), 0.0)
+        self._limit()
+
     def resume(self) -> None:
         """What comes from now on is ours again."""
         self._limit()
@@ -319,13 +326,13 @@ class TopicWorker:
     def _limit(self) -> None:
         settings = self._settings
         self.ready.is_limited = (
-            settings.is_paused or settings.rate > 0 or self._suspicion == "grave" or self._hold.is_cut
+            settings.is_paused or settings.rate > 0 or self._suspicion == "grave" or self._hold.is_in_doubt
         )
 
     def _may_start(self, most: int) -> int:
         """Return how many jobs may be begun now. If none, `ready` is woken when some may."""
         now_s = monotonic_s()
-        if self._settings.is_paused or not self._hold.is_sure(now_s):
+        if self._settings.is_paused or not self._hold.may_begin(now_s):
             return 0
         if self._suspicion == "grave":
             if self._alone is not None and now_s < self._alone_until_s:
@@ -359,7 +366,7 @@ class TopicWorker:
             self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
-        elif delivery.delivered > 1 or self._may_be_over(delivery):
+        elif delivery.delivered > 1 or self._hold.is_in_doubt or self._may_be_over(delivery):
             self._doubts.add(queue, delivery, 0.0)
         else:
             queue.append(delivery)
@@ -373,7 +380,9 @@ class TopicWorker:
         return is_gone or self._shared.settling.may_be_over(delivery)
 
     async def _whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
-        """Return whose deliveries are that were held back."""
+        """Return whose deliveries are that were held back. What was read while the node may have missed something (see
+        hold.py) is left out: it is looked at again."""
+        doubts = self._hold.doubts
         found: dict[Delivery, Whose] = {}
         for delivery in deliveries:
             if self._restarts.is_over(delivery):
@@ -381,7 +390,8 @@ class TopicWorker:
             elif self._restarts.is_held(delivery):
                 found[delivery] = "another's"
         left = [delivery for delivery in deliveries if delivery not in found]
-        return found | await self._shared.settling.whose(left)
+        found |= await self._shared.settling.whose(left)
+        return found if self._hold.may_begin(monotonic_s()) and self._hold.doubts == doubts else {}
 
     def _suspect(self, delivery: Delivery) -> None:
         """Return whether the holder vanished, perhaps because of this job."""

@@ -25,6 +25,7 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.hold import Hold
+from actors.jobs.worker.leaders import Leaders
 from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.shared import Shared
@@ -33,8 +34,8 @@ from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
-from actors.runtime.shares import Shares
-from streams.clock import Clock
+from actors.runtime.shares import SharedRates
+from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import Disconnected
@@ -68,30 +69,35 @@ class JobWorker:
         connection: Connection,
         store: JobStore,
         topics: Topics,
-        rates: Shares,
+        rates: SharedRates,
         clock: Clock,
         chance: Callable[[], float],
         measures: Measures,
         stop: anyio.Event,
+        is_heard: Callable[[], bool] = lambda: True,
     ) -> None:
         self._handlers = handlers
         self._node = node
         self._connection = connection
         self._settling = Settling(store, node=node)
+        self._store_mark = store.store_mark
         self._settings = topics
         self._rates = rates
         self._clock = clock
         self._chance = chance
         self._measures = measures
         self._stop = stop
+        self._is_heard = is_heard
+        self._has_ended = False
         self._topics: dict[str, TopicWorker] = {}
         self._requests: deque[Message] = deque()
         self._has_requests = anyio.Event()
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are handled here, for the node's record."""
-        return tuple(handler.topic for handler in self._handlers)
+        """The topics that are handled here, for the node's record. None once the running jobs have ended: nobody
+        replies then to who deletes a job."""
+        return () if self._has_ended else tuple(handler.topic for handler in self._handlers)
 
     def topic(self, name: str) -> TopicWorker:
         """Return a topic at work."""
@@ -100,6 +106,7 @@ class JobWorker:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Run handlers until the node stops and the running jobs have ended. Started once all topics are served.
         Raises FATAL errors."""
+        self._has_ended = False
         restarts = Restarts(self._connection, self._clock, wait_s=self._ack_wait_s, held=self._held)
         hold = self._hold(restarts)
         shared = self._shared(hold, restarts)
@@ -113,29 +120,34 @@ class JobWorker:
                 with Watchdog() as watchdog:
                     async with anyio.create_task_group() as keeping:
                         await keeping.start(hold.keep)
-                        keeping.start_soon(self._tend, watchdog)
+                        keeping.start_soon(self._tend, watchdog, hold)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:
                             for topic in self._topics.values():
                                 await topics.start(topic.serve, self._stop)
                             task_status.started()
                         keeping.cancel_scope.cancel()
+            self._has_ended = True
         finally:
             remove()
             await subscription.unsubscribe()
 
     @property
     def _ack_wait_s(self) -> float:
-        namespace = self._connection.namespace
-        return min(job_consumer(namespace, name).ack_wait_s for name in self.topics)
+        namespace, is_clustered = self._connection.namespace, self._connection.is_clustered
+        return min(job_consumer(namespace, name, is_clustered=is_clustered).ack_wait_s for name in self.topics)
 
     def _hold(self, restarts: Restarts) -> Hold:
+        leaders = Leaders(self._connection, restarts, store=self._store_mark, pullers=self._pullers)
         return Hold(
             self._connection,
             ack_wait_s=self._ack_wait_s,
             pullers=self._pullers,
+            doubt=self._doubt,
             lose=partial(self._lose, restarts),
             resume=self._resume,
+            confirm=leaders.confirm,
+            is_heard=self._is_heard,
             confirmed=restarts.confirmed,
             reconnected=restarts.reconnected,
         )
@@ -162,6 +174,10 @@ class JobWorker:
         for topic in self._topics.values():
             yield from topic.pullers
 
+    def _doubt(self) -> None:
+        for topic in self._topics.values():
+            topic.doubt()
+
     def _lose(self, restarts: Restarts) -> int:
         restarts.hold_lost()
         return sum(topic.lose() for topic in self._topics.values())
@@ -175,9 +191,10 @@ class JobWorker:
         if topic is not None:
             topic.take_settings(self._settings.current(name))
 
-    async def _tend(self, watchdog: Watchdog) -> None:
+    async def _tend(self, watchdog: Watchdog, hold: Hold) -> None:
         while True:
             watchdog.beat()
+            hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
             for topic in self._topics.values():
                 topic.tend()
             await anyio.sleep(TEND_S)

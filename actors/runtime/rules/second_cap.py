@@ -27,6 +27,12 @@ class SecondCap:
             self._count -= self._lumps.popleft()[1]
         return max(0, most - self._count)
 
+    def spent(self, now_ms: float) -> int:
+        """Return how many were let through in the last second. For rates of one a second or more."""
+        while self._lumps and self._lumps[0][0] + 1000 * MARGIN <= now_ms:
+            self._count -= self._lumps.popleft()[1]
+        return self._count
+
     def add(self, count: int, now_ms: float) -> None:
         """Count `count` as let through."""
         self._lumps.append((now_ms, count))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from actors.jobs.rules.job_answers import Code, HandedOut, JobReply, Listed, NotAdded, Reserved, TopicCounted, TopicView
+from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.reading import Malformed, RequestForm, check_text, explained, read_ask
@@ -142,6 +143,17 @@ class PeekAsk(RequestForm, frozen=True, kw_only=True):
 
     topic: str
     id: str
+
+
+class WhyAsk(RequestForm, frozen=True, kw_only=True):
+    """Tell why the job of this id is not running, without `topic` in each topic that has one."""
+
+    id: str
+    topic: str | None = None
+
+
+class Whys(Struct, frozen=True, kw_only=True):
+    jobs: list[JobWhy]
 
 
 class KickAsk(RequestForm, frozen=True, kw_only=True):

@@ -104,6 +104,14 @@ async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     return HttpAnswer(_batch(call, await _own(shared, call)))
 
 
+async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Tell why an instance is not running."""
+    view = await _own(shared, call)
+    with shared.load.work("other", call.caller.key), _telling(call):
+        found = await shared.batches.why(view.instance_id)
+    return HttpAnswer(replace(found, id=call.caller.outer(view.instance_id)))
+
+
 async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List an instance's items in their order, those that ended as wanted."""
     asked, view = query_of(ItemsQuery, call.query), await _own(shared, call)

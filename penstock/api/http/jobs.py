@@ -7,6 +7,7 @@ from typing import Literal
 import anyio
 import msgspec
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from actors.jobs.replies import NO_SUCH_JOB
 from actors.jobs.rules.job_answers import HTTP_CODES, Added, Listed, NotAdded, Reserved
@@ -198,6 +199,16 @@ async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     if found is None:
         raise no_such_job(job_id)
     return HttpAnswer(shown_job(call, found))
+
+
+async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Tell why a job is not running."""
+    topic, job_id = call.topic(), call.value("job_id")
+    with shared.load.work("other", call.caller.key):
+        found = await shared.desk.why(topic, job_id)
+    if not found:
+        raise no_such_job(job_id)
+    return HttpAnswer(replace(found[0], topic=call.caller.outer(topic)))
 
 
 async def list_jobs(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -27,7 +27,6 @@ READ_S = 10.0
 WRITE_S = 30.0
 """How long a client may read nothing of what the gateway writes to it."""
 IDLE_S = 60
-LONGEST_POLL_MS = 30_000
 MOST_CONNECTIONS = 4_096
 MOST_PER_ADDRESS = 2_048
 MOST_PIPELINED = 16

@@ -5,6 +5,7 @@ write there sends it over HTTP."""
 from collections.abc import Awaitable, Callable
 
 from actors.batch.desk import BatchDesk
+from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View
 from penstock.api.forms.batch import InstanceAsk, InstancesAsk, ItemsAsk, LimitAsk, RetryAsk, TaskList, ViewList
@@ -21,6 +22,10 @@ def of_instance(
 ) -> Callable[[BatchDesk, InstanceAsk, Question], Awaitable[View]]:
     """Return the endpoint that calls `act` with an instance's id, and returns its new view."""
     return lambda desk, ask, _question: act(desk, ask.id)
+
+
+async def why(desk: BatchDesk, ask: InstanceAsk, _question: Question) -> BatchWhy:
+    return await desk.why(ask.id)
 
 
 async def list_batches(desk: BatchDesk, ask: InstancesAsk, _question: Question) -> ViewList:

@@ -28,6 +28,8 @@ from penstock.api.forms.jobs import (
     ReservedJobs,
     TopicAsk,
     TopicViews,
+    WhyAsk,
+    Whys,
     read_jobs,
 )
 from penstock.api.forms.reading import Malformed
@@ -103,6 +105,10 @@ async def peek(desk: JobDesk, ask: PeekAsk, _question: Question) -> Listed:
     if job is None:
         raise refused("not_found", f"topic {ask.topic!r} has no job of this id")
     return job
+
+
+async def why(desk: JobDesk, ask: WhyAsk, _question: Question) -> Whys:
+    return Whys(jobs=await desk.why(ask.topic, ask.id))
 
 
 async def list_jobs(desk: JobDesk, ask: ListAsk, question: Question) -> ListPage:

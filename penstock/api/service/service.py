@@ -39,13 +39,13 @@ SERVICES: dict[Engine, _Facts] = {
         "penstock-jobs",
         "delayed jobs: add, reserve, finish and the rest, in JSON",
         512,
-        "add reserve finish touch release bury kick delete peek list count topics topic",
+        "add reserve finish touch release bury kick delete peek list count topics topic why",
     ),
     "batch": _Facts(
         "penstock-batch",
         "batches: submit, look, steer, in JSON",
         256,
-        "submit show list items pause resume cancel retry tasks limit",
+        "submit show list items pause resume cancel retry tasks limit why",
     ),
 }
 

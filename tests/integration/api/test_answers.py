@@ -103,6 +103,8 @@ async def test_jobs_over_http(asker: Recorder) -> None:
     await http("GET", f"{JOBS}/z")
     await http("GET", f"{JOBS}/none")
     await http("GET", f"{JOBS}/%ff")
+    for job_id in ("a/why", "z/why", "none/why", "%ff/why"):
+        await http("GET", f"{JOBS}/{job_id}")
     await http("GET", f"{JOBS}?state=delayed&limit=1")
     await http("GET", f"{JOBS}?state=ready&limit=2&due_after_ms=1&due_before_ms=4000000000000")
     for bad in ("state=gone", "limit=0", "limit=x", "after=1.abc", "what=1", "limit=1&limit=2", "state"):
@@ -264,6 +266,8 @@ async def test_batches_over_http(asker: Recorder) -> None:
     await http("POST", f"{BATCHES}/count?id=h1&priority=5", '{"n": 3}')
     await http("POST", f"{BATCHES}/count?id=h1", '{"n": 4}')
     await http("GET", f"{BATCHES}/h1")
+    await http("GET", f"{BATCHES}/h1/why")
+    await http("GET", f"{BATCHES}/none/why")
     await http("GET", f"{BATCHES}/h1/items?limit=2")
     await http("GET", f"{BATCHES}/h1/items?status=failed")
     for bad in ("status=what", "limit=0", "cursor=x", "what=1"):
@@ -371,6 +375,10 @@ async def test_jobs_as_a_service(asker: Recorder) -> None:
     await jobs("count")
     await jobs("peek", '{"topic": "svc", "id": "none"}')
     await jobs("peek", '{"topic": "svc"}')
+    await jobs("why", '{"topic": "svc", "id": "a"}')
+    await jobs("why", '{"topic": "svc", "id": "z"}')
+    await jobs("why", '{"id": "none"}')
+    await jobs("why", '{"topic": "svc"}')
     await jobs("delete", '{"topic": "svc", "id": "l", "nonce": "x"}')
     await jobs("delete", '{"topic": "svc", "id": "l", "nonce": "x"}')
     await jobs("delete", '{"id": "l"}')
@@ -399,6 +407,7 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
             pass
     await batch("submit", json.dumps(every))
     await batch("show", '{"id": "s1"}')
+    await batch("why", '{"id": "s1"}')
     await batch("items", '{"id": "s1", "status": "ok", "most": 2}')
     await batch("items", '{"id": "s1", "cursor": "0.2"}')
     await batch("list", '{"task": "count", "state": "done", "tenant": "t1", "most": 5}')
@@ -408,7 +417,7 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await until(asker, "s2", "splitting")
     for verb in ("pause", "resume", "retry", "cancel"):
         await batch(verb, '{"id": "s2"}')
-    for verb in ("show", "pause", "resume", "cancel", "retry", "items"):
+    for verb in ("show", "why", "pause", "resume", "cancel", "retry", "items"):
         for bad in ("", '{"id": "none"}', '{"id": "b!"}', '{"id": "s1", "x": 1}', "{", '{"id": 7}'):
             await batch(verb, bad)
     for bad in (

@@ -123,3 +123,20 @@ async def test_what_is_wrong_is_told(penstock: CommandLine, arguments: tuple[str
     told = await penstock("batch", *arguments)
     assert (told.code, says in told.err) == (code, True), told.err
     assert "Traceback" not in told.err
+
+
+async def test_a_person_asks_why_something_does_not_run(penstock: CommandLine) -> None:
+    (await penstock("jobs", "add", "mail", "1", "--id", "why-1", "--delay", "1h")).ok()
+    (await penstock("batch", "submit", "--task", UNSERVED, "--input", "1", "--id", "why-1")).ok()
+    found = (await penstock("why", "why-1", "--json")).ok().json()
+    assert [(each["kind"], each["code"]) for each in found] == [("job", "due"), ("batch", "nobody")]
+    told = (await penstock("why", "why-1", "--topic", "mail")).ok().out
+    assert told.startswith("job mail/why-1 is delayed: it is not due yet, until ")
+    (await penstock("jobs", "topic", "mail", "--pause")).ok()
+    (await penstock("jobs", "add", "mail", "1", "--id", "why-2")).ok()
+    with anyio.fail_after(60):  # the node's desk hears of the pause a moment later
+        while "its topic is paused" not in (await penstock("why", "why-2")).ok().out:
+            await anyio.lowlevel.checkpoint()
+    for unknown in ("why-3", "none/none", "not an id"):
+        refused = await penstock("why", unknown)
+        assert (refused.code, "no job, batch or source is called so" in refused.err) == (1, True)

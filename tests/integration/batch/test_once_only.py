@@ -241,7 +241,7 @@ async def test_a_round_that_comes_again_while_it_is_at_work_here_waits_for_its_e
             node="n1",
             instances=node.engine.instances,
             items=node.items,
-            rates=Shares(lambda _task: 0.0),
+            rates=Shares(lambda _task: None),
             at_once=lambda _task: None,
             stop=anyio.Event(),
         )

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.deliveries import FailedAttempt
-from actors.jobs.reads import BadCursor, Found
+from actors.jobs.reads import Found
 from actors.jobs.reservations import JobSettled, JobStale
+from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
 from actors.jobs.stream import JobStream, partition_of
 from streams.clock import now_ms

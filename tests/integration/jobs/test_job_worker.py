@@ -34,6 +34,23 @@ async def test_ready_job_is_run_once_and_gone(jobs: Jobs, log: Log) -> None:
     assert len(log.lines) == 1
 
 
+async def test_the_end_of_a_job_tells_when_it_was_first_handed_out(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        log(job.attempt)
+        if job.attempt == 1:
+            raise Retry("1s")
+
+    before_ms = jobs.clock.now_ms()
+    async with working(jobs, handler(handle)):
+        await jobs.add("1", nonce="repeated")
+        await log.has("2")
+        await until_gone(jobs)
+    found = await jobs.store.find_key("mail", "1")
+    assert found is not None
+    assert found.done is not None
+    assert before_ms - 100 <= found.done.first_ms <= found.done.finished_ms - 900, "not the second attempt"
+
+
 async def until_none_is_ready(jobs: Jobs) -> None:
     """The server takes an ack a moment after it came."""
     with anyio.fail_after(20):

@@ -1,6 +1,7 @@
 """What a node holds: as much as its handlers need and no more, as long as it can be sure of it."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -222,7 +223,7 @@ async def test_a_stop_gives_back_nothing_that_may_be_anothers(jobs: Jobs) -> Non
         topic = work.worker.topic(TOPIC)
         added = await jobs.add("1")
         topic.ready.lane("normal").extend(await jobs.pull(1))
-        topic._hold.until_s = 0.0
+        topic._hold.confirmed_s = -math.inf
         await work.end()
     found = await jobs.store.find(TOPIC, "1")
     assert found is not None

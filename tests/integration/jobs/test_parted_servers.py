@@ -1,4 +1,4 @@
-"""One server of three, the leader of JOBS, is cut off from the two others. Its clients still reach it."""
+"""One server of three, the leader of JOBS, is cut off from the two others. Its clients and nodes still reach it."""
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
@@ -9,10 +9,14 @@ import anyio
 import pytest
 
 from actors.jobs.rules.job_answers import Added
+from actors.jobs.worker.job import Job
 from streams.connection import connect
 from streams.errors import StreamError
+from streams.pull_once import PullOnce
 from streams.store_memory import StoreMemory
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
+from tests.support.job_workers import Log, handler, working
+from tests.support.jobs import Jobs
 from tests.support.processes import Links, cluster, open_links, urls_of
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
@@ -111,3 +115,42 @@ async def test_a_leader_that_is_cut_off_tells_nothing_that_is_no_longer_so(parte
         assert await here.state("gone") is None
         assert await here.state("new") == "delayed"
         assert (await here.desk.finish([receipt]))[0].code == "ok"
+
+
+async def test_a_node_that_is_cut_off_begins_nothing_and_loses_what_it_runs(parted: Parted) -> None:
+    """It holds a job beside the two that it runs. The others delete that one. Its own server replies to all that it
+    sends, and knows nothing of it."""
+    here, there = parted.cut_off, parted.other
+    log, may_end = Log(), anyio.Event()
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+        try:
+            await (anyio.sleep_forever() if job.id == "stays" else may_end.wait())
+        finally:
+            log("ended", job.id, job.is_lost)
+
+    async with PullOnce(here.connection) as pulls:
+        jobs = Jobs(here.connection, here.publisher, pulls)
+        async with working(jobs, handler(handle, concurrency=2)) as work:
+            work.worker.topic(TOPIC).fetch_ahead(1)
+            for job_id in ("stays", "ends"):
+                await here.add(job_id)
+                await log.has(f"begun {job_id}")
+            await here.add("held")
+            with anyio.fail_after(20):
+                while work.worker.topic(TOPIC).held < 3:
+                    await anyio.lowlevel.checkpoint()
+            parted.part()
+            with anyio.fail_after(60):
+                await until_done(there, "new")
+                assert (await there.desk.delete(TOPIC, "held")).code == "ok"
+            may_end.set()
+            await log.has("ended ends False")
+            await log.has("ended stays True")
+            parted.links.join()
+            with anyio.fail_after(60):
+                await until_done(here, "after")
+            await here.add("last")
+            await log.has("begun last")
+    assert "begun held" not in log.lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import anyio
@@ -15,9 +16,10 @@ from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
 from actors.jobs.recurring import JobFinder, KnownJob, RecurringJobs, decode_recurring
+from actors.jobs.reservations import JobStale
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
-from actors.jobs.rules.recurrence import Misfire, Recurring, occurrence_id
+from actors.jobs.rules.recurrence import Misfire, Overlap, PastRun, Recurring, occurrence, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from penstock.admin import recurring
@@ -28,8 +30,10 @@ from streams.connection import Connection
 from streams.job_messages import NewJob
 from streams.publisher import Publisher
 from streams.specs import wanted
+from streams.subjects import token_of
 from streams.topology import apply
 from tests.support.engine import logging_of
+from tests.support.jobs import open_jobs
 
 KEY = "mail.nightly"
 HOUR = 3_600_000
@@ -44,6 +48,7 @@ class StoreDesk:
         self._store = store
         self.refuses = False
         self.asked = 0
+        self.deleted: list[str] = []
 
     async def add(self, jobs: Sequence[NewJob], *, trace_s: int) -> list[Added | NotAdded]:
         self.asked += 1
@@ -51,12 +56,17 @@ class StoreDesk:
             return [NotAdded(code="quota", reason="full") for _ in jobs]
         made = [make_job(job, TopicSettings(), now_ms=now_ms(), fresh_id="") for job in jobs]
         answers: list[Added | NotAdded] = []
-        for job, stored in zip(made, await self._store.add_many([(job, "keep") for job in made]), strict=True):
+        adds = [(job, new.on_same) for job, new in zip(made, jobs, strict=True)]
+        for job, stored in zip(made, await self._store.add_many(adds), strict=True):
             assert isinstance(stored, Stored)
             answers.append(
                 Added(topic=job.topic, id=job.id, state=stored.state, due_ms=job.due_ms, is_new=stored.is_new)
             )
         return answers
+
+    async def delete(self, topic: str, job_id: str) -> object:
+        self.deleted.append(job_id)
+        return await self._store.delete(topic, job_id)
 
 
 class Ground(NamedTuple):
@@ -122,6 +132,10 @@ def is_added(record: Recurring) -> bool:
     return record.added_ms > 0 and not record.adding
 
 
+def has_runs(count: int) -> Callable[[Recurring], bool]:
+    return lambda record: len(record.runs) >= count and not record.adding
+
+
 # ---- one after the other
 
 
@@ -160,6 +174,109 @@ async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -
         record = await ground.record_when(lambda record: is_added(record) and record.added_ms > first_ms)
     assert (record.added_ms - first_ms) % 1000 == 0
     assert await ground.state(record.added_ms) in ("delayed", "ready")
+
+
+async def test_one_waits_for_the_end_of_the_one_before_and_later_ones_are_left_out(ground: Ground) -> None:
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+        wish = replace(EACH_SECOND, overlap="buffer")
+        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        record = await ground.record_when(lambda record: record.left_out > 1)
+        first, waits_ms = record.runs[0], record.buffered_ms
+        assert (waits_ms - first.due_ms, len(record.runs)) == (1000, 1)
+        held = await jobs.reserve()
+        await jobs.store.finish_many([held.receipt], remember_s=0)
+        record = await ground.record_when(lambda record: len(record.runs) > 1 and not record.adding)
+        assert (record.runs[0].outcome, record.runs[1].due_ms) == ("finished", waits_ms)
+        assert (await jobs.reserve()).job.id == occurrence_id("nightly", waits_ms)
+
+
+async def test_the_next_takes_the_place_of_one_that_is_held(ground: Ground) -> None:
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+        wish = replace(EACH_SECOND, overlap="cancel")
+        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        held = await jobs.reserve()
+        record = await ground.record_when(lambda record: len(record.runs) > 1 and record.runs[0].outcome != "")
+        assert (held.job.id, record.runs[0].outcome) == (occurrence_id("nightly", record.runs[0].due_ms), "deleted")
+        [answer] = await jobs.store.finish_many([held.receipt], remember_s=0)
+        assert isinstance(answer, JobStale)
+        assert held.job.id in ground.desk.deleted
+        assert (await jobs.reserve()).job.id != held.job.id
+
+
+async def test_a_leader_that_dies_before_it_deletes_the_one_before_is_followed(ground: Ground) -> None:
+    first_ms = now_ms() // 1000 * 1000 - 5000
+    due_ms = first_ms + 4000
+    runs = (PastRun(due_ms=first_ms), PastRun(due_ms=due_ms))
+    claimed = replace(
+        FAR, overlap="cancel", start_ms=1, last_ms=due_ms, added_ms=due_ms, adding=(due_ms,), cancelling=(first_ms,)
+    )
+    await ground.desk.add([occurrence("mail", "nightly", claimed, first_ms, claim=1)], trace_s=60)
+    await ground.put(replace(claimed, runs=runs))
+    async with running(ground.actor()):
+        record = await ground.record_when(lambda record: record.runs[0].outcome != "")
+    assert (record.runs[0].outcome, record.adding, record.cancelling) == ("deleted", (), ())
+    assert (await ground.state(first_ms), await ground.state(due_ms)) == ("", "ready")
+
+
+# ---- what people ask for
+
+
+async def test_a_trigger_adds_a_job_now_once_and_the_schedule_goes_on(ground: Ground) -> None:
+    async with running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        before = await ground.record_when(is_added)
+        job_id = await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        record = await ground.record_when(lambda record: not record.triggered and not record.adding)
+        found = await ground.store.find("mail", job_id)
+        assert (found is not None and found.state, record.added_ms) == ("ready", before.added_ms)
+        assert await recurring.pause(ground.records, "mail", "nightly")
+        await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        await ground.record_when(lambda record: len([run for run in record.runs if run.kind]) == 2)
+    assert (await ground.store.count("mail")).ready == 2
+
+
+async def test_a_person_who_asks_between_the_claim_and_the_job_makes_no_second_one(ground: Ground) -> None:
+    async with open_jobs(ground.connection) as jobs:
+        due_ms = now_ms() - 1000
+        claimed = replace(FAR, start_ms=1, last_ms=due_ms, added_ms=due_ms, adding=(due_ms,), claim_ms=due_ms)
+        await ground.desk.add([occurrence("mail", "nightly", claimed, due_ms, claim=due_ms)], trace_s=60)
+        held = await jobs.reserve()  # by the leader that died before it said so
+        await jobs.store.finish_many([held.receipt], remember_s=0)
+        await ground.put(claimed)
+        await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        async with running(ground.actor()):
+            await ground.record_when(lambda record: not record.triggered and is_added(record))
+        assert (await ground.store.count("mail")).ready == 1, "the trigger's job alone"
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip"])
+async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_time(
+    ground: Ground, overlap: Overlap
+) -> None:
+    hour_ms = now_ms() // HOUR * HOUR
+    dues = [hour_ms - HOUR * at for at in (3, 2, 1)]
+    wish = Recurring(cron="0 * * * *", overlap=overlap, data_time="at", start_ms=hour_ms + 24 * HOUR)
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+        await ground.desk.add([NewJob(topic="mail", id=occurrence_id("nightly", dues[1]))], trace_s=60)
+        before = await jobs.reserve()
+        await jobs.store.finish_many([before.receipt], remember_s=60)
+        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        await recurring.backfill(ground.records, "mail", "nightly", dues[0], hour_ms, now_ms=now_ms())
+        seen = []
+        for _ in dues:
+            held = await jobs.reserve()
+            seen.append(msgspec.json.decode(held.job.body)["at"])
+            assert overlap == "allow" or (await ground.store.count("mail")).ready == 0
+            await jobs.store.finish_many([held.receipt], remember_s=0)
+        record = await ground.record_when(
+            lambda record: [run.outcome for run in record.runs if run.kind] == ["finished"] * 3
+        )
+    assert (sorted(seen) if overlap == "allow" else seen) == [
+        f"{datetime.fromtimestamp(due_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z" for due_ms in dues
+    ]
+    assert ([run.due_ms for run in record.runs if run.kind], record.backfill) == (dues, None)
+    with pytest.raises(UsageError, match="lies ahead"):
+        await recurring.backfill(ground.records, "mail", "nightly", dues[0], now_ms() + HOUR, now_ms=now_ms())
 
 
 # ---- crashes
@@ -230,6 +347,61 @@ async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:
         record = await ground.record_when(is_added)
         assert await ground.state(record.added_ms) == "delayed"
         assert len(logged.of("recurring.failed")) == 1, "told once"
+
+
+# ---- how runs end
+
+
+async def test_a_run_is_told_with_its_start_and_its_end(ground: Ground) -> None:
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", EACH_SECOND, now_ms=now_ms())
+        first = await ground.record_when(is_added)
+        assert [run.due_ms for run in first.runs] == [first.added_ms]
+        held = await jobs.reserve()
+        begun_ms = now_ms()
+        await jobs.store.finish_many([held.receipt], remember_s=0)
+        record = await ground.record_when(lambda record: record.runs[0].outcome == "finished")
+    [run, *_] = record.runs
+    assert abs(run.started_ms - begun_ms) < 5000
+    assert run.due_ms <= run.started_ms <= run.ended_ms <= now_ms() + 1000
+
+
+async def test_the_next_begins_a_fixed_delay_after_the_end_of_the_one_before(ground: Ground) -> None:
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+        await recurring.add(ground.records, "mail", "nightly", Recurring(fixed_delay_ms=1500), now_ms=now_ms())
+        for count in (1, 2, 3):
+            held = await jobs.reserve()
+            if count == 2:
+                await jobs.store.bury_many([held.receipt], reason="it failed")
+            else:
+                await jobs.store.finish_many([held.receipt], remember_s=0)
+            record = await ground.record_when(has_runs(count + 1))
+            before, after = record.runs[count - 1 :]
+            assert after.due_ms == before.ended_ms + 1500
+    assert [run.outcome for run in record.runs] == ["finished", "buried", "finished", ""]
+
+
+async def test_what_may_overlap_is_told_too_and_what_has_left_no_trace_is_unknown(ground: Ground) -> None:
+    at_ms = now_ms() // 1000 * 1000
+    runs = tuple(PastRun(due_ms=due_ms) for due_ms in (at_ms - 3000, at_ms - 2000))
+    record = replace(FAR, start_ms=1, last_ms=at_ms - 1000, added_ms=at_ms - 2000, runs=runs)
+    async with running(ground.actor()):
+        await ground.desk.add([occurrence("mail", "nightly", record, runs[0].due_ms, claim=1)], trace_s=60)
+        await ground.put(record)
+        seen = await ground.record_when(lambda record: is_added(record) and record.runs[1].outcome == "unknown")
+        assert seen.runs[0].outcome == "", "its job waits for a worker"
+        await ground.store.delete("mail", occurrence_id("nightly", runs[0].due_ms))
+        seen = await ground.record_when(lambda record: record.runs[0].outcome != "")
+    assert [run.outcome for run in seen.runs] == ["deleted", "unknown", ""]
+
+
+async def test_one_that_it_was_too_late_to_add_has_expired(ground: Ground) -> None:
+    due_ms = now_ms() - HOUR
+    record = replace(FAR, start_ms=1, last_ms=due_ms, added_ms=due_ms, adding=(due_ms,), expires_in_ms=1000)
+    async with running(ground.actor()):
+        await ground.put(replace(record, runs=(PastRun(due_ms=due_ms),)))
+        seen = await ground.record_when(is_added)
+    assert seen.runs[0].outcome == "expired"
 
 
 # ---- what people change
@@ -326,17 +498,17 @@ class CountingStore:
         self._store = store
         self.asked: list[str] = []
 
-    async def find(self, topic: str, job_id: str) -> KnownJob | None:
-        self.asked.append(job_id)
-        return await self._store.find(topic, job_id)
+    async def find_key(self, topic: str, key: str) -> KnownJob | None:
+        self.asked.append(key)
+        return await self._store.find_key(topic, key)
 
 
-async def test_one_that_may_not_overlap_is_looked_for_when_the_next_is_to_be_added_and_not_else(ground: Ground) -> None:
+async def test_a_job_that_has_not_ended_is_looked_at_once_a_second_at_most_beside_each_add(ground: Ground) -> None:
     store = CountingStore(ground.store)
     record = replace(EACH_SECOND, overlap="skip")
     async with running(ground.actor(store=store)):
         await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
         first = await ground.record_when(is_added)
         left_out = await ground.record_when(lambda record: record.left_out >= 2)
-    assert set(store.asked) == {occurrence_id("nightly", first.added_ms)}
-    assert len(store.asked) <= 2 * (1 + left_out.left_out) + 2, "once when it could be added ahead, once when it is due"
+    assert set(store.asked) == {token_of(occurrence_id("nightly", first.added_ms))}
+    assert len(store.asked) <= 4 * (1 + left_out.left_out) + 4

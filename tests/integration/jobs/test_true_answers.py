@@ -413,7 +413,7 @@ async def test_an_add_that_has_replaced_another_is_told_though_its_copies_could_
     async with open_office(connection) as office:
         await office.add("a", delay_ms=3_600_000)
 
-        async def drop(topic: str, key: str) -> bool:
+        async def drop(topic: str, key: str) -> None:
             raise Disconnected("the link broke just now")
 
         monkeypatch.setattr(office.desk._copies, "drop", drop)

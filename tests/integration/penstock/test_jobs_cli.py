@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
     session = cli.records.session
     store = JobStore(connection, cli.records.publisher, namespace, SYSTEM)
     topics = Topics(session.bucket("TOPICS"), connection, namespace)
-    rates = Shares(lambda topic: topics.current(topic).rate)
+    rates = Shares(lambda topic: topics.current(topic).rate or None)
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(
@@ -229,6 +231,16 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
             while (await told(cli, "count", "mail"))[0]["delayed"]:
                 await anyio.lowlevel.checkpoint()
         assert (await told(cli, "recur", "list"))[0]["next_ms"] is None
+        job_id = (await told(cli, "recur", "trigger", "mail/nightly"))["id"]
+        with anyio.fail_after(20):
+            while job_id not in [job["id"] for job in (await told(cli, "list", "mail", "--state", "ready"))["jobs"]]:
+                await anyio.lowlevel.checkpoint()
+        ahead = await cli("jobs", "recur", "backfill", "mail/nightly", "-1d", "now")
+        assert (ahead.code, "has no occurrence" in ahead.err) == (2, True)
+        told_of = await told(cli, "recur", "backfill", "mail/nightly", "2024-01-01T00:00:00Z", "2026-01-31T00:00:00Z")
+        assert told_of["end_ms"] == 1_769_817_600_000
+        shown = (await cli("jobs", "recur", "show", "mail/nightly")).ok().out
+        assert "backfill: goes on until 2026-01-31T00:00:00Z" in shown
         assert (await told(cli, "recur", "resume", "mail/nightly"))["is_changed"]
         unsure = await cli("jobs", "recur", "remove", "mail/nightly")
         assert (unsure.code, "--yes" in unsure.err) == (2, True)
@@ -243,8 +255,35 @@ async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLi
     typed = [shlex.split(line)[1:] for block in page.blocks for line in commands(block)]
     for words in typed:
         (await cli(*words)).ok()
-    assert len(typed) == 7
-    assert [each["name"] for each in (await told(cli, "recur", "list"))] == ["sync"]
+    assert len(typed) == 13
+    names = [each["name"] for each in (await told(cli, "recur", "list"))]
+    assert names == ["jubilee", "hourly", "crawl", "sweep", "sync"]
+
+
+async def test_one_that_is_due_once_is_over_after_it(cli: CommandLine) -> None:
+    async with node(cli, follows_recurring=True):
+        at = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
+        line = ["recur", "add", "mail/once", "1", "--at", at]
+        assert (await told(cli, *line))["is_new"]
+        with anyio.fail_after(20):
+            while (await told(cli, "count", "mail"))[0]["ready"] == 0:
+                await anyio.lowlevel.checkpoint()
+        shown = (await cli("jobs", "recur", "show", "mail/once")).ok().out
+        assert f"when: once, {at[:19]}" in shown
+        assert "state: over\n" in shown
+        [job] = (await told(cli, "reserve", "mail"))["jobs"]
+        assert "not ended" in shown
+        (await cli("jobs", "finish", job["receipt"])).ok()
+        with anyio.fail_after(20):
+            while (run := (await told(cli, "recur", "show", "mail/once"))["runs"][0])["outcome"] != "finished":
+                await anyio.lowlevel.checkpoint()
+        assert run["due_ms"] <= run["started_ms"] <= run["ended_ms"]
+        shown = (await cli("jobs", "recur", "show", "mail/once")).ok().out
+        assert re.search(r"\nrun: 20[^ ]+Z, finished, started [^ ]+ later, took [^ ]+\n", shown), shown
+        again = await cli("jobs", *line)
+        assert (again.code, "is there already" in again.out) == (0, True), "a program may add it at each start"
+        late = await cli("jobs", *line, "--misfire", "skip", "--replace")
+        assert (late.code, "is past; give a later moment" in late.err) == (2, True)
 
 
 # ---- what is refused, and when nobody is there

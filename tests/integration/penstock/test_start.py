@@ -56,7 +56,10 @@ jobs recur list
 jobs recur show t/n
 jobs recur pause t/n
 jobs recur resume t/n
+jobs recur trigger t/n
+jobs recur backfill t/n -2h now
 jobs recur remove t/n --yes
+why 1
 batch submit --task t --input 1
 batch list
 batch show 1
@@ -82,8 +85,10 @@ LONG_RUNNING = {"up", "work", "demo", "outbox relay"}
 """They go on for long after they have loaded what they run."""
 ALONE = {"config"}
 MOST_CPU_S = 0.35
+YARDSTICK, YARDSTICK_S = "import asyncio, nats.aio.client, typer", 0.33
+"""The CPU of this work on the machine on which the limit was set. A slow or busy machine takes more, so it is measured
+beside each try."""
 TRIES = 5
-"""A busy machine takes more CPU for the same work."""
 HEAVY = {
     "aiohttp.client",
     "markdown_it",
@@ -138,6 +143,13 @@ def _cpu_s(process_id: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def most_cpu_s() -> float:
+    """Return the limit for this machine as it is now: never below `MOST_CPU_S`."""
+    with subprocess.Popen([sys.executable, "-c", YARDSTICK], env=plain_environment()) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        return MOST_CPU_S * max(1.0, _cpu_s(child.pid) / YARDSTICK_S)
+
+
 def leaves(path: str, command: Any) -> Iterator[str]:
     """Yield the whole name of each command of a group."""
     for name, found in getattr(command, "commands", {}).items():
@@ -163,5 +175,5 @@ def test_every_command_is_measured_here() -> None:
 def test_a_command_uses_little_before_it_connects(arguments: str, bytecode: str) -> None:
     start = start_of(arguments, bytecode)
     assert not start.modules & HEAVY
-    tries = (start_of(arguments, bytecode).cpu_s for _ in range(TRIES))
-    assert any(cpu_s <= MOST_CPU_S for cpu_s in tries)
+    tries = ((most_cpu_s(), start_of(arguments, bytecode).cpu_s) for _ in range(TRIES))
+    assert any(cpu_s <= most_s for most_s, cpu_s in tries)

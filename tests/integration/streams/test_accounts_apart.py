@@ -32,6 +32,7 @@ TARGETS = [
     "penstock.batch.news.x",
     "penstock.gone",
     "penstock.begun-jobs",
+    "penstock.rates",
     "penstock.due.1",
     "_INBOX_node.x",
     "_INBOX_admin.x",

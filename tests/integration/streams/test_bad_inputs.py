@@ -81,8 +81,6 @@ async def test_bad_input_is_refused_and_the_connection_lives_on(
             await connection.request(subject, bad.payload, headers=bad.headers)
         with pytest.raises(bad.error):
             await connection.publish_core(subject, bad.payload, headers=bad.headers)
-        with pytest.raises(bad.error):
-            await publisher.publish_atomic([Outgoing(subject, bad.payload, None, bad.headers)], batch_id="b")
 
     good = connection.namespace.subject("events", "good")
     assert await publisher.publish(good, b"1", message_id="good") == (stream, 1, False)

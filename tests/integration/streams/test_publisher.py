@@ -14,7 +14,6 @@ from streams.errors import (
     MalformedSubject,
     NoStream,
     OutcomeUnknown,
-    Refused,
     RevisionConflict,
     StoreFull,
     TooLarge,
@@ -149,35 +148,6 @@ async def test_twenty_thousand_in_one_call_are_all_stored(
 ) -> None:
     outcomes = await publisher.publish_many([Outgoing(subject, b"x", f"{n}") for n in range(20_000)])
     assert [outcome.seq for outcome in outcomes if isinstance(outcome, Receipt)] == list(range(1, 20_001))
-
-
-# ---- atomic batches
-
-
-async def test_an_atomic_batch_is_stored_whole(connection: Connection, publisher: Publisher, stream: str) -> None:
-    subjects = [connection.namespace.subject("events", f"{n}") for n in range(100)]
-    receipt = await publisher.publish_atomic([Outgoing(one, b"x") for one in subjects], batch_id="b1")
-    assert receipt == (stream, 100, False)
-    assert (await stream_state(connection, stream))["messages"] == 100
-
-
-async def test_an_atomic_batch_with_a_failed_condition_stores_nothing(
-    connection: Connection, publisher: Publisher, stream: str, subject: str
-) -> None:
-    await publisher.publish(subject, b"0", message_id="known")
-    new = connection.namespace.subject("events", "b")
-    taken = {"Nats-Expected-Last-Subject-Sequence": "0"}
-    with pytest.raises(RevisionConflict) as conflict:
-        await publisher.publish_atomic([Outgoing(new, b""), Outgoing(subject, b"", None, taken)], batch_id="b1")
-    assert conflict.value.actual == 1
-    with pytest.raises(Refused) as duplicate:
-        await publisher.publish_atomic([Outgoing(new, b""), Outgoing(subject, b"", "known")], batch_id="b2")
-    assert duplicate.value.err_code == 10201
-    with pytest.raises(TooLarge):
-        await publisher.publish_atomic([Outgoing(new, b""), Outgoing(subject, bytes(2_000_000))], batch_id="b3")
-    with pytest.raises(ValueError, match="1 to 1000"):
-        await publisher.publish_atomic([], batch_id="b4")
-    assert (await stream_state(connection, stream))["messages"] == 1
 
 
 # ---- unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -15,23 +16,35 @@ from actors.jobs.rules.recurrence import (
     GRACE_MS,
     LEAD_MS,
     MOST_AT_ONCE,
+    MOST_RUNS,
     Misfire,
     Overlap,
+    PastRun,
     Recurring,
     added,
+    backfilled,
     begun,
-    check_recurring,
+    cancelled,
+    check_wanted,
     decide,
+    end_look_ms,
+    ended,
     latest_due,
+    latest_dues,
     next_due,
     next_dues,
     occurrence,
     occurrence_id,
+    open_runs,
     paused,
     removed,
     resumed,
     taken_back,
+    triggered,
+    with_ends,
+    with_runs,
 )
+from streams.job_messages import JobDone
 
 T = 1_770_000_000_000
 MINUTE = 60_000
@@ -82,6 +95,44 @@ def test_an_occurrence_is_an_ordinary_job() -> None:
     assert later.nonce != job.nonce, "what was taken back may be claimed and added anew"
 
 
+def test_one_that_is_due_once_is_added_once() -> None:
+    once = Recurring(at_ms=T + MINUTE, last_ms=T, overlap="allow")
+    assert next_dues(once, T, 5) == [T + MINUTE]
+    record, dues, look_ms = follow(once, T)
+    assert (dues, look_ms) == ([T + MINUTE], T + MINUTE)
+    assert follow(record, T + MINUTE)[1:] == ([], None)
+    _, dues, _ = follow(once, T + 9 * MINUTE)
+    assert dues == [T + MINUTE], "no node was there at its time"
+    assert follow(replace(once, misfire="skip"), T + 9 * MINUTE)[1] == []
+
+
+def test_an_initial_delay_counts_from_the_definition() -> None:
+    record = begun(Recurring(every_ms=MINUTE, initial_delay_ms=5000), None, now_ms=T)
+    assert next_dues(record, T, 2) == [T + 5000, T + 5000 + MINUTE]
+    record = begun(Recurring(cron="0 * * * *", initial_delay_ms=3_600_000), None, now_ms=T)
+    assert next_dues(record, T, 1)[0] >= T + 3_600_000
+
+
+@given(st.integers(T, T + 10**10), st.integers(0, MINUTE - 1), st.integers(1, 2))
+def test_jitter_moves_the_job_and_leaves_its_id(due_ms: int, jitter_ms: int, claim: int) -> None:
+    plain = replace(EVERY_MINUTE, expires_in_ms=1000)
+    job, moved = (
+        occurrence("mail", "nightly", record, due_ms, claim=claim)
+        for record in (plain, replace(plain, jitter_ms=jitter_ms))
+    )
+    assert job.due_ms == due_ms
+    assert moved.due_ms is not None
+    assert moved.expires_ms == moved.due_ms + 1000
+    assert (moved.id, 0 <= moved.due_ms - due_ms <= jitter_ms) == (job.id, True)
+    assert moved == occurrence("mail", "nightly", replace(plain, jitter_ms=jitter_ms), due_ms, claim=claim)
+
+
+def test_jitter_spreads_what_is_due_at_one_moment() -> None:
+    record = replace(EVERY_MINUTE, jitter_ms=10_000)
+    dues = {occurrence("mail", f"n{number}", record, T, claim=1).due_ms for number in range(100)}
+    assert len(dues) > 90
+
+
 def test_ids_tell_the_due_time() -> None:
     assert occurrence_id("nightly", 1_795_253_400_000) == "nightly.20261121T093000Z"
     assert occurrence_id("fast", 1_795_253_400_500) == "fast.20261121T093000.500Z"
@@ -97,7 +148,8 @@ def follow(record: Recurring, now_ms: int, *, is_open: bool = False) -> tuple[Re
         step = decide(record, now_ms, is_open=is_open)
         if step.record is record:
             return record, found, step.look_ms
-        assert step.record.last_ms > record.last_ms, "what was decided is not decided again"
+        is_new = step.record.last_ms > record.last_ms or step.record.buffered_ms < record.buffered_ms
+        assert is_new, "what was decided is not decided again"
         found += step.record.adding
         record = added(step.record, step.record.adding)
 
@@ -148,6 +200,96 @@ def test_what_was_skipped_is_told() -> None:
     assert (step.missed, step.record.adding) == ((T + 10 * MINUTE, T + 20 * MINUTE), (T + 30 * MINUTE,))
 
 
+def test_of_all_that_was_missed_only_the_latest_run_if_there_is_a_limit() -> None:
+    record = replace(EVERY_MINUTE, misfire="all", most_missed=3)
+    step = decide(record, T + 50 * MINUTE, is_open=False)
+    assert step.record.adding == (T + 48 * MINUTE, T + 49 * MINUTE, T + 50 * MINUTE)
+    assert step.missed == (T + MINUTE, T + 47 * MINUTE)
+    step = decide(record, T + 2 * MINUTE, is_open=False)
+    assert (step.record.adding, step.missed) == ((T + MINUTE, T + 2 * MINUTE), None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CRON, ZONE, st.integers(T, T + 300 * 86_400_000), st.integers(0, 3_600_000), st.integers(1, 9))
+def test_the_latest_few_are_the_end_of_all(cron: str, tz: str, after_ms: int, span_ms: int, most: int) -> None:
+    record, until_ms = Recurring(cron=cron, tz=tz), after_ms + span_ms
+    within = [at for at in next_dues(record, after_ms, 1 + span_ms // 20_000) if at <= until_ms]
+    assert latest_dues(record, after_ms, until_ms, most) == within[-most:]
+
+
+class Overlapping(NamedTuple):
+    """What became of each due time, in a world where runs take a while."""
+
+    ran: list[int]
+    deleted: list[int]
+    most_open: int
+    record: Recurring
+
+
+def followed_through(overlap: Overlap, takes_ms: list[int]) -> Overlapping:
+    """Follow a record of each minute for an hour. A run begins when its job is added and due, and takes the next of
+    these times."""
+    record, now_ms, most_open = replace(EVERY_MINUTE, overlap=overlap), T, 0
+    ends: dict[int, int] = {}
+    deleted: list[int] = []
+    while now_ms < T + 60 * MINUTE:
+        over = [replace(run, outcome="finished") for run in open_runs(record) if ends[run.due_ms] <= now_ms]
+        record = with_ends(record, over)
+        step = decide(record, now_ms, is_open=bool(open_runs(record)))
+        if step.record is record:
+            looks = [at_ms for at_ms in (step.look_ms, end_look_ms(record, now_ms)) if at_ms is not None]
+            assert min(looks) > now_ms, "no busy loop"
+            now_ms = min(looks)
+            continue
+        record = step.record
+        deleted += record.cancelling
+        ends.update(dict.fromkeys(record.cancelling, now_ms))
+        for due_ms in record.adding:
+            assert due_ms not in ends, "one tick fires once"
+            ends[due_ms] = max(now_ms, due_ms) + takes_ms[len(ends) % len(takes_ms)]
+        record = cancelled(added(record, record.adding))
+        most_open = max(most_open, sum(end_ms > now_ms for end_ms in ends.values()))
+    return Overlapping(sorted(ends), deleted, most_open, record)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["skip", "allow", "buffer", "cancel"]),
+    st.lists(st.integers(0, 5 * MINUTE), min_size=1, max_size=8),
+)
+def test_each_due_time_is_run_left_out_or_waits(overlap: Overlap, takes_ms: list[int]) -> None:
+    seen = followed_through(overlap, takes_ms)
+    waits = [seen.record.buffered_ms] if seen.record.buffered_ms else []
+    decided = (seen.record.last_ms - T) // MINUTE
+    assert len(seen.ran) + seen.record.left_out + len(waits) == decided
+    assert overlap == "allow" or seen.most_open <= 1
+    assert overlap == "cancel" or not seen.deleted
+    assert overlap in ("skip", "buffer") or not seen.record.left_out
+    if max(takes_ms) < MINUTE - LEAD_MS:
+        assert (seen.record.left_out, seen.deleted, waits) == (0, [], []), "none overlaps"
+
+
+def test_one_that_waits_runs_within_a_second_of_the_end_of_the_one_before() -> None:
+    record = replace(EVERY_MINUTE, overlap="buffer", last_ms=T + MINUTE, runs=(PastRun(due_ms=T + MINUTE),))
+    record, dues, look_ms = follow(record, T + 2 * MINUTE, is_open=True)
+    assert (dues, record.buffered_ms, record.left_out) == ([], T + 2 * MINUTE, 0)
+    assert (look_ms, end_look_ms(record, T + 2 * MINUTE)) == (T + 3 * MINUTE - LEAD_MS, T + 2 * MINUTE + 1000)
+    record, dues, _ = follow(record, T + 3 * MINUTE, is_open=True)
+    assert (dues, record.buffered_ms, record.left_out) == ([], T + 2 * MINUTE, 1)
+    step = decide(record, T + 3 * MINUTE + 5, is_open=False)
+    assert (step.record.adding, step.record.last_ms, step.record.buffered_ms) == ((T + 2 * MINUTE,), T + 3 * MINUTE, 0)
+
+
+def test_the_next_deletes_all_that_are_open_and_none_else() -> None:
+    runs = (PastRun(due_ms=T - 2), PastRun(due_ms=T - 1, outcome="finished"), PastRun(due_ms=T))
+    record = replace(EVERY_MINUTE, overlap="cancel", runs=runs)
+    step = decide(record, T + MINUTE, is_open=True)
+    assert (step.record.adding, step.record.cancelling) == ((T + MINUTE,), (T - 2, T))
+    assert decide(step.record, T + MINUTE, is_open=True).record is step.record, "they are deleted first"
+    for changed in (paused(step.record), removed(step.record), begun(EVERY_MINUTE, step.record, now_ms=T)):
+        assert changed.cancelling == ()
+
+
 def test_a_long_gap_is_claimed_in_parts() -> None:
     record = replace(EVERY_MINUTE, misfire="all")
     now_ms = T + 250 * MINUTE
@@ -171,11 +313,20 @@ def test_what_is_years_away_waits_unadded() -> None:
     assert 0 < due_ms - step.look_ms < 367 * 86_400_000
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        ("once", "skip"),
+        ("skip", "skip"),
+        ("once", "buffer"),
+        ("once", "cancel"),
+        ("once", "allow"),
+        ("skip", "allow"),
+        ("all", "allow"),
+    ],
+)
 @settings(deadline=None)
 @given(
-    policy=st.sampled_from(
-        [("once", "skip"), ("skip", "skip"), ("once", "allow"), ("skip", "allow"), ("all", "allow")]
-    ),
     looks=st.lists(st.tuples(st.integers(0, 20 * MINUTE), st.booleans(), st.booleans()), min_size=1, max_size=30),
 )
 def test_none_is_added_twice_or_out_of_order_and_all_means_all(
@@ -197,6 +348,120 @@ def test_none_is_added_twice_or_out_of_order_and_all_means_all(
     if policy[0] == "all":
         assert dues == expected
         assert dues[-1] > now_ms
+
+
+# ---- how runs end
+
+
+def test_a_record_tells_of_its_latest_runs_and_how_they_ended() -> None:
+    record, dues, _ = follow(replace(EVERY_MINUTE, misfire="all"), T + 50 * MINUTE)
+    assert [run.due_ms for run in record.runs] == dues[-MOST_RUNS:]
+    assert open_runs(record) == list(record.runs)
+    first, second, third, *_ = record.runs
+    done = JobDone(topic="mail", id="1", finished_ms=T + 9, outcome="buried", first_ms=T + 5)
+    known = with_ends(
+        record,
+        [
+            ended(run, end, now_ms=T + 7)
+            for run, end in ((first, done), (second, None), (third, replace(done, first_ms=0)))
+        ],
+    )
+    assert known.runs[:2] == (
+        PastRun(due_ms=first.due_ms, started_ms=T + 5, ended_ms=T + 9, outcome="buried"),
+        PastRun(due_ms=second.due_ms, ended_ms=T + 7, outcome="unknown"),
+    )
+    assert (known.runs[2].started_ms, known.runs[2].ended_ms) == (0, T + 9)
+    assert open_runs(known) == list(record.runs[3:])
+    assert with_ends(record, []) is record
+
+
+@given(
+    delay_ms=st.integers(1000, 10 * MINUTE),
+    takes_ms=st.lists(st.integers(0, 20 * MINUTE), min_size=1, max_size=30),
+    triggers=st.booleans(),
+)
+def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
+    delay_ms: int, takes_ms: list[int], triggers: bool
+) -> None:
+    record, now_ms = begun(Recurring(fixed_delay_ms=delay_ms, initial_delay_ms=5), None, now_ms=T), T
+    expected_ms = T + 5
+    for take_ms in takes_ms:
+        step = decide(record, now_ms, is_open=False)
+        assert step.record.adding == (expected_ms,)
+        record = added(step.record, step.record.adding)
+        if triggers:
+            asked = decide(triggered(record, now_ms=now_ms), now_ms, is_open=True).record
+            record = with_ends(added(asked, asked.adding), [replace(asked.runs[-1], outcome="finished", ended_ms=1)])
+        assert decide(record, expected_ms, is_open=True) == (record, None, None), "it waits for the end"
+        ended_ms = expected_ms + take_ms
+        now_ms = expected_ms
+        while now_ms < ended_ms:
+            look_ms = end_look_ms(record, now_ms)
+            assert look_ms is not None
+            now_ms = look_ms
+        assert now_ms <= ended_ms + max(1000, delay_ms), "the end is seen before the next one is due"
+        [run] = open_runs(record)
+        record = with_ends(record, [replace(run, outcome="buried", ended_ms=ended_ms)])
+        expected_ms = ended_ms + delay_ms
+    assert next_dues(record, now_ms, 5) == [max(expected_ms, now_ms + 1)]
+
+
+def test_what_people_asked_for_does_not_push_out_the_last_run_of_the_schedule() -> None:
+    record = decide(begun(Recurring(fixed_delay_ms=MINUTE), None, now_ms=T), T + 9, is_open=False).record
+    record = added(record, record.adding)
+    for number in range(3 * MOST_RUNS):
+        asked = decide(triggered(record, now_ms=T + 10 + number), T + 10 + number, is_open=True).record
+        record = added(asked, asked.adding)
+    assert len(record.runs) == MOST_RUNS + 1
+    assert (record.runs[0].kind, next_due(record, T + 100)) == ("", None)
+
+
+def test_a_fixed_delay_that_was_paused_or_had_no_node_goes_on_at_once() -> None:
+    run = PastRun(due_ms=T, ended_ms=T + 9, outcome="finished")
+    record = Recurring(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
+    for now_ms in (T + MINUTE + 8, T + 9 * MINUTE):
+        assert decide(record, now_ms, is_open=False).record.adding == (T + MINUTE + 9,), "late or not"
+    later = resumed(paused(record), now_ms=T + 9 * MINUTE)
+    assert decide(later, T + 9 * MINUTE, is_open=False).record.adding == (T + 9 * MINUTE + 1,)
+
+
+def test_a_record_of_an_earlier_version_has_the_run_that_it_added_last() -> None:
+    record = replace(EVERY_MINUTE, added_ms=T + MINUTE)
+    assert with_runs(record).runs == (PastRun(due_ms=T + MINUTE),)
+    assert with_runs(with_runs(record)) == with_runs(record)
+    assert with_runs(EVERY_MINUTE) is EVERY_MINUTE
+
+
+def test_what_is_taken_back_was_no_run_and_what_was_due_stays_one() -> None:
+    record, _, _ = follow(EVERY_MINUTE, T)
+    record = paused(record)
+    assert taken_back(record, record.stale, gone={T + MINUTE}).runs == ()
+    assert taken_back(record, record.stale).runs == (PastRun(due_ms=T + MINUTE),)
+
+
+def test_what_expired_before_it_was_added_is_told() -> None:
+    record = replace(EVERY_MINUTE, adding=(T, T + 1), runs=(PastRun(due_ms=T), PastRun(due_ms=T + 1)))
+    record = added(record, record.adding, {T})
+    assert (record.adding, [run.outcome for run in record.runs]) == ((), ["expired", ""])
+
+
+def test_a_new_definition_keeps_what_is_known_of_the_runs_before() -> None:
+    record, _, _ = follow(EVERY_MINUTE, T)
+    assert begun(Recurring(every_ms=MINUTE), record, now_ms=T).runs == record.runs
+
+
+@given(st.lists(st.integers(-MINUTE, 10**9), min_size=1, max_size=5))
+def test_the_longer_a_run_takes_the_rarer_are_the_looks(ages_ms: list[int]) -> None:
+    runs = tuple(PastRun(due_ms=T - age_ms) for age_ms in ages_ms)
+    look_ms = end_look_ms(replace(EVERY_MINUTE, runs=runs), T)
+    assert look_ms is not None
+    youngest_ms = min(ages_ms)
+    if youngest_ms < 0:
+        assert look_ms == T + 1000 - youngest_ms or look_ms - T <= 60_000
+    else:
+        assert 1000 <= look_ms - T <= 60_000
+        assert look_ms - T <= max(1000, youngest_ms // 4)
+    assert end_look_ms(EVERY_MINUTE, T) is None
 
 
 # ---- what people do
@@ -237,6 +502,103 @@ def test_a_new_definition_begins_now() -> None:
     assert follow(later, T)[1] == [T + 90_000], "the first one is at the start that was asked for"
 
 
+def test_a_trigger_adds_a_job_now_and_moves_nothing_else() -> None:
+    for before in (replace(EVERY_MINUTE, last_ms=T + MINUTE), paused(EVERY_MINUTE)):
+        record = triggered(triggered(before, now_ms=T + 5), now_ms=T + 5)
+        assert record.triggered == (T + 5, T + 6), "each has an id of its own"
+        step = decide(record, T + 9, is_open=True)
+        assert (step.record.adding, step.record.triggered, step.record.claim_ms) == ((T + 5, T + 6), (), T + 9)
+        assert (step.record.last_ms, step.record.added_ms) == (before.last_ms, before.added_ms)
+        assert [run.kind for run in step.record.runs[-2:]] == ["triggered", "triggered"]
+        job = occurrence("mail", "nightly", replace(step.record, jitter_ms=9000), T + 5, claim=1)
+        assert (job.due_ms, job.id) == (T + 9, occurrence_id("nightly", T + 5))
+    full = replace(EVERY_MINUTE, triggered=tuple(range(100)))
+    with pytest.raises(BadRecurrence, match="are waiting already"):
+        triggered(full, now_ms=T)
+
+
+@pytest.mark.parametrize(("overlap", "claims"), [("allow", [20, 20, 19]), ("skip", [1] * 59)])
+def test_a_backfill_adds_each_time_of_the_range_once(overlap: Overlap, claims: list[int]) -> None:
+    later = replace(EVERY_MINUTE, overlap=overlap, last_ms=T + MINUTE, expires_in_ms=1000)
+    record = backfilled(later, T - 59 * MINUTE, T, now_ms=T + 1)
+    dues, sizes = list[int](), list[int]()
+    while record.backfill:
+        if overlap == "skip":
+            assert decide(record, T + 1, is_open=True).record is record, "one after the other"
+        record = decide(record, T + 1, is_open=False).record
+        jobs = [occurrence("mail", "nightly", record, due_ms, claim=1) for due_ms in record.adding]
+        assert {(job.due_ms, job.expires_ms, job.on_same) for job in jobs} <= {(T + 1, T + 1001, "replace")}
+        dues += record.adding
+        sizes += [len(record.adding)] if record.adding else []
+        record = added(record, record.adding)
+    assert dues == [T - at * MINUTE for at in range(59, 0, -1)]
+    assert (sizes, record.last_ms) == (claims, T + MINUTE)
+    assert {run.kind for run in record.runs} == {"backfilled"}
+
+
+def test_a_backfill_goes_by_the_wall_clock_and_before_the_start() -> None:
+    now_ms = 1_795_253_400_000  # 21 Nov 2026
+    record = begun(Recurring(cron="30 9 * * *", tz="Europe/Berlin", overlap="allow"), None, now_ms=now_ms)
+    record, dues, _ = follow(record, now_ms)
+    record = backfilled(record, 1_792_800_000_000, 1_792_980_000_000, now_ms=now_ms)  # 24 to 26 Oct
+    assert [occurrence_id("n", due_ms) for due_ms in dues] == ["n.20261122T083000Z"]
+    dues = list(decide(record, now_ms, is_open=False).record.adding)
+    assert [occurrence_id("n", due_ms) for due_ms in dues] == ["n.20261024T073000Z", "n.20261025T083000Z"]
+
+
+def test_a_backfill_runs_nothing_beside_itself() -> None:
+    runs = (PastRun(due_ms=T - 2 * MINUTE), PastRun(due_ms=T - MINUTE, outcome="buried"))
+    record = replace(EVERY_MINUTE, last_ms=T + MINUTE, runs=runs)
+    step = decide(backfilled(record, T - 2 * MINUTE, T, now_ms=T), T, is_open=True)
+    assert step.record.adding == (T - MINUTE,), "the one before is open"
+    assert [(run.due_ms, run.outcome, run.kind) for run in step.record.runs] == [
+        (T - 2 * MINUTE, "", ""),
+        (T - MINUTE, "", "backfilled"),
+    ]
+
+
+def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
+    record = replace(EVERY_MINUTE, overlap="skip", last_ms=T)
+    claimed = decide(backfilled(record, T - 9 * MINUTE, T, now_ms=T), T, is_open=False).record
+    assert claimed.adding == (T - 9 * MINUTE,)
+    held = paused(claimed)
+    assert (held.adding, held.stale, held.backfill) == ((T - 9 * MINUTE,), (), (T - 9 * MINUTE, T))
+    held = added(held, held.adding)
+    assert decide(held, T, is_open=False) == (held, None, None)
+    assert decide(resumed(held, now_ms=T), T, is_open=False).record.adding == (T - 8 * MINUTE,)
+    assert removed(claimed).adding == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "span", "said"),
+    [
+        (EVERY_MINUTE, (T - MINUTE, T + 2), "lies ahead"),
+        (EVERY_MINUTE, (T + 1 - MINUTE, T), "has no occurrence"),
+        (EVERY_MINUTE, (T - 10_001 * MINUTE, T), "more than 10000"),
+        (Recurring(at_ms=T), (T - MINUTE, T), "trigger it"),
+        (Recurring(fixed_delay_ms=MINUTE), (T - MINUTE, T), "trigger it"),
+        (replace(EVERY_MINUTE, backfill=(1, 2)), (T - MINUTE, T), "is not finished"),
+    ],
+)
+def test_a_backfill_that_makes_no_sense_is_refused(record: Recurring, span: tuple[int, int], said: str) -> None:
+    with pytest.raises(BadRecurrence, match=said):
+        backfilled(record, *span, now_ms=T + 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"null", b'{"at":"2026-11-21T09:30:00Z"}'),
+        (b'{"n":  1, "at": 7}', b'{"n":1,"at":"2026-11-21T09:30:00Z"}'),
+    ],
+)
+def test_the_body_tells_each_job_its_time(body: bytes, told: bytes) -> None:
+    record = check_wanted(Recurring(cron="* * * * *", body=Raw(body), data_time="at", jitter_ms=5000))
+    assert bytes(occurrence("mail", "nightly", record, 1_795_253_400_000, claim=1).body) == told
+    late = bytes(occurrence("mail", "nightly", record, 1_795_253_400_007, claim=1).body)
+    assert b'"at":"2026-11-21T09:30:00.007Z"' in late
+
+
 # ---- what is refused
 
 
@@ -257,14 +619,40 @@ def test_a_new_definition_begins_now() -> None:
         (Recurring(cron="* * * * *", body=Raw(b"{")), "body", "send one JSON value"),
         (Recurring(cron="0 0 31 2 MON#1", tz="UTC"), "", ""),
         (Recurring(cron="* * * * *", misfire="all"), "misfire", "overlap allow"),
+        (Recurring(cron="* * * * *", misfire="all", overlap="buffer"), "misfire", "overlap buffer leaves some out"),
+        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=100), "", ""),
+        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=101), "most_missed", "1 to 100"),
+        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=0), "most_missed", "1 to 100"),
+        (Recurring(cron="* * * * *", most_missed=5), "most_missed", "limits misfire all"),
+        (Recurring(cron="* * * * *", body=Raw(b"[1]"), data_time="at"), "data_time", "a JSON object"),
+        (Recurring(cron="* * * * *", body=Raw(b"{"), data_time="at"), "data_time", "a JSON object"),
+        (Recurring(cron="* * * * *", data_time="a\nb"), "data_time", "no name of a field"),
+        (Recurring(cron="* * * * *", data_time="a" * 65), "data_time", "1 to 64"),
+        (Recurring(cron="* * * * *", backfill=(-1, T)), "adding", "out of range"),
         (json.decode(b'{"cron": "* * * * *"}', type=Recurring), "", ""),
+        (Recurring(cron="* * * * *", at_ms=T), "cron", "either cron or every or fixed_delay or at"),
+        (Recurring(every_ms=1000, fixed_delay_ms=1000), "cron", "either cron or every or fixed_delay or at"),
+        (Recurring(fixed_delay_ms=999), "fixed_delay", "use 1s to 366d"),
+        (Recurring(fixed_delay_ms=1000, overlap="allow"), "overlap", "fixed_delay waits for its end"),
+        (Recurring(fixed_delay_ms=1000, start_ms=T, runs=(PastRun(due_ms=T),)), "", ""),
+        (Recurring(at_ms=T, start_ms=T + 1), "at", "before the start"),
+        (Recurring(at_ms=T, start_ms=T), "", ""),
+        (Recurring(at_ms=-1), "at_ms", "out of range"),
+        (Recurring(at_ms=10**15), "at_ms", "out of range"),
+        (Recurring(every_ms=1000, initial_delay_ms=-1), "initial_delay", "use 0s to 366d"),
+        (Recurring(every_ms=1000, start_ms=T, initial_delay_ms=5), "initial_delay", "stands beside a start"),
+        (Recurring(every_ms=1000, jitter_ms=1000), "jitter", "use less than 1000ms"),
+        (Recurring(every_ms=1000, jitter_ms=999), "", ""),
+        (Recurring(cron="0 * * * *", jitter_ms=3_600_000), "jitter", "use less than 3600000ms"),
+        (Recurring(cron="0 * * * *", jitter_ms=-1), "jitter", "out of range"),
+        (Recurring(at_ms=T, jitter_ms=3_600_000), "", ""),
     ],
 )
 def test_what_cannot_be_followed_is_refused(record: Recurring, field: str, said: str) -> None:
     if not field:
-        assert check_recurring(record) is record
+        assert check_wanted(record) is record
         return
     with pytest.raises(BadRecurrence) as refused:
-        check_recurring(record)
+        check_wanted(record)
     assert (refused.value.field, said in str(refused.value)) == (field, True), str(refused.value)
     assert str(refused.value).isprintable()

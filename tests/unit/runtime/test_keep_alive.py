@@ -19,6 +19,8 @@ from streams.specs import (
 from streams.subjects import Namespace
 
 OURS = Namespace("penstock")
+ELECTION_S = 9.0
+"""The longest that servers wait for a leader before they elect another one (nats-server 2.15)."""
 
 
 @pytest.mark.parametrize(
@@ -27,8 +29,10 @@ OURS = Namespace("penstock")
         (sink.KEEP_ALIVE_S, sink_consumer(OURS, "main")),
         (lanes.KEEP_ALIVE_S, fetch_consumer(OURS, "mall", "tail")),
         (hold.EVERY_S, job_consumer(OURS, "mail")),
+        (ELECTION_S / 2, job_consumer(OURS, "mail", is_clustered=True)),
         (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[0]),
         (executor.KEEP_ALIVE_S, batch_consumers(OURS, "task")[1]),
+        *((ELECTION_S / 2, spec) for spec in batch_consumers(OURS, "task", is_clustered=True)),
         (submissions.KEEP_ALIVE_S, submit_consumer(OURS)),
         (submissions.KEEP_ALIVE_S, submit_batch_consumer(OURS)),
     ],

@@ -84,7 +84,7 @@ def test_what_begins_again_after_a_pause_begins_without_a_burst() -> None:
 
 
 def test_a_key_without_a_rate_waits_for_nothing() -> None:
-    rates = Shares(lambda _key: 0.0)
+    rates = Shares(lambda _key: None)
     assert rates.take("t", 1000) == (1000, 0)
 
 
@@ -97,18 +97,29 @@ def test_the_shares_of_all_workers_are_the_rate(per_s: int, count: int) -> None:
         assert all(share == int(share) for share in shares)
 
 
-def test_whom_nobody_hears_lets_nothing_begin_and_then_begins_without_a_burst() -> None:
-    now, is_heard = [0.0], [True]
-    rates = Shares(lambda _key: 100.0, now_ms=lambda: now[0], is_heard=lambda: is_heard[0])
+def test_without_a_share_nothing_begins_and_then_it_begins_without_a_burst() -> None:
+    now, per_s = [0.0], [100.0]
+    rates = Shares(lambda _key: per_s[0], now_ms=lambda: now[0])
     rates.take("t", 1)
-    is_heard[0] = False
+    per_s[0] = 0.0
     for _ in range(50):
         now[0] += 100
         assert rates.take("t", 1)[0] == 0
-    is_heard[0] = True
+    per_s[0] = 100.0
     assert sum(rates.take("t", 1)[0] for _ in range(50)) <= 1
-    free = Shares(lambda _key: 0.0, is_heard=lambda: False)
-    assert free.take("t", 5) == (5, 0)
+
+
+def test_what_began_in_the_last_second_is_known() -> None:
+    now = [0.0]
+    rates = Shares(lambda _key: 100.0, now_ms=lambda: now[0])
+    for _ in range(200):
+        rates.take("t", 1)
+        now[0] += 10
+    assert 95 <= rates.spent("t") <= 100
+    now[0] += 500
+    assert 40 <= rates.spent("t") <= 52
+    now[0] += 520
+    assert (rates.spent("t"), rates.spent("other")) == (0, 0)
 
 
 @given(st.integers(1, 20), st.integers(1, 12))

@@ -14,7 +14,6 @@ from streams.subjects import (
     check_token,
     is_hashed,
     kv_stream,
-    kv_subject,
     token_of,
 )
 
@@ -85,8 +84,6 @@ def test_the_error_names_the_kind_and_what_is_allowed_and_is_one_short_line() ->
 def test_a_bad_key_is_refused_with_its_fault(key: str, why: str) -> None:
     with pytest.raises(MalformedSubject, match=why):
         check_key(key)
-    with pytest.raises(MalformedSubject, match=why):
-        kv_subject("B", key)
 
 
 @given(st.lists(TOKENS, min_size=1, max_size=8))
@@ -94,7 +91,6 @@ def test_one_to_eight_tokens_are_a_key(tokens: list[str]) -> None:
     key = ".".join(tokens)
     assert check_key(key) == key
     assert check_key_pattern(key) == key
-    assert kv_subject("B", key) == f"$KV.B.{key}"
 
 
 @pytest.mark.parametrize("pattern", [">", "*", "a", "a.*", "a.*.b", "a.>", "*.>"])

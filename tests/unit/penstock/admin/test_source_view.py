@@ -5,7 +5,7 @@ import pytest
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from penstock.admin.records import Broken
-from penstock.admin.source_view import account_shown, ledger_document, overview
+from penstock.admin.source_view import Overview, account_shown, ledger_document, overview, source_why
 
 SHOP = SourceKey("mall", "s1")
 RECORD = SourceRecord(adapter="mall", account={"shop": "s1"})
@@ -58,3 +58,20 @@ def test_a_ledger_is_printed_with_nothing_left_out() -> None:
     assert (document["state"], document["epoch"], document["frontier"]) == ("running", 1, "1970-01-01T00:01:30Z")
     assert isinstance(document["open"], list)
     assert document["open"][0]["slice_id"] == "t1-60000-90000"
+
+
+@pytest.mark.parametrize(
+    ("shown", "code", "reason"),
+    [
+        (Overview("mall/s1", state="parked", reason="401", node="n1"), "parked", "401"),
+        (Overview("mall/s1", state="no ledger", reason="say where"), "no_ledger", "say where"),
+        (Overview("mall/s1", state="paused", node="n1"), "paused", "a person paused it"),
+        (Overview("mall/s1", state="running"), "nobody", "penstock up"),
+        (Overview("mall/s1", state="running", node="n1", open=5, taken=2), "turn", "3 of its 5 open slices"),
+        (Overview("mall/s1", state="running", node="n1", open=2, taken=2), "at_work", "2 slices are being read"),
+    ],
+)
+def test_one_thing_is_in_the_way_of_a_source(shown: Overview, code: str, reason: str) -> None:
+    why = source_why(shown)
+    assert (why.id, why.code) == ("mall/s1", code)
+    assert reason in why.reason

@@ -1,0 +1,124 @@
+"""The governor: deals the shares of the cluster's rates to the nodes that have work under them.
+
+One node at a time is the governor, by the lease `flow.governor`. In: requests of nodes (`AskShares`). Out: a reply to
+each (`SharesDealt`). State: who has what, in memory. A new governor gives nothing more until what its predecessor gave
+has ended (actors/flow/rules/governing.py).
+
+A node stands for election when it starts, and each time that no governor answers its requests. So a governor is there
+while there is demand, and idle nodes do nothing.
+
+Under redelivery: a request that comes late or twice gets no reply. When it cannot go on: a governor whose lease is
+over, by its own monotonic clock, does not reply, also not after it was stopped for long. A malformed request is
+logged.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.flow.rules.governing import Governing
+from actors.runtime.logs import fields
+from streams.bucket import Bucket
+from streams.chance import chance
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused, StreamError
+from streams.frames import Message
+from streams.lease import Lease, acquire, hold
+from streams.rate_messages import AskShares, decode_rates
+
+log = logging.getLogger(__name__)
+
+LEASE = "flow.governor"
+LEASE_TTL_S = 2
+"""A killed governor has a successor within three seconds."""
+AGAIN_S = 0.2
+"""Between two tries to be elected."""
+BACKLOG = 1_000
+"""Requests that wait. More are dropped, and their nodes ask again."""
+
+
+class Governor:
+    """A node's part of this. `rate_of(key)`: the cluster's rate, as this node knows it. `None`: no limit."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        connection: Connection,
+        leases: Bucket[bytes],
+        rate_of: Callable[[str], float | None],
+        stop: anyio.Event,
+    ) -> None:
+        self._node = node
+        self._connection = connection
+        self._leases = leases
+        self._rate_of = rate_of
+        self._stop = stop
+        self._is_missing = anyio.Event()
+        self.elected = anyio.Event()
+        """Set while this node is the governor."""
+
+    def missing(self) -> None:
+        """Stand for election: no governor answers."""
+        self._is_missing.set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Govern when elected, until the node stops."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._campaign)
+            task_status.started()
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _campaign(self) -> None:
+        while True:
+            lease = await self._try_to_acquire()
+            if lease is not None:
+                await hold(lease, self._lead)
+            await anyio.sleep(AGAIN_S * (0.5 + chance()))
+            self._is_missing = anyio.Event()
+            await self._is_missing.wait()
+
+    async def _try_to_acquire(self) -> Lease | None:
+        try:
+            return await acquire(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S)
+        except (Disconnected, OutcomeUnknown, Refused) as error:
+            log.debug("governor.no_campaign", extra=fields(error=str(error)))
+            return None
+
+    async def _lead(self, lease: Lease) -> None:
+        governing = Governing(lease.token, monotonic_s())
+        send, receive = anyio.create_memory_object_stream[Message](BACKLOG)
+
+        def heard(message: Message) -> None:
+            with suppress(anyio.WouldBlock):
+                send.send_nowait(message)
+
+        with send, receive:
+            subscription = await self._connection.subscribe(self._connection.namespace.rates(), heard)
+            log.info("governor.leads", extra=fields(node=self._node))
+            self.elected.set()
+            try:
+                async for message in receive:
+                    await self._answer(governing, lease, message)
+            finally:
+                self.elected = anyio.Event()
+                await subscription.unsubscribe()
+
+    async def _answer(self, governing: Governing, lease: Lease, message: Message) -> None:
+        try:
+            ask = decode_rates(message.payload, AskShares)
+        except MalformedMessage as error:
+            log.warning("governor.malformed", extra=fields(error=str(error)))
+            return
+        if not lease.is_held():
+            return
+        reply = governing.answer(ask, self._rate_of, monotonic_s())
+        if reply is not None and message.reply:
+            with suppress(StreamError):  # a reply that is lost is asked for again
+                await self._connection.publish_core(message.reply, msgspec.json.encode(reply))

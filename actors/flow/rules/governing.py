@@ -1,0 +1,232 @@
+"""What the governor replies: who has which share of which rate, so that no second has more than the rate.
+
+For each key and node the governor knows a bound: in no second does the node spend more. **All bounds of a key together
+are at most its rate**, so a node gets more only when others surely have less.
+
+- A node reports its bound (`held`): its share, or what it spent in the last second if that is more. A lower share
+  becomes free when the node has reported it.
+- A reply may be lost, or come late. Until the node's next request its bound is the larger of what it reported and what
+  it was given. Each request makes the replies to earlier ones void.
+- A node that goes silent keeps its bound for the life of a share, and for the second after it. The governor counts
+  from the receipt of the request, the node from its sending. So wall clocks do not matter.
+- A new governor knows no bounds. For as long as an old share may count it lets nodes keep what they report and gives
+  no more. What they report has been given by its predecessor, whose sum was right.
+- Of a lower rate, nodes get their new parts at once. What they held before counts until it has ended.
+
+**Turns.** If a rate is too low for one a second for each node that asks, there are no shares but single turns, one
+every 1/rate seconds. A node has one at a time. A turn that a node hands back, or that never arrived, is not lost.
+
+Times are seconds of the governor's monotonic clock. Pure but for its memory.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from actors.flow.rules.dealing import deal
+from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
+
+AGAIN_S = 0.5
+"""How soon a node asks again: three times in the life of a share."""
+SHORT_AGAIN_S = 0.1
+"""The same, if it waits for others to give way."""
+TURN_AGAIN_S = 0.05
+CATCH_UP_S = 0.5
+"""A turn that is late by no more does not delay the turns after it."""
+STEP_BACK_S = 0.3
+"""For so long, or half the time between two turns, a node leaves a turn to those that have waited for longer."""
+FIRST_PART = 1 / 8
+"""The part of a rate that a node may ask for before it has shown that it uses what it has. Then its part can double
+with each request. So a node that only looks whether there is work does not slow down the others."""
+ENOUGH = 2
+"""If the rate is so many times the number of nodes, turns become shares again."""
+KEPT_S = 60.0
+"""For how long the governor knows the number of a silent node's last request."""
+SWEEP_S = 5.0
+LOOK_S = 0.1
+"""How often the governor looks at all nodes of a key. In between it looks at the one that asks."""
+LONGEST_S = 86_400.0
+
+
+class Holding(NamedTuple):
+    """What one node has of one key. `bound`: in no second does it spend more. `demand`: what it could use a second,
+    until `fresh_until_s`. `turn`: the number of the request whose reply gave it a turn. `0`: none, or it arrived.
+    `served_s`: when it was given its last turn. `is_waiting`: it waits for the next one."""
+
+    bound: float
+    until_s: float
+    demand: float = 0.0
+    fresh_until_s: float = 0.0
+    turn: int = 0
+    served_s: float = -math.inf
+    is_waiting: bool = False
+
+
+NOTHING = Holding(0.0, 0.0)
+
+
+class KeyBook:
+    """What the governor knows of one key. `turn_s`: when the next turn may be given. `bound`: the sum of all bounds,
+    and of some that have just ended."""
+
+    __slots__ = ("_looked_s", "_parts", "_rate", "bound", "demands", "has_turns", "holdings", "turn_s")
+
+    def __init__(self) -> None:
+        self.holdings: dict[str, Holding] = {}
+        self.bound = 0.0
+        self.demands: dict[str, float] = {}
+        self.has_turns = False
+        self.turn_s = -math.inf
+        self._looked_s = -math.inf
+        self._parts: dict[str, float] = {}
+        self._rate = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Drop what has ended, unless that was done just now."""
+        if now_s < self._looked_s + LOOK_S:
+            return
+        self._looked_s = now_s
+        self.holdings = {run: held for run, held in self.holdings.items() if now_s < held.until_s}
+        self.bound = sum(held.bound for held in self.holdings.values())
+        demands = {
+            run: held.demand for run, held in self.holdings.items() if held.demand and now_s < held.fresh_until_s
+        }
+        if demands != self.demands:
+            self.demands, self._parts = demands, {}
+
+    def want(self, run: str, demand: float) -> None:
+        """Take a node's demand."""
+        if demand != self.demands.get(run, 0.0):
+            self._parts = {}
+            if demand:
+                self.demands[run] = demand
+            else:
+                del self.demands[run]
+
+    def part(self, run: str, rate: float) -> float:
+        """Return the node's part of the rate, by the demand of all."""
+        if not self._parts or self._rate != rate:
+            self._parts, self._rate = deal(rate, self.demands), rate
+        return self._parts[run]
+
+    def hold(self, run: str, holding: Holding) -> None:
+        """Take what a node has."""
+        self.bound += holding.bound - self.holdings.get(run, NOTHING).bound
+        self.holdings[run] = holding
+
+
+class Governing:
+    """One governor's memory, from its election on. `token`: of its lease."""
+
+    def __init__(self, token: int, since_s: float) -> None:
+        self._token = token
+        self._quiet_until_s = since_s + LIFE_S + SECOND_S + MARGIN_S
+        self._books: dict[str, KeyBook] = {}
+        self._last: dict[str, tuple[int, float]] = {}
+        self._swept_s = since_s
+
+    def answer(self, ask: AskShares, rate_of: Callable[[str], float | None], now_s: float) -> SharesDealt | None:
+        """Return the reply. `None`: no reply, because the request came late or twice, or there is a newer governor.
+        `rate_of(key)`: `None`: no limit."""
+        number, _ = self._last.get(ask.run, (0, 0.0))
+        if ask.number <= number or ask.token > self._token:
+            return None
+        self._last[ask.run] = ask.number, now_s
+        self._sweep(now_s)
+        dealt: list[KeyDealt] = []
+        again_s = AGAIN_S
+        for key in ask.keys:
+            given, soon_s = self._deal(ask, key, rate_of(key.key) or 0.0, now_s)
+            dealt.append(given)
+            again_s = min(again_s, soon_s)
+        return SharesDealt(number=ask.number, token=self._token, again_ms=int(again_s * 1000), keys=tuple(dealt))
+
+    def _deal(self, ask: AskShares, key: KeyAsk, rate: float, now_s: float) -> tuple[KeyDealt, float]:
+        """Return what the node gets of one key, and when it should ask again."""
+        book = self._books.setdefault(key.key, KeyBook())
+        before = book.holdings.get(ask.run, NOTHING)
+        book.look(now_s)
+        demand = _demand(key, rate) if key.is_wanted else 0.0
+        book.want(ask.run, demand)
+        book.has_turns = rate < max(1, len(book.demands) * (ENOUGH if book.has_turns else 1))
+        share, turn, again_s = 0.0, None, AGAIN_S
+        if book.has_turns and rate > 0:
+            turn = self._turn(ask, key, book, before, rate, now_s)
+            again_s = min(AGAIN_S, max(TURN_AGAIN_S, book.turn_s - now_s)) if key.is_short and turn is None else AGAIN_S
+        elif key.is_wanted and rate > 0:
+            target = book.part(ask.run, rate)
+            others = book.bound - book.holdings.get(ask.run, NOTHING).bound
+            share = self._share(key, target, rate - others, before, now_s)
+            again_s = AGAIN_S if share >= target else SHORT_AGAIN_S
+        lasts_s = (LIFE_S if share or key.share else 0.0) + SECOND_S + MARGIN_S
+        mine = Holding(
+            bound=max(key.held, share),
+            until_s=now_s + lasts_s,
+            demand=demand,
+            fresh_until_s=now_s + LIFE_S,
+            turn=turn or 0,
+            served_s=now_s if turn else before.served_s,
+            is_waiting=key.is_short and turn is None,
+        )
+        book.hold(ask.run, mine)
+        rest_s = min(LONGEST_S, max(0.0, book.turn_s - now_s)) if book.has_turns else 0.0
+        return KeyDealt(key.key, share, turn is not None, int(rest_s * 1000)), again_s
+
+    def _share(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
+        """Return a share: up to the target, as far as it is free or the node's own already."""
+        if now_s < self._quiet_until_s:
+            share = min(target, key.share)
+        else:
+            share = min(target, max(free, min(key.share, before.bound)))
+        return share if share >= 1 else 0.0
+
+    def _turn(
+        self,
+        ask: AskShares,
+        key: KeyAsk,
+        book: KeyBook,
+        before: Holding,
+        rate: float,
+        now_s: float,
+    ) -> int | None:
+        """Return whether the node has a turn: the number of this request if the reply gives it. `0`: it has it already.
+        `None`: it has none."""
+        interval_s = 1 / rate
+        if now_s < self._quiet_until_s:
+            book.turn_s = max(book.turn_s, now_s + key.rest_ms / 1000)
+        if key.has_turn or before.turn > ask.heard:
+            if key.is_wanted:
+                return 0 if key.has_turn else ask.number
+            book.turn_s -= interval_s
+            return None
+        if not key.is_short or key.held >= 1 or now_s < max(self._quiet_until_s, book.turn_s):
+            return None
+        others = [held for run, held in book.holdings.items() if run != ask.run]
+        if any(held.bound >= 1 for held in others):
+            return None
+        if now_s < book.turn_s + min(STEP_BACK_S, interval_s / 2) and any(
+            held.is_waiting and held.served_s < before.served_s and now_s < held.fresh_until_s for held in others
+        ):
+            return None
+        book.turn_s = interval_s + (book.turn_s if now_s - book.turn_s <= CATCH_UP_S else now_s)
+        return ask.number
+
+    def _sweep(self, now_s: float) -> None:
+        """Forget what is over."""
+        if now_s - self._swept_s < SWEEP_S:
+            return
+        self._swept_s = now_s
+        self._last = {run: last for run, last in self._last.items() if now_s - last[1] < KEPT_S}
+        self._books = {
+            key: book
+            for key, book in self._books.items()
+            if now_s < max(book.turn_s, *(held.until_s for held in book.holdings.values()), self._quiet_until_s)
+        }
+
+
+def _demand(key: KeyAsk, rate: float) -> float:
+    """Return what a node could use a second. Without a shortage it is rounded up to a power of two, so that it seldom
+    changes."""
+    if key.is_short:
+        return min(rate, max(1.0, 2 * key.used, rate * FIRST_PART))
+    return min(rate, 2.0 ** math.ceil(math.log2(max(1.0, key.used))))

@@ -1,0 +1,77 @@
+"""Why a job is not running: the one thing in its way. Pure."""
+
+import math
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from actors.jobs.rules.job_answers import Listed
+from actors.jobs.rules.topic_settings import TopicSettings
+
+Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "rate", "turn"]
+MOST_NAMED = 3
+
+
+class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a job is not running. `code` is the kind of obstacle: `over` (the job has ended), `held` (a caller reserved
+    it), `at_work` (a node has it: it runs it or runs it next), `due` (it is delayed), `retry` (an attempt failed),
+    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic), `rate` (the topic's limit)
+    or `turn` (others are before it). `until_ms`: when that ends, by the server's clock, as far as is known."""
+
+    topic: str
+    id: str
+    state: str
+    code: Obstacle
+    reason: str
+    until_ms: int = 0
+
+
+class Queue(NamedTuple):
+    """The ready jobs of a topic and priority. `is_delivered`: the job in question was given to a node. `waiting`: how
+    many were not."""
+
+    is_delivered: bool
+    waiting: int
+
+
+def why(job: Listed, settings: TopicSettings, queue: Queue, nodes: Collection[str], now_ms: int) -> JobWhy:
+    """Return what is in the way of a job. `nodes`: the live ones with a handler of its topic. `queue` counts for a job
+    that is ready."""
+    code, reason, until_ms = _obstacle(job, settings, queue, sorted(nodes), now_ms)
+    return JobWhy(topic=job.topic, id=job.id, state=job.state, code=code, reason=reason, until_ms=until_ms)
+
+
+def _obstacle(
+    job: Listed, settings: TopicSettings, queue: Queue, nodes: list[str], now_ms: int
+) -> tuple[Obstacle, str, int]:
+    match job.state:
+        case "done":
+            return "over", f"it is over: {job.outcome}", 0
+        case "reserved":
+            attempt = f"attempt {job.attempts} of {job.most_attempts}"
+            return "held", f"{job.holder or 'a caller'} holds it for {attempt}", job.until_ms
+        case "delayed" if job.attempts:
+            last = f": {job.history[-1]}" if job.history else ""
+            return "retry", f"attempt {job.attempts} of {job.most_attempts} failed{last}", job.due_ms
+        case "delayed":
+            return "due", "it is not due yet", job.due_ms
+    if 0 < job.expires_ms <= now_ms:
+        return "expired", "it expired before it was begun, and is dropped at its turn", 0
+    if settings.is_paused:
+        still = "; a node that had it before may still run it" if queue.is_delivered else ""
+        return "paused", f"its topic is paused; go on with `penstock jobs topic {job.topic} --resume`{still}", 0
+    if not nodes:
+        return "nobody", "no live node has a handler of its topic; start one with `penstock work`, or reserve it", 0
+    if queue.is_delivered:
+        return "at_work", f"a node has it, and runs it or runs it next ({_named(nodes)})", 0
+    waiting = f"{queue.waiting} ready jobs of its topic and priority wait"
+    if settings.rate:
+        until_ms = now_ms + math.ceil(1000 * queue.waiting / settings.rate)
+        return "rate", f"{waiting}, and {settings.rate:g} a second are handed out", until_ms
+    return "turn", f"{waiting}, and the places of the nodes are taken ({_named(nodes)})", 0
+
+
+def _named(nodes: list[str]) -> str:
+    more = len(nodes) - MOST_NAMED
+    return ", ".join([*nodes[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -1,0 +1,202 @@
+"""This node's shares of the cluster's rates, as the governor deals them (ADR 39), and how the node spends them.
+
+In: calls for keys, and replies of the governor. Out: one request for all keys in demand, each half a second, and at
+once for a key that is new. State: the shares, in memory. A node without demand sends nothing.
+
+Under redelivery: each request has a number, and only the reply to the last one counts. When it cannot go on: a share
+that is not renewed ends, and the node spends nothing until a governor replies. When it stops, it hands back its shares.
+"""
+
+import logging
+import math
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.runtime.actor import FATAL
+from actors.runtime.logs import fields
+from actors.runtime.rules.leased import LeasedShares
+from actors.runtime.shares import LOOK_MS, Shares
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.rate_messages import ANSWER_S, SharesDealt, decode_rates
+
+log = logging.getLogger(__name__)
+
+GAP_S = 0.01
+"""Between two requests, at least. Keys that begin in the same moment travel in one."""
+RETRY_S = 0.1
+"""How soon a request without a reply is followed by the next one."""
+SILENT_S = 5.0
+"""How long no governor may reply before the log says so."""
+REPLY_MS, LATE_MS = 5, 50
+"""How soon a caller looks whether a reply has come: at first, and when it is late."""
+LEAVE_S = 0.5
+
+
+class LeasedRates:
+    """The rates of one node, of all kinds of keys."""
+
+    def __init__(self, connection: Connection, node: str) -> None:
+        self._connection = connection
+        self._shares = Shares(self._share, now_ms=lambda: self._now_s * 1000)
+        self._leased = LeasedShares(node, secrets.token_hex(8), self._shares.spent)
+        self._kinds: dict[str, Callable[[str], float]] = {}
+        self._on_silence: Callable[[], None] = lambda: None
+        self._now_s = 0.0
+        self._due_s = math.inf
+        self._asked_s = -math.inf
+        self._is_asking = False
+        self._wake = anyio.Event()
+        self._heard_s = -math.inf
+        self._is_silent = False
+
+    def of(self, kind: str, rate: Callable[[str], float]) -> "KindRates":
+        """Return the rates of one kind of keys. `rate(name)`: the cluster's rate, per second. `0`: no limit."""
+        self._kinds[kind] = rate
+        return KindRates(self, kind, rate)
+
+    def rate_of(self, key: str) -> float | None:
+        """Return the rate of the cluster under a key of any kind. `None`: no limit."""
+        kind, _, name = key.partition(".")
+        rate = self._kinds.get(kind)
+        return (rate(name) or None) if rate is not None else None
+
+    def on_silence(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each request that no governor answers."""
+        self._on_silence = listener
+
+    def take(self, key: str, most: int) -> tuple[int, int]:
+        """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
+        self._now_s = now_s = monotonic_s()
+        lease, is_new = self._leased.lease(key, now_s)
+        if now_s < lease.until_s:
+            if lease.share > 0:
+                granted, wait_ms = self._shares.take(key, most)
+                lease.spent += granted
+                if not granted:
+                    lease.short_s = now_s
+                return granted, wait_ms
+            if lease.has_turn:
+                lease.has_turn, lease.turn_used = False, True
+                lease.spent += 1
+                self._ask_at(max(now_s, lease.rest_until_s))
+                return 1, 0
+        lease.short_s = now_s
+        if is_new:
+            self._ask_at(now_s)
+        return 0, self._wait_ms(now_s)
+
+    def give_back(self, key: str, count: int) -> None:
+        """Take back what was granted last and not used."""
+        lease = self._leased.find(key)
+        if lease is None or count <= 0:
+            return
+        lease.spent = max(0, lease.spent - count)
+        if lease.share > 0:
+            self._shares.give_back(key, count)
+        elif lease.turn_used:
+            lease.has_turn, lease.turn_used = True, False
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Ask for shares until cancelled, and hand them back."""
+        task_status.started()
+        try:
+            while True:
+                await self._until_due()
+                await self._ask()
+        finally:
+            with anyio.move_on_after(LEAVE_S, shield=True), suppress(StreamError):
+                await self._hand_back()
+
+    async def _until_due(self) -> None:
+        while (wait_s := max(self._due_s, self._asked_s + GAP_S) - monotonic_s()) > 0:
+            with anyio.move_on_after(wait_s):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+
+    async def _ask(self) -> None:
+        self._asked_s, self._due_s, self._is_asking = monotonic_s(), math.inf, True
+        again_s = math.inf
+        try:
+            for ask in self._leased.asks(self._take_now()):
+                sent_s = self._take_now()
+                payload = msgspec.json.encode(ask)
+                message = await self._connection.request(
+                    self._connection.namespace.rates(), payload, timeout_s=ANSWER_S
+                )
+                reply = decode_rates(message.payload, SharesDealt)
+                heard_s = self._leased.hear(reply, sent_s, self._take_now())
+                again_s = min(again_s, RETRY_S if heard_s is None else heard_s)
+                self._hear()
+        except FATAL:
+            raise
+        except StreamError as error:
+            again_s = RETRY_S
+            self._miss(error)
+        finally:
+            self._is_asking = False
+        if self._leased:
+            self._due_s = min(self._due_s, self._asked_s + again_s)
+
+    async def _hand_back(self) -> None:
+        for ask in self._leased.asks(self._take_now(), is_last=True):
+            await self._connection.publish_core(self._connection.namespace.rates(), msgspec.json.encode(ask))
+
+    def _hear(self) -> None:
+        self._heard_s = self._now_s
+        if self._is_silent:
+            self._is_silent = False
+            log.info("rates.governed_again")
+
+    def _miss(self, error: StreamError) -> None:
+        self._on_silence()
+        now_s = monotonic_s()
+        if self._heard_s == -math.inf:
+            self._heard_s = now_s
+        if not self._is_silent and now_s - self._heard_s > SILENT_S:
+            self._is_silent = True
+            log.warning("rates.no_governor", extra=fields(error=str(error)))
+
+    def _ask_at(self, at_s: float) -> None:
+        if at_s < self._due_s:
+            self._due_s = at_s
+            self._wake.set()
+
+    def _wait_ms(self, now_s: float) -> int:
+        """Return when a caller without a share should look again."""
+        if self._is_asking:
+            return REPLY_MS if now_s - self._asked_s < LATE_MS / 1000 else LATE_MS
+        wait_s = max(self._due_s, self._asked_s + GAP_S) - now_s
+        return max(REPLY_MS, int(min(LOOK_MS, wait_s * 1000 + REPLY_MS)))
+
+    def _take_now(self) -> float:
+        self._now_s = monotonic_s()
+        return self._now_s
+
+    def _share(self, key: str) -> float:
+        return self._leased.share(key, self._now_s)
+
+
+class KindRates:
+    """The rates of one kind of keys, by name: the topics of jobs, or the tasks of batches."""
+
+    def __init__(self, rates: LeasedRates, kind: str, rate: Callable[[str], float]) -> None:
+        self._rates = rates
+        self._rate = rate
+        self._prefix = f"{kind}."
+
+    def take(self, key: str, most: int) -> tuple[int, int]:
+        """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
+        if self._rate(key) <= 0:
+            return most, 0
+        return self._rates.take(self._prefix + key, most)
+
+    def give_back(self, key: str, count: int) -> None:
+        """Take back what was granted last and not used."""
+        self._rates.give_back(self._prefix + key, count)

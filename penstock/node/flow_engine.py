@@ -1,0 +1,41 @@
+"""Wires the governor of one node, and the node's own shares."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from actors.flow.governor import Governor
+from actors.runtime.supervisor import ActorSpec
+from penstock.node.node import Node
+
+__all__ = ["FlowEngine", "open_flow_engine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEngine:
+    """One node's part of the cluster's rates."""
+
+    node: Node
+    governor: Governor
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the engine's actors in start order. They have no role: without a governor nothing with a rate runs,
+        and a role is something that one can forget."""
+        return (
+            ActorSpec(name="governor", role="", run=self.governor.run),
+            ActorSpec(name="rates", role="", run=self.node.rates.run),
+        )
+
+
+@asynccontextmanager
+async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
+    """Open the engine. Other engines tell the node's `rates` which rates there are."""
+    governor = Governor(
+        node=node.members.name,
+        connection=node.connection,
+        leases=node.bucket("LEASES"),
+        rate_of=node.rates.rate_of,
+        stop=node.stop,
+    )
+    node.rates.on_silence(governor.missing)
+    yield FlowEngine(node=node, governor=governor)

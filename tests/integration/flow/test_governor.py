@@ -1,0 +1,193 @@
+"""The governor on a real server: one rate over all nodes, whoever joins, dies, is cut off or stands still."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import anyio
+import msgspec
+
+from actors.flow.governor import LEASE_TTL_S
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.frames import Message
+from streams.rate_messages import LIFE_S, AskShares, KeyAsk
+from streams.server import EmbeddedServer
+from tests.support.flow import FlowTown, flow_town
+
+RATE = 200
+STEADY = 2 * RATE
+"""How many make two seconds' worth."""
+
+
+def holds(town: FlowTown) -> bool:
+    """Between the permission and the note of an item lie milliseconds, so one more a node may meet in a second."""
+    return town.fullest() <= RATE + len(town.hands)
+
+
+async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_once(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        hand = await town.join("a")
+        await hand.has_begun(STEADY)
+        took_s = hand.began[STEADY - 1] - hand.began[0]
+        assert 1.9 <= took_s <= 2.4
+        assert holds(town)
+        hand.idle()
+        asked, count = monotonic_s(), len(hand.began)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hand.spend, "another")
+            await hand.has_begun(count + 1)
+            hand.idle()
+        assert hand.began[count] - asked < 0.25
+
+
+async def test_nodes_that_join_and_die_never_take_the_rate_above_and_come_to_equal_parts(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first = await town.join("a")
+        await first.has_begun(RATE)
+        second, third = await town.join("b", governs=False), await town.join("c", governs=False)
+        await third.has_begun(RATE)
+        joined = monotonic_s()
+        await second.begins(RATE)
+        until = monotonic_s()
+        parts = [hand.between(joined, until) / (until - joined) for hand in town.hands]
+        assert sum(parts) >= RATE * 0.9
+        assert max(parts) <= RATE / 2
+        third.die()
+        died = monotonic_s()
+        await first.begins(STEADY)
+        late = monotonic_s()
+        assert sum(hand.between(died + 4, late) for hand in town.hands) >= RATE * 0.9 * (late - died - 4)
+        assert holds(town)
+
+
+async def test_a_node_that_stops_hands_back_its_share(server: EmbeddedServer, connection: Connection) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first = await town.join("a")
+        await first.has_begun(RATE)
+        second = await town.join("b", governs=False)
+        await second.has_begun(RATE)
+        second.leave()
+        left = monotonic_s()
+        await first.begins(3 * RATE)
+        now = monotonic_s()
+        assert first.between(left + 1.7, now) >= RATE * 0.9 * (now - left - 1.7)
+        assert holds(town)
+
+
+async def test_a_node_that_is_cut_off_spends_nothing_once_its_share_has_ended(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first = await town.join("a")
+        second = await town.join("b", governs=False)
+        await second.has_begun(RATE)
+        second.link.freeze()
+        cut = monotonic_s()
+        await first.begins(STEADY)
+        assert second.between(cut + LIFE_S + 0.1, monotonic_s()) == 0
+        second.link.heal()
+        await second.begins(RATE // 2)
+        assert holds(town)
+
+
+async def test_a_governor_that_is_cut_off_is_followed_and_does_not_deal_when_it_is_back(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first = await town.join("a")
+        await first.governor.elected.wait()
+        second, third = await town.join("b"), await town.join("c", governs=False)
+        await third.has_begun(RATE // 2)
+        first.link.freeze()
+        cut = monotonic_s()
+        with anyio.fail_after(20):
+            await second.governor.elected.wait()
+        await third.begins(RATE)
+        again = next(at_s for at_s in third.began if at_s > cut + LIFE_S + 0.1)
+        assert again - cut <= LEASE_TTL_S + 5
+        first.link.heal()
+        await first.begins(RATE // 4)
+        assert not first.governor.elected.is_set()
+        assert holds(town)
+
+
+async def test_a_governor_that_leaves_is_followed_without_a_pause(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first = await town.join("a")
+        await first.governor.elected.wait()
+        second = await town.join("b")
+        await second.has_begun(RATE)
+        first.leave()
+        left = monotonic_s()
+        await second.begins(STEADY)
+        began = [at_s for at_s in second.began if at_s >= left]
+        assert max(later - earlier for earlier, later in pairwise(began)) < LIFE_S
+        assert holds(town)
+
+
+async def test_a_rate_that_changes_holds_within_seconds(server: EmbeddedServer, connection: Connection) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        first, second = await town.join("a"), await town.join("b")
+        await second.has_begun(RATE // 2)
+        town.rate = RATE / 4
+        lowered = monotonic_s()
+        await first.begins(RATE // 2)
+        assert sum(hand.between(lowered + 2.5, lowered + 3.5) for hand in town.hands) <= RATE / 4 + 2
+        town.rate = RATE
+        raised = monotonic_s()
+        await second.begins(STEADY)
+        now = monotonic_s()
+        assert sum(hand.between(raised + 2, now) for hand in town.hands) >= RATE * 0.85 * (now - raised - 2)
+        assert holds(town)
+
+
+async def test_a_low_rate_gives_single_turns(server: EmbeddedServer, connection: Connection) -> None:
+    async with flow_town(server, connection, 2.0) as town:
+        hands = [await town.join(name, governs=name == "a") for name in ("a", "b", "c", "d")]
+        for hand in hands:
+            await hand.has_begun(2)
+        began = sorted(at_s for hand in hands for at_s in hand.began)
+        assert len(began) - 1 >= (began[-1] - began[0]) * 2 * 0.7
+        assert town.fullest() <= 3
+
+
+async def test_bytes_that_are_no_request_do_the_governor_no_harm(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    async with flow_town(server, connection, RATE) as town:
+        hand = await town.join("a")
+        await hand.governor.elected.wait()
+        empty = msgspec.json.encode(AskShares(node="x", run="x", number=1, keys=(KeyAsk("nokind"), KeyAsk("q.x"))))
+        for payload in (b"", b"\xff", b"[]", b'{"type":"ask_shares"}', empty):
+            await connection.publish_core(connection.namespace.rates(), payload)
+        await hand.has_begun(RATE)
+
+
+async def test_a_thousand_keys_travel_in_one_request(server: EmbeddedServer, connection: Connection) -> None:
+    asked: list[int] = []
+    changed = anyio.Event()
+
+    def heard(message: Message) -> None:
+        asked.append(len(msgspec.json.decode(message.payload, type=AskShares).keys))
+        changed.set()
+
+    async with flow_town(server, connection, RATE) as town:
+        hand = await town.join("a")
+        await hand.has_begun(1)
+        subscription = await connection.subscribe(connection.namespace.rates(), heard)
+        await connection.flush()
+        for number in range(999):
+            hand.rates.take(f"t{number}", 1)
+        with anyio.fail_after(10):
+            while not asked or asked[-1] < 1_000:
+                changed = anyio.Event()
+                await changed.wait()
+        await subscription.unsubscribe()
+        assert len(asked) <= 4

@@ -1,0 +1,63 @@
+"""The leading node is killed between two steps of an occurrence, and the next one loses and doubles nothing."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from actors.jobs.recurring import decode_recurring
+from actors.jobs.rules.recurrence import Recurring, occurrence_id
+from actors.jobs.store import JobStore
+from penstock.admin import recurring
+from streams.bucket import Bucket
+from streams.clock import SYSTEM, now_ms
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.specs import wanted
+from streams.topology import apply
+from tests.support.command import node
+
+LONG_S = 60.0
+
+
+@pytest.mark.parametrize("point", ["job.claim:1", "job.claim:3", "job.recur:1", "job.recur:3"])
+async def test_a_tick_fires_once_though_the_leader_is_killed(
+    connection: Connection, publisher: Publisher, server: EmbeddedServer, point: str
+) -> None:
+    namespace = connection.namespace
+    await apply(connection, wanted(namespace, profile="fast"))
+    records = Bucket(connection, publisher, namespace.bucket("RECURRING"), bytes)
+    store = JobStore(connection, publisher, namespace, SYSTEM)
+    arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
+    arguments += ["--roles", "timer,desk"]
+    wish = Recurring(every_ms=1000, overlap="allow", misfire="all")
+    killed = {"PENSTOCK_LOG_FORM": "json", "PENSTOCK_CRASH_AT": point}
+    async with node(*arguments, "--name", "first", environment=killed) as first:
+        await first.logged("node.ready", LONG_S)
+        stored, _ = await recurring.add(records, "mail", "each", wish, now_ms=now_ms())
+        await recurring.backfill(records, "mail", "each", *backfilled(stored), now_ms=now_ms())
+        job_id = await recurring.trigger(records, "mail", "each", now_ms=now_ms())
+        assert await first.end(within_s=LONG_S) == -9
+    async with node(*arguments, "--name", "second", environment={"PENSTOCK_LOG_FORM": "json"}):
+        with anyio.fail_after(LONG_S):
+            while (record := await read(records)).adding or record.backfill or record.last_ms < now_ms():
+                await anyio.lowlevel.checkpoint()
+    dues = [*range(stored.start_ms + 1000, record.last_ms + 1, 1000)]
+    from_ms, to_ms = backfilled(stored)
+    dues += [due_ms for due_ms in range(stored.start_ms - 60_000, stored.start_ms, 1000) if from_ms <= due_ms < to_ms]
+    for expected in (job_id, *(occurrence_id("each", due_ms) for due_ms in dues)):
+        assert await store.find("mail", expected) is not None, f"{expected} is missing"
+    counts = await store.count("mail")
+    assert counts.delayed + counts.ready == len(dues) + 1, "none is there twice"
+
+
+def backfilled(record: Recurring) -> tuple[int, int]:
+    """Return a range with thirty times before the start: more than one claim."""
+    return record.start_ms - 30_000, record.start_ms
+
+
+async def read(records: Bucket[bytes]) -> Recurring:
+    entry = await records.get("mail.each")
+    assert entry is not None
+    return decode_recurring(entry.raw)

@@ -1,0 +1,63 @@
+"""Why a batch is not running: one reason for each state, with its end where that is known."""
+
+from typing import Any
+
+import pytest
+
+from actors.batch.rules.obstacles import BatchWhy, why
+from actors.batch.rules.record import Instance, OpenChunk, Seal
+from actors.batch.tasks import TaskLimits
+from streams.batch_messages import Counts
+
+NOW_MS = 1_000_000
+SEAL = Seal(fence=1, chunks=2, items=100, digest="")
+
+
+def of(
+    waits_for: str = "", running: int = 0, last_start_ms: int = 0, limits: TaskLimits | None = None, **given: Any
+) -> BatchWhy:
+    record = Instance(instance_id="b1", task="mail", created_ms=1, **given)
+    return why(
+        record,
+        limits or TaskLimits(),
+        waits_for=waits_for,
+        running=running,
+        last_start_ms=last_start_ms,
+        now_ms=NOW_MS,
+    )
+
+
+AT_WORK: dict[str, Any] = {"state": "running", "seal": SEAL, "counts": Counts(succeeded=40)}
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "code", "reason"),
+    [
+        (of(state="failed", reason="no file"), "failed", "over", "failed, no file"),
+        (of(state="running", is_cancelling=True, is_paused=True), "cancelling", "cancelling", "cancelled"),
+        (of(state="running", is_paused=True), "paused", "paused", "penstock batch resume b1"),
+        (of(waits_for="waits: no process serves mail"), "pending", "nobody", "no process serves mail"),
+        (of(running=10), "pending", "concurrency", "10 batches"),
+        (of(running=9), "pending", "at_work", "its turn"),
+        (of(limits=TaskLimits(main_concurrency=0), running=99), "pending", "at_work", "its turn"),
+        (of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 500), "pending", "rate", "0.5 batches"),
+        (of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 2_000), "pending", "at_work", "its turn"),
+        (of(state="splitting"), "splitting", "at_work", "splitting, by one process"),
+        (of(**AT_WORK), "running", "at_work", "40 have ended"),
+        (of(**AT_WORK, limits=TaskLimits(item_rate=20.0)), "running", "rate", "60 items are left, and 20 a second"),
+    ],
+)
+def test_each_obstacle_has_its_code_and_says_what_to_know(told: BatchWhy, state: str, code: str, reason: str) -> None:
+    assert (told.state, told.code) == (state, code)
+    assert reason in told.reason
+
+
+def test_the_end_of_an_obstacle_is_told_where_it_is_known() -> None:
+    assert of(**AT_WORK, limits=TaskLimits(item_rate=20.0)).until_ms == NOW_MS + 3_000
+    assert of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 500).until_ms == NOW_MS + 1_500
+    waits = (
+        OpenChunk(chunk=0, round=2, not_before_ms=NOW_MS + 9),
+        OpenChunk(chunk=1, round=2, not_before_ms=NOW_MS + 4),
+    )
+    assert (of(**AT_WORK, open=waits).code, of(**AT_WORK, open=waits).until_ms) == ("retry", NOW_MS + 4)
+    assert of(**AT_WORK, open=(OpenChunk(chunk=0, round=1), *waits)).code == "at_work"

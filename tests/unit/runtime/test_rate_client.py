@@ -1,0 +1,51 @@
+"""What a call for a key costs, and what a node without demand does: nothing."""
+
+import timeit
+
+import pytest
+
+from actors.runtime.rate_client import LeasedRates
+from actors.runtime.shares import Shares
+from streams.clock import monotonic_s
+
+ROUNDS = 2_000
+
+
+def test_a_key_without_a_rate_never_goes_through_the_governor() -> None:
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    free = rates.of("jobs", lambda _topic: 0.0)
+    assert free.take("t", 1_000) == (1_000, 0)
+    free.give_back("t", 5)
+    assert len(rates._leased) == 0
+    assert (rates.rate_of("jobs.t"), rates.rate_of("other.t")) == (None, None)
+
+
+def test_without_a_share_nothing_may_begin() -> None:
+    paced = LeasedRates(None, "n").of("jobs", lambda _topic: 5.0)  # type: ignore[arg-type] # nothing is sent
+    granted, wait_ms = paced.take("t", 10)
+    assert granted == 0
+    assert 0 < wait_ms <= 250
+
+
+def test_a_turn_is_used_once_and_can_be_given_back() -> None:
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    paced = rates.of("jobs", lambda _topic: 0.1)
+    lease, _ = rates._leased.lease("jobs.t", monotonic_s())
+    lease.has_turn, lease.until_s = True, monotonic_s() + 60
+    assert paced.take("t", 10) == (1, 0)
+    assert paced.take("t", 10)[0] == 0
+    paced.give_back("t", 1)
+    paced.give_back("t", 1)
+    assert [paced.take("t", 10)[0] for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("most", [1, 50])
+def test_a_call_costs_little_more_than_the_pace_alone(most: int) -> None:
+    """Five millionths of a second in all on an idle machine, half of one more than the pace alone."""
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    leased, plain = rates.of("jobs", lambda _topic: 5e6), Shares(lambda _key: 5e6)
+    lease, _ = rates._leased.lease("jobs.t", monotonic_s())
+    lease.share, lease.until_s = 5e6, monotonic_s() + 3_600
+    ways = (lambda: leased.take("t", most), lambda: plain.take("t", most))
+    best = [min(timeit.repeat(way, number=ROUNDS, repeat=15)) for way in ways]
+    assert best[0] <= 2 * best[1]
