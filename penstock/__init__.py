@@ -13,6 +13,7 @@ __all__ = [
     "Bury",
     "Client",
     "Credentials",
+    "FlowContext",
     "HeldJob",
     "ItemContext",
     "ItemResult",
@@ -39,6 +40,7 @@ __all__ = [
     "batch",
     "connect",
     "external_batch",
+    "flow",
     "job",
     "new_job",
     "opensearch_rows",
@@ -67,6 +69,8 @@ _LATER = {
     "sql_rows": "penstock.rows.batch_sources",
     "SourceFailed": "penstock.rows.batch_sources",
     "sink": "penstock.node.sinks",
+    "flow": "penstock.sdk.flows",
+    "FlowContext": "actors.flow.handler",
     "job": "penstock.sdk.jobs",
     "Job": "actors.jobs.worker.job",
     "JobLost": "actors.jobs.worker.job",
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
     from actors.batch.executor.handler import Reject, Skip
     from actors.fetch.stores.store import OrderRefused, StoreDown
+    from actors.flow.handler import FlowContext
     from actors.jobs.worker.job import Bury, Job, JobLost, Retry
     from penstock.node.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
@@ -114,6 +119,7 @@ if TYPE_CHECKING:
     from penstock.sdk.batches import batch, external_batch
     from penstock.sdk.client import Client, connect
     from penstock.sdk.client_jobs import new_job
+    from penstock.sdk.flows import flow
     from penstock.sdk.held_jobs import HeldJob
     from penstock.sdk.jobs import job
     from penstock.sdk.outbox import Outbox

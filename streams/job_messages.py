@@ -61,7 +61,8 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `nonce`: the add that made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`:
     seconds after the end for which the add is still known. 0: for as long as ordinary repeats take. `latest_ms`: when
-    the latest schedule fires that the job was and left early. 0: none.
+    the latest schedule fires that the job was and left early. 0: none. `late_s`: an end that comes later than so many
+    seconds after the add leaves a trace. 0: however late it comes, it leaves none for that.
     """
 
     topic: str
@@ -83,6 +84,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     past: tuple[Past, ...] = ()
     trace_s: int = 0
     latest_ms: int = 0
+    late_s: int = 0
 
 
 class FirstTry(NamedTuple):

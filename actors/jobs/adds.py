@@ -28,6 +28,9 @@ from streams.subjects import token_of
 LONGEST_AGE_S = 35.0
 """An add that was first tried at most so long ago is known by the server's memory of message ids. An older one is known
 by its job alone."""
+LATE_S = 20
+"""What ends later than so many seconds after its add leaves a trace, if it may be added again by what was read before
+its end. The server knows the add for 60 s, and what was read is added within `LONGEST_AGE_S`."""
 
 
 FIRST = FirstTry()
@@ -91,6 +94,26 @@ class JobAdds:
                 found, first_seq = there.get((job.topic, token_of(job.id))), _first_seq(outcomes[at])
                 answers[at] = await self._second_one(job, policy, found, until_s, first_seq=first_seq)
         return answers
+
+    async def add_absent(
+        self, jobs: Sequence[JobRecord], *, until_s: float, first: FirstTry
+    ) -> list[bool | StreamError]:
+        """Store those jobs whose id has none. Return for each whether this call stored it. False: a job of its id is
+        there, or one that was added under the same nonce ended since `first`. Every such job has `late_s` (LATE_S).
+
+        Nothing is stored if the server may have forgotten since `first` what it had stored: OutcomeUnknown."""
+        if not self._is_remembered(first):
+            why = f"more than {LONGEST_AGE_S:g} s have passed, or the server was started anew; not added"
+            return [OutcomeUnknown(why, subject=job.id) for job in jobs]
+        now_ms = self._jobs.clock.now_ms()
+        moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=add_of(job.nonce)) for job in jobs]
+        outcomes = await self._jobs.move_many(moves, until_s=until_s)
+        return [
+            outcome
+            if isinstance(outcome, StreamError) and not isinstance(outcome, RevisionConflict)
+            else isinstance(outcome, int)
+            for outcome in outcomes
+        ]
 
     def _is_remembered(self, first: FirstTry) -> bool:
         """Return whether the server still knows the message id of a first try, if that was stored."""

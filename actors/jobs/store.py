@@ -28,6 +28,7 @@ class JobStore:
         held = JobReservations(jobs, reads, deliveries)
 
         self.add_many = adds.add_many
+        self.add_absent = adds.add_absent
         self.delete = removals.delete
         self.kick_delayed = removals.kick_delayed
         self.make_overdue_ready = removals.make_overdue_ready

@@ -21,17 +21,20 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.batch_engine import open_batch_engine
     from penstock.node.fetch_engine import open_fetch_engine
     from penstock.node.flow_engine import open_flow_engine
+    from penstock.node.flow_loads import FlowHandlers, open_flow_loads
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
     from penstock.node.metrics import serve_metrics
     from penstock.node.sinks import open_sink_actors
 
+    flow_handlers = FlowHandlers()
     async with (
         open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
-        open_jobs_engine(node, callbacks) as jobs,
+        open_jobs_engine(node, [*callbacks, *flow_handlers.job_handlers()]) as jobs,
         open_batch_engine(node) as batches,
         open_flow_engine(node) as flow,
+        open_flow_loads(node, flow_handlers, store=jobs.store, topics=jobs.topics, clock=jobs.clock) as loads,
     ):
         node.status = lambda: Status(
             platforms=fetch.fetcher.platforms,
@@ -54,5 +57,6 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *fetch.actors(),
                 *jobs.actors(),
                 *batches.actors(),
+                *loads.actors(),
                 gateway_spec(node, jobs.desk, batches.desk),
             )

@@ -261,10 +261,12 @@ def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)
 
 
-def leaves_trace(job: JobRecord) -> bool:
+def leaves_trace(job: JobRecord, *, now_ms: int) -> bool:
     """Return whether the end of this job must be written down, though its topic remembers none: its add, or an earlier
-    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it."""
-    return job.trace_s > 0 or job.past != () or job.receipt != ""
+    one of its id, may be repeated on purpose, or somebody who held it before may yet settle it, or it comes so late
+    that the server does not know the add any more."""
+    is_late = 0 < job.late_s * 1000 < now_ms - job.added_ms
+    return is_late or job.trace_s > 0 or job.past != () or job.receipt != ""
 
 
 def was_schedule(job: JobRecord) -> bool:

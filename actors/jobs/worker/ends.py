@@ -80,7 +80,8 @@ class Ends:
     async def _finish(self, jobs: Sequence[Job]) -> None:
         self.count("finished", len(jobs))
         is_remembered = self.settings.remember_ms is not None
-        noted = [job for job in jobs if is_remembered or leaves_trace(job.record)]
+        now_ms = self._clock.now_ms()
+        noted = [job for job in jobs if is_remembered or leaves_trace(job.record, now_ms=now_ms)]
         if noted:
             ended = [(job.delivery, self._begun(job)) for job in noted]
             await self._settling.finish(ended, self.settings.remember_ms)

@@ -1,0 +1,214 @@
+"""The existing flows: their settings and their progress, in FLOWS, followed live.
+
+An application that serves a flow writes its settings when it starts, and again when its code changes. What a person set
+stays, so that a restart does not undo it: the record has the settings in force (`limits`) and those of the code
+(`declared`). The rate and the pause of a flow are settings of the topic of its rows (`rows_topic`), since job handlers
+take the rows. `<flow>` is a flow's record, `<flow>.round` its progress.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+from anyio.abc import TaskStatus
+from msgspec import Meta, Struct
+
+from actors.flow.rules.groups import check_groups
+from actors.runtime.live import Live
+from actors.runtime.logs import fields
+from streams.bucket import Bucket
+from streams.entries import Entry
+from streams.errors import MalformedMessage
+
+log = logging.getLogger(__name__)
+
+SHORTEST_EVERY_MS, LONGEST_EVERY_MS = 1_000, 86_400_000
+MOST_PAST = 20
+"""Rounds of which the progress tells."""
+LONGEST_FLOW = 50
+"""Characters of a flow's key: it is a part of two topics."""
+
+Span = Annotated[int, Meta(ge=0, le=LONGEST_EVERY_MS)]
+Every = Annotated[int, Meta(ge=SHORTEST_EVERY_MS, le=LONGEST_EVERY_MS)]
+
+
+class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`every_ms` and `longest_ms`: the bounds of the interval between two rounds. Equal: it does not change. `lead_ms`:
+    for how long rows are in flight beyond the interval. `most_in_flight`: rows that are loaded at most. `groups`: which
+    groups of nodes load which part of the shards. Empty: any node loads any shard. `load_timeout_ms`: of one shard."""
+
+    every_ms: Every = 5_000
+    longest_ms: Every = 5_000
+    lead_ms: Span = 2_500
+    most_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    groups: dict[str, float | str] = {}
+    load_timeout_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
+
+
+class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All facts about a flow. `declared_rate`: rows a second as the code says it."""
+
+    flow: str
+    app: str = ""
+    limits: FlowLimits = FlowLimits()
+    declared: FlowLimits | None = None
+    declared_rate: float = 0.0
+    declared_attempts: int = 0
+
+
+class ShardState(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """`after`: the key that was read last. `busy_ms`: until when a load that did not answer may go on, with `quota`
+    rows."""
+
+    after: str = ""
+    busy_ms: int = 0
+    quota: int = 0
+
+
+class RoundReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one round did. Rows: `in_flight` before it, `target` to be in flight after it, `asked` for, `new`, and
+    `known` (read, and in flight before). Shards: `shards` in all, `short` ones, `failed` ones, ones that did not answer
+    in time (`silent`), and `alone`, for which no node lives. `errors`: some of them."""
+
+    began_ms: int
+    took_ms: int = 0
+    every_ms: int = 0
+    in_flight: int = 0
+    target: int = 0
+    asked: int = 0
+    new: int = 0
+    known: int = 0
+    shards: int = 0
+    short: int = 0
+    failed: int = 0
+    silent: int = 0
+    alone: int = 0
+    errors: tuple[str, ...] = ()
+
+
+class FlowProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a flow is. `first`: the number of the shard that gets the next remainder. `every_ms`: the interval now.
+    `rounds`: the latest ones, the oldest first."""
+
+    first: int = 0
+    every_ms: int = 0
+    shards: dict[str, ShardState] = {}
+    rounds: tuple[RoundReport, ...] = ()
+
+
+class UnknownFlow(Exception):
+    """No application has declared this flow."""
+
+    def __init__(self, flow: str) -> None:
+        super().__init__(f"no flow {flow[:80]!a}; start the application that serves it, or see `penstock flows list`")
+
+
+class BadFlow(ValueError):
+    """A setting of a flow that is refused. The text says which, and what to do."""
+
+
+def rows_topic(flow: str) -> str:
+    """Return the topic of the jobs that a flow's rows are."""
+    return f"flow-rows-{flow}"
+
+
+def rounds_topic(flow: str) -> str:
+    """Return the topic whose jobs are a flow's rounds."""
+    return f"flow-rounds-{flow}"
+
+
+def checked_limits(values: Mapping[str, object], limits: FlowLimits) -> FlowLimits:
+    """Return the limits with these values. Raises BadFlow."""
+    try:
+        made = msgspec.convert({**msgspec.to_builtins(limits), **values}, FlowLimits)
+        made = msgspec.structs.replace(made, groups=check_groups(made.groups))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise BadFlow(f"{', '.join(values)}: {error}") from error
+    if made.longest_ms < made.every_ms:
+        raise BadFlow(f"longest: {made.longest_ms} ms is shorter than every, {made.every_ms} ms; lengthen it")
+    return made
+
+
+def _record_of(entry: Entry[bytes]) -> FlowRecord | FlowProgress:
+    kind = FlowProgress if entry.key.endswith(".round") else FlowRecord
+    try:
+        return msgspec.json.decode(entry.raw, type=kind)  # type: ignore[return-value]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no record of a flow: {error}") from error
+
+
+def _declared(record: FlowRecord, before: FlowRecord | None) -> FlowRecord:
+    """Return the record to store. Settings that a person set stay."""
+    limits = record.limits
+    if before is not None and before.declared is not None:
+        names = FlowLimits.__struct_fields__
+        by_hand = {name for name in names if getattr(before.limits, name) != getattr(before.declared, name)}
+        limits = msgspec.structs.replace(limits, **{name: getattr(before.limits, name) for name in by_hand})
+    return msgspec.structs.replace(record, declared=record.limits, limits=limits)
+
+
+class Flows:
+    """A live view of the flows. `current` is cheap at any time."""
+
+    def __init__(self, bucket: Bucket[bytes]) -> None:
+        self._bucket = bucket
+        self._live = Live(bucket, _record_of, unreadable="flow.unreadable", keeps_last=True)
+
+    def current(self, flow: str) -> FlowRecord:
+        """Return a flow's record as last seen. Raises UnknownFlow."""
+        record = self._live.get(flow)
+        if not isinstance(record, FlowRecord):
+            raise UnknownFlow(flow)
+        return record
+
+    def progress(self, flow: str) -> FlowProgress:
+        """Return a flow's progress as last seen."""
+        progress = self._live.get(f"{flow}.round")
+        return progress if isinstance(progress, FlowProgress) else FlowProgress()
+
+    def known(self) -> tuple[str, ...]:
+        """Return the keys of all flows."""
+        return tuple(sorted(key for key, record in self._live.items() if isinstance(record, FlowRecord)))
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the bucket until cancelled. Started once all present records are known."""
+        await self._live.run(task_status=task_status)
+
+    async def declare(self, record: FlowRecord) -> FlowRecord | None:
+        """Store an application's declaration of its flow, and return the record before. What a person set stays."""
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[FlowRecord, FlowRecord | None]]:
+            before = None
+            if entry is not None:
+                try:
+                    found = _record_of(entry)
+                    before = found if isinstance(found, FlowRecord) else None
+                except MalformedMessage as error:
+                    log.warning("flow.unreadable", extra=fields(key=record.flow, error=str(error)))
+            after = _declared(record, before)
+            raw = msgspec.json.encode(after)
+            return (None if entry is not None and entry.raw == raw else raw), (after, before)
+
+        (stored, before), revision = await self._bucket.update(record.flow, change)
+        self._live.learn(record.flow, stored, revision)
+        return before
+
+    async def limit(self, flow: str, change: Callable[[FlowLimits], FlowLimits]) -> FlowRecord:
+        """Change a flow's present limits. Raises UnknownFlow, MalformedMessage, RevisionConflict."""
+
+        def limited(entry: Entry[bytes] | None) -> tuple[bytes, FlowRecord]:
+            found = None if entry is None else _record_of(entry)
+            if not isinstance(found, FlowRecord):
+                raise UnknownFlow(flow)
+            record = msgspec.structs.replace(found, limits=change(found.limits))
+            return msgspec.json.encode(record), record
+
+        record, revision = await self._bucket.update(flow, limited)
+        self._live.learn(flow, record, revision)
+        return record
+
+    async def note(self, flow: str, progress: FlowProgress) -> None:
+        """Store a flow's progress. Rounds seldom meet, and the later one counts."""
+        revision = await self._bucket.put(f"{flow}.round", msgspec.json.encode(progress))
+        self._live.learn(f"{flow}.round", progress, revision)

@@ -1,0 +1,141 @@
+"""The loader: reads rows of one shard by the user's code, and puts those in flight that are not.
+
+In: requests of rounds (`LoadShard`), one a shard, to any node of the group. Out: rows, each a job under its shard and
+key, and the reply. State: none. A row that is in flight, or ended since the read began, is not loaded again, whoever
+loads at the same time (`RowDoor.add_rows`).
+
+Under repeats: rows that were stored are known. When it cannot go on (the code fails, takes too long, or the store takes
+nothing) the reply says why, and a later round makes up for it.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, rows_of
+from actors.runtime.failpoints import reach
+from actors.runtime.logs import fields
+from streams.connection import Connection
+from streams.errors import MalformedMessage, StreamError
+from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
+from streams.frames import Message
+from streams.micro import Endpoint, RequestRefused, Service
+
+log = logging.getLogger(__name__)
+
+MOST_LOADS = 256
+"""Requests that one node has in hand. More are refused, and asked again."""
+READS = 4
+"""Reads of one request at most: more than one only if rows were read that are in flight already."""
+LONGEST_ERROR = 200
+
+
+class RowDoor(Protocol):
+    """The part of the job engine that is needed here."""
+
+    def since(self) -> tuple[float, str]:
+        """Return the present moment, for `add_rows`."""
+        ...
+
+    async def add_rows(
+        self, flow: str, rows: Sequence[LoadedRow], since: tuple[float, str]
+    ) -> Sequence[bool | StreamError]:
+        """Put rows in flight that were read after `since`. False: it is in flight, or ended since."""
+        ...
+
+
+class Loader:
+    """A node's part of this. `labels`: the groups to which the node belongs. `version`: of the service, `1.2.3`."""
+
+    def __init__(
+        self,
+        handlers: Sequence[FlowHandler],
+        *,
+        connection: Connection,
+        door: RowDoor,
+        labels: Sequence[str],
+        version: str,
+        stop: anyio.Event,
+    ) -> None:
+        self._handlers = {handler.flow: handler for handler in handlers}
+        self._places = {flow: anyio.Semaphore(handler.loads_at_once) for flow, handler in self._handlers.items()}
+        self._door = door
+        self._stop = stop
+        flow_loads = connection.namespace.flow_loads
+        endpoints = [
+            Endpoint(f"{flow}-{group}"[:64], flow_loads(flow, group), self._answer, most=MOST_LOADS)
+            for flow in self._handlers
+            for group in (ANY_GROUP, *labels)
+        ]
+        self._service = Service(
+            connection, name="penstock-flows", version=version, about="loads rows of flows", endpoints=endpoints
+        )
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Answer until the node stops."""
+        await self._service.serve(self._stop, task_status=task_status)
+
+    async def _answer(self, message: Message) -> bytes:
+        try:
+            ask = decode_flow(message.payload, LoadShard)
+            handler = self._handlers[ask.flow]
+        except (MalformedMessage, KeyError) as error:
+            raise RequestRefused(400, f"no request to load a shard: {error}") from error
+        async with self._places[ask.flow]:
+            return msgspec.json.encode(await self.load(handler, ask))
+
+    async def load(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
+        """Load rows of a shard until `ask.limit` are new, or there are no more."""
+        done = ShardLoaded(after=ask.after)
+        limit, read = ask.limit, 0
+        while read < READS and done.new < ask.limit and not done.error:
+            begun_after = done.after
+            done, count = await self._read(handler, ask, done, limit)
+            read += 1
+            done = msgspec.structs.replace(done, is_short=count < limit)
+            if count < limit and not done.error:
+                done = msgspec.structs.replace(done, after="")
+                if not begun_after:
+                    break  # that was the whole shard
+            limit += ask.limit - done.new
+        return done
+
+    async def _read(
+        self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int
+    ) -> tuple[ShardLoaded, int]:
+        """Read once, and put in flight what is new. Return the reply so far, and how many rows were read."""
+        since, count = self._door.since(), 0
+        try:
+            with anyio.fail_after(handler.limits.load_timeout_ms / 1000):
+                context = FlowContext(flow=ask.flow, shard=ask.shard, after=done.after)
+                rows = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
+            count = len(rows)
+            reach("flow.loaded")
+            while rows and done.new < ask.limit and not done.error:
+                some, rows = rows[: ask.limit - done.new], rows[ask.limit - done.new :]
+                done = _counted(done, some, await self._door.add_rows(ask.flow, some, since))
+        except Exception as error:  # the border to the user's code
+            is_foreseen = isinstance(error, BadRows | StreamError | TimeoutError)
+            late = f"`load` took more than {handler.limits.load_timeout_ms} ms"
+            reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            told = fields(flow=ask.flow, shard=ask.shard, error=reason)
+            log.warning("flow.load_failed", exc_info=None if is_foreseen else error, extra=told)
+            done = msgspec.structs.replace(done, error=reason[:LONGEST_ERROR])
+        return done, count
+
+
+def _counted(done: ShardLoaded, rows: Sequence[LoadedRow], answers: Sequence[bool | StreamError]) -> ShardLoaded:
+    """Return the reply with these rows in it. `after` stands before the first row that was not taken."""
+    upto = next((at for at, answer in enumerate(answers) if isinstance(answer, StreamError)), len(rows))
+    errors = [str(answer) for answer in answers if isinstance(answer, StreamError)]
+    return msgspec.structs.replace(
+        done,
+        new=done.new + sum(answer is True for answer in answers),
+        known=done.known + sum(answer is False for answer in answers),
+        after=rows[upto - 1].key if upto else done.after,
+        error=errors[0][:LONGEST_ERROR] if errors else "",
+    )

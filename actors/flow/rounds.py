@@ -1,0 +1,222 @@
+"""Rounds: each one asks the shards of a flow for as many rows as are missing from its target.
+
+A round is a job, fired by the flow's schedule, on any node that serves the flow. In: the flow's settings, its shards
+(by the user's `split`), how many rows are in flight. Out: requests to load (`LoadShard`), and the progress in FLOWS.
+State: the progress says what the shards gave last. Rows that a round could not get are missing in the next one.
+
+Under redelivery: a round that comes late does nothing, since the next ones have been. Two rounds at a time load too
+much between them at most once. The rate of the executors stays what it is, and the rounds after load less. When `split`
+fails, the round is noted with the reason, and the next one tries again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState
+from actors.flow.handler import FlowContext, FlowHandler
+from actors.flow.rules.groups import split_shards
+from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, target
+from actors.runtime.logs import fields
+from streams.clock import Clock, monotonic_s
+from streams.connection import Connection
+from streams.errors import MalformedMessage, NoStream, StreamError
+from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Shards that are asked at the same time."""
+BUSY_S = 0.05
+"""Before a shard is asked again whose nodes have enough in hand."""
+MOST_ERRORS = 3
+LONGEST_ERROR = 200
+LEAST_S = 0.8
+"""A round has at least so long to hear from its shards."""
+
+
+class RowCounter(Protocol):
+    """The part of the job engine that is needed here."""
+
+    def rate(self, flow: str) -> float:
+        """Return the rate of a flow's rows, per second. 0: no limit."""
+        ...
+
+    def is_paused(self, flow: str) -> bool: ...
+
+    async def in_flight(self, flow: str) -> int:
+        """Return how many rows are loaded and not executed, without those that wait for another attempt."""
+        ...
+
+
+class Tempo(Protocol):
+    """The flow's schedule."""
+
+    async def follow(self, flow: str, every_ms: int) -> None:
+        """Have rounds at this interval."""
+        ...
+
+
+class Rounds:
+    """A node's part of this. `living(flow)`: the labels of live nodes that serve a flow."""
+
+    def __init__(
+        self,
+        *,
+        connection: Connection,
+        flows: Flows,
+        rows: RowCounter,
+        tempo: Tempo,
+        living: Callable[[str], frozenset[str]],
+        clock: Clock,
+    ) -> None:
+        self._connection = connection
+        self._flows = flows
+        self._rows = rows
+        self._tempo = tempo
+        self._living = living
+        self._clock = clock
+
+    async def run(self, handler: FlowHandler, due_ms: int) -> RoundReport | None:
+        """Make the round that was due at `due_ms`. Return what it did. None: nothing, because the flow is paused or the
+        round is too late."""
+        flow, began_ms = handler.flow, self._clock.now_ms()
+        limits, progress = self._flows.current(flow).limits, self._flows.progress(flow)
+        every_ms = min(max(progress.every_ms, limits.every_ms), limits.longest_ms)
+        if self._rows.is_paused(flow) or began_ms - due_ms > every_ms:
+            return None
+        made = await self._made(handler, limits, progress, every_ms, began_ms)
+        await self._flows.note(flow, made)
+        if made.every_ms != every_ms:
+            log.info("flow.tempo", extra=fields(flow=flow, before_ms=every_ms, every_ms=made.every_ms))
+        await self._tempo.follow(flow, made.every_ms)
+        return made.rounds[-1]
+
+    async def _made(
+        self, handler: FlowHandler, limits: FlowLimits, progress: FlowProgress, every_ms: int, began_ms: int
+    ) -> FlowProgress:
+        flow, began_s = handler.flow, monotonic_s()
+        try:
+            shards = shards_of(await handler.split(FlowContext(flow=flow)))
+        except Exception as error:  # the border to the user's code
+            reason = f"split: {error or type(error).__name__}"[:LONGEST_ERROR]
+            log.warning("flow.split_failed", exc_info=error, extra=fields(flow=flow))
+            return _noted(progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)))
+        in_flight = await self._rows.in_flight(flow)
+        wanted = target(self._rows.rate(flow), every_ms, limits.lead_ms, most=limits.most_in_flight)
+        wanted = min(wanted, limits.most_in_flight)
+        groups = split_shards(shards, limits.groups, self._living(flow)) if limits.groups else {}
+        states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
+        busy = {shard for shard, state in states.items() if state.busy_ms > began_ms}
+        mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
+        asked = max(0, wanted - in_flight - sum(states[shard].quota for shard in busy))
+        asking = _Asking(self._connection, flow, groups, states, self._clock)
+        await asking.ask(mine, asked, progress.first, deadline_s=began_s + max(LEAST_S, every_ms / 1000), limits=limits)
+        made = RoundReport(
+            began_ms=began_ms,
+            took_ms=round((monotonic_s() - began_s) * 1000),
+            every_ms=every_ms,
+            in_flight=in_flight,
+            target=wanted,
+            asked=asked,
+            new=asking.new,
+            known=asking.known,
+            shards=len(shards),
+            short=len(asking.short),
+            failed=len(asking.failed),
+            silent=asking.silent,
+            alone=len(shards) - len(mine) - len(busy) if limits.groups else 0,
+            errors=tuple(asking.failed.values())[:MOST_ERRORS],
+        )
+        next_ms = next_every_ms(
+            every_ms, limits.every_ms, limits.longest_ms, asked=asked, new=asking.new, was_empty=in_flight == 0
+        )
+        kept = {shard: state for shard, state in asking.states.items() if state != ShardState()}
+        first = next_first(asked, len(mine), progress.first)
+        return _noted(progress, made, first=first, every_ms=next_ms, shards=kept)
+
+
+def _noted(progress: FlowProgress, made: RoundReport, **changes: object) -> FlowProgress:
+    return msgspec.structs.replace(progress, rounds=(*progress.rounds, made)[-MOST_PAST:], **changes)
+
+
+class _Asking:
+    """One round's requests. What some shards do not have is asked of the others, until all are short or have failed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        flow: str,
+        groups: Mapping[str, str],
+        states: Mapping[str, ShardState],
+        clock: Clock,
+    ) -> None:
+        self._connection = connection
+        self._flow = flow
+        self._groups = groups
+        self._clock = clock
+        self.states = dict(states)
+        self.new = self.known = self.silent = 0
+        self.short: set[str] = set()
+        self.failed: dict[str, str] = {}
+
+    async def ask(
+        self, shards: Sequence[str], total: int, first: int, *, deadline_s: float, limits: FlowLimits
+    ) -> None:
+        """Ask for `total` rows, until the deadline."""
+        open_shards, left = list(shards), total
+        while open_shards and left > 0 and monotonic_s() < deadline_s:
+            quotas = deal(left, open_shards, first)
+            before, promised = self.new, await self._ask_all(quotas, deadline_s, limits)
+            left -= self.new - before + promised
+            over = self.short | self.failed.keys()
+            open_shards = [one for one in open_shards if one not in over and not self.states[one].busy_ms]
+            first += len(quotas)
+
+    async def _ask_all(self, quotas: Mapping[str, int], deadline_s: float, limits: FlowLimits) -> int:
+        """Ask each shard for its quota. Return how many rows may still come from shards that did not answer."""
+        places, promised = anyio.Semaphore(AT_ONCE), 0
+
+        async def ask(shard: str, quota: int) -> None:
+            nonlocal promised
+            async with places:
+                loaded = await self._answer(shard, quota, deadline_s)
+            if loaded is None:
+                self.silent += 1
+                promised += quota
+                busy_ms = self._clock.now_ms() + limits.load_timeout_ms
+                self.states[shard] = msgspec.structs.replace(self.states[shard], busy_ms=busy_ms, quota=quota)
+                return
+            self.new += loaded.new
+            self.known += loaded.known
+            self.states[shard] = ShardState(after=loaded.after)
+            if loaded.error:
+                self.failed[shard] = f"{shard}: {loaded.error}"
+            elif loaded.is_short or loaded.new < quota:
+                self.short.add(shard)
+
+        async with anyio.create_task_group() as tasks:
+            for shard, quota in quotas.items():
+                tasks.start_soon(ask, shard, quota)
+        return promised
+
+    async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
+        """Return the reply of a node of the shard's group. None: there was none in time."""
+        subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP))
+        ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
+        while (left_s := deadline_s - monotonic_s()) > 0:
+            try:
+                message = await self._connection.request(subject, msgspec.json.encode(ask), timeout_s=left_s)
+                if "Nats-Service-Error" not in message.headers:
+                    return decode_flow(message.payload, ShardLoaded)
+                if message.headers.get("Nats-Service-Error-Code") != "503":
+                    return ShardLoaded(after=ask.after, error=message.headers["Nats-Service-Error"][:LONGEST_ERROR])
+            except (NoStream, MalformedMessage) as error:
+                return ShardLoaded(after=ask.after, error=str(error)[:LONGEST_ERROR])
+            except StreamError:
+                return None
+            await anyio.sleep(BUSY_S)
+        return None

@@ -1,0 +1,63 @@
+"""How many rows a round loads, and from which shard. Pure.
+
+The loop is closed: a round loads what is missing from the target, rate x (interval + lead), whatever became of the
+rounds before. What a round could not load, or a killed node lost, is missing in the next one. So no remainder has to be
+carried, and no number of nodes is configured.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+
+
+def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
+    """Return how many rows must be in flight after a round, so that they last until the next round's rows are there.
+    `rate`: rows a second, 0: no limit. `most`: the target without a rate."""
+    return math.ceil(rate * (every_ms + lead_ms) / 1000) if rate else most
+
+
+def deal(total: int, shards: Sequence[str], first: int) -> dict[str, int]:
+    """Deal `total` rows over the shards. No two differ by more than one, the sum is `total`, and nobody gets one that
+    is not there: with more shards than rows, the rows go to the shards from `first` on. Shards without any are left
+    out."""
+    if not shards or total <= 0:
+        return {}
+    each, rest = divmod(total, len(shards))
+    turned = [shards[(first + at) % len(shards)] for at in range(len(shards))]
+    return {shard: each + (at < rest) for at, shard in enumerate(turned) if each + (at < rest)}
+
+
+def next_first(total: int, count: int, first: int) -> int:
+    """Return where the next deal begins, so that all shards get the remainders in turn. `count`: of the shards."""
+    return (first + total) % count if count else 0
+
+
+def next_every_ms(every_ms: int, shortest_ms: int, longest_ms: int, *, asked: int, new: int, was_empty: bool) -> int:
+    """Return the next interval within its bounds. With less than half of the asked rows there, twice as long. When all
+    were there, half as long, and the shortest if the rows before had run out."""
+    if not asked:
+        return every_ms
+    if new >= asked:
+        return shortest_ms if was_empty else max(shortest_ms, every_ms // 2)
+    return min(longest_ms, every_ms * 2) if new * 2 < asked else every_ms
+
+
+def shards_of(answer: Collection[object]) -> list[str]:
+    """Return the names of the shards that the user's code lists. Raises ValueError for one that is no name, or twice
+    there."""
+    names = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in answer]
+    for name in names:
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_SHARD or not name.isprintable():
+            raise ValueError(f"shard {str(name)[:80]!r}: is no name; use 1 to {LONGEST_SHARD} printable characters")
+    checked = [name for name in names if isinstance(name, str)]
+    if len(checked) > MOST_SHARDS:
+        raise ValueError(f"{len(checked)} shards are too many; use at most {MOST_SHARDS}")
+    seen: set[str] = set()
+    for name in checked:
+        if name in seen:
+            raise ValueError(f"shard {name!r} is there twice; list each once")
+        seen.add(name)
+    return checked
+
+
+LONGEST_SHARD = 64
+MOST_SHARDS = 10_000

@@ -1,0 +1,72 @@
+"""Adds the jobs of rows that a loader read from a database: each once, however often it is read.
+
+A row is a job under its id. It is not added while there is a job of that id, and not if one ended since the row was
+read: the reader may have seen it as it was before. The server's memory of message ids, and the trace that a late end
+leaves, tell the second (adds.py).
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from actors.jobs.adds import LATE_S
+from actors.jobs.rules.job_rules import make_job
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from streams.clock import Clock, monotonic_s
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.job_messages import MACHINE_MADE, MOST_JOBS, FirstTry, NewJob
+
+ADD_S = 10.0
+"""Seconds for one call."""
+NONCE = f"{MACHINE_MADE}row"
+
+
+Since = tuple[float, str]
+"""The moment before a read, on the monotonic clock, and the server's memory of message ids then."""
+
+
+class RowAdds:
+    """Adds rows. `admit` raises the reason why nothing can be added. `clock` is the server's."""
+
+    def __init__(
+        self,
+        *,
+        connection: Connection,
+        store: JobStore,
+        topics: Topics,
+        clock: Clock,
+        admit: Callable[[str], None] = lambda _subject: None,
+    ) -> None:
+        self._connection = connection
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._admit = admit
+
+    def since(self) -> Since:
+        """Return the present moment."""
+        return monotonic_s(), self._connection.memory
+
+    async def add(self, topic: str, rows: Sequence[tuple[str, Raw]], since: Since) -> list[bool | StreamError]:
+        """Add rows, each an id and a body, that were read after `since`. Return for each whether it is new. False: it
+        has a job, or had one that ended since. Raises StoreFull."""
+        self._admit("jobs")
+        await self._topics.use(topic, "normal")
+        settings, now_ms = self._topics.current(topic), self._clock.now_ms()
+        answers: list[bool | StreamError] = []
+        for start in range(0, len(rows), MOST_JOBS):
+            jobs = [
+                replace(
+                    make_job(
+                        NewJob(topic=topic, id=job_id, body=body, nonce=NONCE), settings, now_ms=now_ms, fresh_id=""
+                    ),
+                    late_s=LATE_S,
+                )
+                for job_id, body in rows[start : start + MOST_JOBS]
+            ]
+            first = FirstTry(monotonic_s() - since[0], since[1])
+            answers += await self._store.add_absent(jobs, until_s=monotonic_s() + ADD_S, first=first)
+        return answers

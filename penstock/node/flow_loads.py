@@ -1,0 +1,118 @@
+"""Wires the flows of one node: their loads, their rounds, and the job handlers of their rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from anyio.abc import TaskStatus
+
+from actors.flow.flows import FlowRecord, Flows, rounds_topic, rows_topic
+from actors.flow.handler import FlowHandler
+from actors.flow.loader import Loader
+from actors.flow.rounds import Rounds
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Job
+from actors.runtime.logs import fields
+from actors.runtime.supervisor import ActorSpec
+from penstock.node.flow_jobs import FlowJobs
+from penstock.node.node import AT_ONCE, Node
+from penstock.sdk.flows import FlowCode, flow_handlers
+from streams.clock import Clock
+
+__all__ = ["FlowHandlers", "FlowLoads", "open_flow_loads"]
+
+log = logging.getLogger(__name__)
+
+ROUND_TTR_MS = 60_000
+
+
+class FlowHandlers:
+    """The job handlers of a node's flows. They are made before the engine, which they use once they run."""
+
+    def __init__(self, codes: Mapping[str, FlowCode] | None = None) -> None:
+        self.codes = dict(flow_handlers() if codes is None else codes)
+        self.rounds: Rounds | None = None
+
+    def job_handlers(self) -> list[Handler]:
+        """Return two for each flow: of its rows, and of its rounds."""
+        return [handler for code in self.codes.values() for handler in (code.rows, self._of_rounds(code.flow))]
+
+    def _of_rounds(self, flow: FlowHandler) -> Handler:
+        async def take(job: Job) -> None:
+            assert self.rounds is not None
+            await self.rounds.run(flow, job.due_ms)
+
+        topic = rounds_topic(flow.flow)
+        return Handler(topic=topic, name="rounds", take=take, is_async=True, concurrency=2, ttr_ms=ROUND_TTR_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowLoads:
+    """One node's part of the cluster's flows."""
+
+    flows: Flows
+    jobs: FlowJobs
+    codes: Sequence[FlowCode]
+    loader: Loader
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the actors in start order. The loader starts after the job engine's actors."""
+        loader = ActorSpec(name="loader", role="worker", run=self._load, drains=True)
+        return (
+            ActorSpec(name="flows", role="", run=self.flows.run, policy=AT_ONCE),
+            *((loader,) if self.codes else ()),
+        )
+
+    async def _load(self, *, task_status: TaskStatus[None]) -> None:
+        for code in self.codes:
+            await self._declare(code)
+        await self.loader.run(task_status=task_status)
+
+    async def _declare(self, code: FlowCode) -> None:
+        handler, flow = code.flow, code.flow.flow
+        record = FlowRecord(
+            flow=flow,
+            app=code.app,
+            limits=handler.limits,
+            declared_rate=handler.rate,
+            declared_attempts=handler.attempts,
+        )
+        before = await self.flows.declare(record)
+        if before is None or before.declared_rate != handler.rate:
+            told = fields(flow=flow, before=self.jobs.rate(flow), rate=handler.rate)
+            log.info("flow.rate", extra=told)
+            await self.jobs.change(flow, rate=handler.rate)
+        limits = self.flows.current(flow).limits
+        every_ms = min(max(self.flows.progress(flow).every_ms, limits.every_ms), limits.longest_ms)
+        await self.jobs.follow(flow, every_ms)
+
+
+@asynccontextmanager
+async def open_flow_loads(
+    node: Node, handlers: FlowHandlers, *, store: JobStore, topics: Topics, clock: Clock
+) -> AsyncIterator[FlowLoads]:
+    """Open what the flows of a node share. `clock` is the server's."""
+    flows = Flows(node.bucket("FLOWS"))
+    jobs = FlowJobs(node, store=store, topics=topics, clock=clock)
+
+    def living(flow: str) -> frozenset[str]:
+        nodes = (each for each in node.members.live().values() if rows_topic(flow) in each.topics)
+        return frozenset(label for each in nodes for label in each.labels)
+
+    handlers.rounds = Rounds(connection=node.connection, flows=flows, rows=jobs, tempo=jobs, living=living, clock=clock)
+    codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
+    loader = Loader(
+        [code.flow for code in codes],
+        connection=node.connection,
+        door=jobs,
+        labels=node.config.labels,
+        version=version("penstock"),
+        stop=node.stop,
+    )
+    yield FlowLoads(flows=flows, jobs=jobs, codes=codes, loader=loader)

@@ -1,0 +1,312 @@
+"""Flows: a class of your own says which shards there are, which rows wait in a shard, and what to do with a row.
+
+    @penstock.flow("pay-prizes", rate=8_000, every="5s")
+    class PayPrizes:
+        def split(self, ctx): return [f"{n:02}" for n in range(25)]
+        def load(self, ctx, shard, limit): return [(row.id, row) for row in ...]   # pairs of a key and a row
+        def execute(self, ctx, row): ...                                         # or execute_many(self, ctxs, rows)
+
+Every `every`, one node calls `split`. Each shard's rows are loaded by one call of `load`, on any node of its group.
+Each row is executed by one call of `execute`, on any node, at `rate` rows a second over the whole cluster. A round
+loads as many rows as are missing, so the interval and the number of nodes need not fit the rate.
+
+A row has a key that is unique in its shard. A row that is in flight is not loaded again, nor one whose `execute`
+returned after `load` began to read. So let `execute` change the row before it returns, in such a way that `load` does
+not find it again. If it raises, the row runs again after a wait. After the last attempt it is a dead letter. `raise
+penstock.Reject(reason)` makes it one at once. `raise penstock.Skip(reason)` says that there was nothing to do.
+
+A row may run twice, because its process may die before its end is stored: let the change name the state before, as
+`UPDATE … SET state = 'paid' WHERE id = … AND state = 'new'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_args
+
+import msgspec
+
+from actors.batch.executor.handler import Reject, Skip
+from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits, rows_topic
+from actors.flow.handler import FlowContext, FlowHandler, RowBody
+from actors.jobs.worker.handler import Handler
+from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
+from actors.runtime.rules.setting_values import BadSetting, Duration, span_ms
+from penstock.errors import UsageError
+from penstock.sdk.batch_code import guarded, in_a_thread
+from streams.flow_messages import ANY_GROUP
+from streams.subjects import TOKEN
+
+__all__ = ["FlowContext", "flow", "flow_handlers"]
+
+ClassT = TypeVar("ClassT", bound=type)
+Every = Duration | tuple[Duration, Duration]
+
+
+class FlowCode(NamedTuple):
+    """A registered flow: its rounds and loads, and the handler of its rows."""
+
+    flow: FlowHandler
+    rows: Handler
+    app: str
+
+
+_flows: dict[str, tuple[FlowCode, type]] = {}
+
+
+def flow(
+    key: str,
+    *,
+    rate: float = 0.0,
+    every: Every = "5s",
+    lead: Duration | None = None,
+    groups: Mapping[str, float | str] | None = None,
+    most_in_flight: int = 100_000,
+    load_timeout: Duration = "10s",
+    loads: int = 4,
+    concurrency: int = 16,
+    most: int = 100,
+    attempts: int = 5,
+    ttr: Duration = "30s",
+) -> Callable[[ClassT], ClassT]:
+    """Have the decorated class run the flow. It is made without arguments, once in each process.
+
+    `rate`: rows a second over the whole cluster. 0: no limit. `every`: the interval between two rounds, or the shortest
+    and the longest one, between which it adapts. `lead`: for how long rows are in flight beyond the interval, by
+    default half of it. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
+    `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a node. `most`: rows in one call of
+    `execute_many`. `attempts` and `ttr` (time to run): of a row. Raises UsageError.
+    """
+
+    def register(cls: ClassT) -> ClassT:
+        if not isinstance(key, str) or not TOKEN.fullmatch(key) or len(key) > LONGEST_FLOW:
+            raise UsageError(
+                f"flow {key!r}: name it with 1 to {LONGEST_FLOW} of A-Z a-z 0-9 _ -: @penstock.flow('pay')"
+            )
+        known = _flows.get(key)
+        if known is not None and known[1] is not cls:
+            raise UsageError(f"flow {key!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
+        try:
+            shortest, longest = every if isinstance(every, tuple) else (every, every)
+            limits = checked_limits(
+                {
+                    "every_ms": span_ms("every", shortest),
+                    "longest_ms": span_ms("every", longest),
+                    "lead_ms": span_ms("every", shortest) // 2 if lead is None else span_ms("lead", lead),
+                    "groups": dict(groups or {}),
+                    "most_in_flight": most_in_flight,
+                    "load_timeout_ms": span_ms("load_timeout", load_timeout),
+                },
+                FlowLimits(),
+            )
+            _check_numbers(rate=rate, loads=loads, limits=limits)
+            code = _code(key, cls, limits, rate, loads)
+            rows = _rows_handler(key, cls, code.user, concurrency, most, attempts, span_ms("ttr", ttr))
+        except (BadFlow, BadSetting, ValueError) as error:
+            raise UsageError(f"flow {key}: {error}") from error
+        _flows[key] = FlowCode(code.handler(attempts), rows, cls.__module__), cls
+        return cls
+
+    return register
+
+
+def flow_handlers() -> Mapping[str, FlowCode]:
+    """Return the registered flows, by key."""
+    return {key: code for key, (code, _) in _flows.items()}
+
+
+def _check_numbers(*, rate: float, loads: int, limits: FlowLimits) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1_000_000:
+        raise ValueError(f"rate: {rate!r}: use 0 to 1000000 rows a second, 0 for no limit")
+    if isinstance(loads, bool) or not isinstance(loads, int) or not 1 <= loads <= 1_000:
+        raise ValueError(f"loads: {loads!r}: use 1 to 1000")
+    for group in limits.groups:
+        if not TOKEN.fullmatch(group) or group == ANY_GROUP:
+            raise ValueError(
+                f"group {group!r}: is no label of nodes; use 1 to 64 of A-Z a-z 0-9 _ -, not {ANY_GROUP!r}"
+            )
+
+
+class _Code(NamedTuple):
+    user: Any
+    key: str
+    limits: FlowLimits
+    rate: float
+    loads: int
+
+    def handler(self, attempts: int) -> FlowHandler:
+        return FlowHandler(
+            flow=self.key,
+            limits=self.limits,
+            rate=float(self.rate),
+            attempts=attempts,
+            split=_async(self.user.split),
+            load=_async(self.user.load),
+            loads_at_once=self.loads,
+        )
+
+
+def _code(key: str, cls: type, limits: FlowLimits, rate: float, loads: int) -> _Code:
+    try:
+        user: Any = cls()
+    except TypeError as error:
+        raise UsageError(f"flow {key}: {cls.__qualname__} is made without arguments: {error}") from error
+    for name, takes in (("split", 1), ("load", 3)):
+        function = getattr(user, name, None)
+        if not callable(function):
+            raise UsageError(f"flow {key}: {cls.__qualname__} has no `{name}`; see help(penstock.flow)")
+        _check_takes(key, function, name, takes)
+    if (getattr(user, "execute", None) is None) == (getattr(user, "execute_many", None) is None):
+        raise UsageError(f"flow {key}: {cls.__qualname__} needs either `execute(self, ctx, row)` or `execute_many`")
+    return _Code(user, key, limits, rate, loads)
+
+
+def _check_takes(key: str, function: Callable[..., Any], name: str, count: int) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"flow {key}: `{name}` yields; return a list")
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError as error:
+        words = {"split": "ctx", "load": "ctx, shard, limit", "execute": "ctx, row", "execute_many": "ctxs, rows"}
+        raise UsageError(f"flow {key}: `{name}` is called as {name}({words[name]}): {error}") from error
+
+
+def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    if inspect.iscoroutinefunction(function):
+        return guarded(function)
+
+    def in_thread(*arguments: Any) -> Awaitable[Any]:
+        return in_a_thread(functools.partial(function, *arguments))
+
+    return in_thread
+
+
+# ---- rows
+
+
+def _rows_handler(key: str, cls: type, user: Any, concurrency: int, most: int, attempts: int, ttr_ms: int) -> Handler:
+    many = getattr(user, "execute_many", None)
+    function = user.execute if many is None else many
+    _check_takes(key, function, function.__name__, 2)
+    is_async = inspect.iscoroutinefunction(function)
+    rows = _Rows(key, decoder_of(_row_type(function, is_list=many is not None)))
+    take: Callable[..., Any]
+    if many is None:
+        take = rows.async_one(function) if is_async else rows.plain_one(function)
+    else:
+        take = rows.async_many(function) if is_async else rows.plain_many(function)
+    handler = Handler(
+        topic=rows_topic(key),
+        name=f"{cls.__qualname__}.{function.__name__}",
+        take=take,
+        is_async=is_async,
+        concurrency=concurrency,
+        most=1 if many is None else most,
+        ttr_ms=ttr_ms,
+        attempts=attempts,
+    )
+    checked = {name: getattr(handler, name) for name in ("concurrency", "most", "ttr_ms", "attempts")}
+    for field in msgspec.structs.fields(Handler):
+        if field.name in checked:
+            try:
+                msgspec.convert(checked[field.name], field.type)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"{field.name}: {checked[field.name]!r}: {error}") from error
+    return handler
+
+
+def _row_type(function: Callable[..., Any], *, is_list: bool) -> Any:
+    """Return the annotation of the row, Any if it has none."""
+    parameter = list(inspect.signature(function, eval_str=True).parameters.values())[1]
+    if parameter.annotation is parameter.empty:
+        return Any
+    return (get_args(parameter.annotation) or (Any,))[0] if is_list else parameter.annotation
+
+
+class _Rows:
+    """Turns jobs into calls of the user's code."""
+
+    def __init__(self, key: str, decode: Callable[[Any], Any]) -> None:
+        self._key = key
+        self._decode = decode
+        self._bodies = msgspec.json.Decoder(RowBody)
+
+    def _call(self, job: Job) -> tuple[FlowContext, Any]:
+        """Return the arguments of a call. Raises Bury for what is no row."""
+        try:
+            body = self._bodies.decode(job.record.body)
+            row = self._decode(body.row)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Bury(f"the row is not what `execute` takes: {error}") from error
+        key = job.id.removeprefix(f"{body.shard}:")
+        return FlowContext(flow=self._key, shard=body.shard, key=key, attempt=job.attempt), row
+
+    def async_one(self, function: Callable[..., Awaitable[Any]]) -> Callable[[Job], Awaitable[None]]:
+        async def take(job: Job) -> None:
+            try:
+                await function(*self._call(job))
+            except Skip:
+                return
+            except Reject as error:
+                raise Bury(str(error)) from error
+
+        return take
+
+    def plain_one(self, function: Callable[..., Any]) -> Callable[[Job], None]:
+        def take(job: Job) -> None:
+            try:
+                function(*self._call(job))
+            except Skip:
+                return
+            except Reject as error:
+                raise Bury(str(error)) from error
+
+        return take
+
+    def async_many(self, function: Callable[..., Awaitable[Any]]) -> Callable[[list[Job]], Awaitable[None]]:
+        async def take(jobs: list[Job]) -> None:
+            sound, contexts, rows = self._calls(jobs)
+            if sound:
+                self._answer(sound, await function(contexts, rows))
+
+        return take
+
+    def plain_many(self, function: Callable[..., Any]) -> Callable[[list[Job]], None]:
+        def take(jobs: list[Job]) -> None:
+            sound, contexts, rows = self._calls(jobs)
+            if sound:
+                self._answer(sound, function(contexts, rows))
+
+        return take
+
+    def _calls(self, jobs: Sequence[Job]) -> tuple[list[Job], list[FlowContext], list[Any]]:
+        sound: list[Job] = []
+        contexts: list[FlowContext] = []
+        rows: list[Any] = []
+        for job in jobs:
+            try:
+                context, row = self._call(job)
+            except Bury as error:
+                job.bury(error.reason)
+                continue
+            sound.append(job)
+            contexts.append(context)
+            rows.append(row)
+        return sound, contexts, rows
+
+    def _answer(self, jobs: Sequence[Job], answers: Any) -> None:
+        """Take the outcomes of a list: None if all went well, else one for each row, an exception for one that
+        failed."""
+        if answers is None:
+            return
+        if len(answers) != len(jobs):
+            raise ValueError(f"`execute_many` got {len(jobs)} rows and returned {len(answers)} outcomes; give one each")
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Reject | Bury):
+                job.bury(str(answer))
+            elif isinstance(answer, Retry):
+                job.answer = answer
+            elif isinstance(answer, Exception) and not isinstance(answer, Skip):
+                job.retry(reason=f"{type(answer).__name__}: {answer}")

@@ -1,0 +1,129 @@
+"""Flows of an app in node processes: every row once, whatever loads it, whoever dies."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from anyio import fail_after
+
+from actors.flow.flows import FlowProgress
+from streams.bucket import Bucket
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.topology import apply
+from tests.support.command import Running, node
+from tests.support.flow_app import make
+from tests.support.server import topology_for
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
+
+WITHIN_S = 90.0
+
+
+class Bank:
+    """A database with rows to execute, and nodes that do."""
+
+    def __init__(self, server: EmbeddedServer, connection: Connection, folder: Path) -> None:
+        self.connection = connection
+        self._server = server
+        self._path = folder / "bank.db"
+        self.tables = 0
+
+    def make(self, tables: int, rows: int) -> None:
+        self.tables = tables
+        make(str(self._path), tables, rows)
+
+    def node(self, name: str, *arguments: str, **environment: str) -> AbstractAsyncContextManager[Running]:
+        """Run a node until the block ends."""
+        where = ("--nats", self._server.url, "--name", name, "--sink", "none", "--log-level", "info")
+        named = {
+            "PENSTOCK_NAMESPACE": self.connection.namespace.name,
+            "PENSTOCK_LOG_FORM": "json",
+            "PENSTOCK_HTTP": "off",
+            "FLOW_DB": str(self._path),
+            "FLOW_TABLES": str(self.tables),
+        }
+        return node(*where, "--app", "tests.support.flow_app", *arguments, environment={**named, **environment})
+
+    def ran(self) -> Counter[tuple[str, int]]:
+        """Return how often each row was executed."""
+        with sqlite3.connect(self._path) as db:
+            return Counter(db.execute("SELECT shard, key FROM runs"))
+
+    async def until(self, is_enough: Callable[[Counter[tuple[str, int]]], bool]) -> Counter[tuple[str, int]]:
+        with fail_after(WITHIN_S):
+            while not is_enough(ran := self.ran()):  # noqa: ASYNC110 # a file tells nobody that it changed
+                await anyio.sleep(0.05)
+        return ran
+
+    async def progress(self, flow: str = "prizes") -> FlowProgress:
+        async with Publisher(self.connection) as publisher:
+            bucket = Bucket(self.connection, publisher, self.connection.namespace.bucket("FLOWS"), bytes)
+            entry = await bucket.get(f"{flow}.round")
+        return FlowProgress() if entry is None else msgspec.json.decode(entry.raw, type=FlowProgress)
+
+
+@pytest.fixture
+async def bank(server: EmbeddedServer, connection: Connection, tmp_path: Path) -> Bank:
+    await apply(connection, topology_for(connection))
+    return Bank(server, connection, tmp_path)
+
+
+async def test_every_row_is_executed_once_on_two_nodes(bank: Bank) -> None:
+    bank.make(tables=7, rows=300)
+    async with bank.node("n1"), bank.node("n2"):
+        ran = await bank.until(lambda ran: len(ran) == 2_100)
+        assert set(ran.values()) == {1}
+        progress = await bank.progress()
+    assert sum(each.new for each in progress.rounds) >= 2_100 - 300
+    assert all(each.shards == 7 and not each.errors for each in progress.rounds)
+
+
+async def test_a_loader_that_begins_anew_each_time_loads_each_row_once(bank: Bank) -> None:
+    """Rows in flight come first in what it reads, so more is asked for than is missing."""
+    bank.make(tables=3, rows=400)
+    async with bank.node("n1", FLOW_PLAIN="1", FLOW_TABLES="3"):
+        ran = await bank.until(lambda ran: len(ran) == 1_200)
+        assert max(ran.values()) <= 2  # once by each of the app's two flows
+
+
+async def test_no_row_is_left_behind_and_none_is_twice_when_nodes_are_killed(bank: Bank) -> None:
+    """A row runs again only if its node died over it: those are the ones that it had in its hands."""
+    bank.make(tables=10, rows=1_000)
+    async with bank.node("n1", FLOW_RATE="1500") as first, bank.node("n2", FLOW_RATE="1500"):
+        await bank.until(lambda ran: len(ran) > 2_000)
+        await first.end(signal.SIGKILL)
+        async with bank.node("n3", FLOW_RATE="1500"):
+            ran = await bank.until(lambda ran: len(ran) == 10_000)
+    twice = sum(count - 1 for count in ran.values())
+    assert twice <= 2 * 500, "more than what one node can have in its hands"
+
+
+async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:
+    bank.make(tables=6, rows=50)
+    async with bank.node("n1", "--labels", "a", FLOW_GROUPS="a=odd,b=EVEN"):
+        ran = await bank.until(lambda ran: len(ran) == 150)
+        assert {shard for shard, _ in ran} == {"1", "3", "5"}
+        async with bank.node("n2", "--labels", "b", FLOW_GROUPS="a=odd,b=EVEN"):
+            await bank.until(lambda ran: len(ran) == 300)
+
+
+async def test_a_split_that_fails_is_told_and_tried_again(bank: Bank) -> None:
+    bank.make(tables=2, rows=10)
+    async with bank.node("n1", FLOW_TABLES="broken") as running:
+        await running.logged("flow.split_failed", flow="prizes")
+        with fail_after(WITHIN_S):
+            while not (rounds := (await bank.progress()).rounds):
+                await anyio.lowlevel.checkpoint()
+    assert "split: " in rounds[-1].errors[0]
+    async with bank.node("n2"):
+        await bank.until(lambda ran: len(ran) == 20)

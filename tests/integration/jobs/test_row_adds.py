@@ -1,0 +1,85 @@
+"""Rows that a loader read: each is added once, however often it is read, and whoever reads it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from anyio import fail_after
+from msgspec import Raw
+
+from actors.jobs.adds import LATE_S, LONGEST_AGE_S
+from actors.jobs.row_adds import RowAdds
+from actors.jobs.worker.job import Job
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.errors import OutcomeUnknown
+from streams.subjects import token_of
+from tests.support.job_workers import Log, handler, opened_topics, until_gone, working
+from tests.support.jobs import TOPIC, Jobs, open_jobs
+
+
+@pytest.fixture
+async def jobs(connection: Connection) -> AsyncIterator[Jobs]:
+    async with open_jobs(connection) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def adds(jobs: Jobs) -> AsyncIterator[RowAdds]:
+    async with opened_topics(jobs.connection, jobs, {}) as topics:
+        yield RowAdds(connection=jobs.connection, store=jobs.store, topics=topics, clock=jobs.clock)
+
+
+def rows(*ids: str) -> Sequence[tuple[str, Raw]]:
+    return [(row_id, Raw(b"1")) for row_id in ids]
+
+
+async def run_all(jobs: Jobs, *ids: str) -> None:
+    log = Log()
+
+    async def handle(job: Job) -> None:
+        log("done", job.id)
+
+    async with working(jobs, handler(handle)):
+        for row_id in ids:
+            await log.has(f"done {row_id}")
+            await until_gone(jobs, row_id)
+
+
+async def test_a_row_in_flight_is_not_added_again(jobs: Jobs) -> None:
+    async with adds(jobs) as door:
+        assert await door.add(TOPIC, rows("1", "2"), door.since()) == [True, True]
+        assert await door.add(TOPIC, rows("2", "3"), door.since()) == [False, True]
+
+
+async def test_a_row_that_ended_since_it_was_read_is_not_added(jobs: Jobs) -> None:
+    """The other loader read it before its end. Its job has left no trace."""
+    async with adds(jobs) as door:
+        await door.add(TOPIC, rows("1"), door.since())
+        read = door.since()
+        await run_all(jobs, "1")
+        assert await door.add(TOPIC, rows("1"), read) == [False]
+
+
+async def test_a_row_that_ended_long_after_its_add_leaves_a_trace(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the server may have forgotten the add. The trace takes the id's place."""
+    async with adds(jobs) as door:
+        await door.add(TOPIC, rows("1"), door.since())
+        read, now_ms = door.since(), jobs.clock.now_ms
+        monkeypatch.setattr(jobs.clock, "now_ms", lambda: now_ms() + 1_000 * LATE_S + 1_000)
+        await run_all(jobs, "1")
+        found = await jobs.store.find_key(TOPIC, token_of("1"))
+        assert found is not None
+        assert found.is_free
+        assert await door.add(TOPIC, rows("1"), read) == [False]
+
+
+async def test_what_was_read_too_long_ago_is_not_added(jobs: Jobs) -> None:
+    async with adds(jobs) as door:
+        at_s, memory = door.since()
+        [answer] = await door.add(TOPIC, rows("1"), (at_s - LONGEST_AGE_S - 1, memory))
+        assert isinstance(answer, OutcomeUnknown)
+        [answer] = await door.add(TOPIC, rows("1"), (monotonic_s(), "before the restart"))
+        assert isinstance(answer, bool | OutcomeUnknown)
+        with fail_after(10):
+            assert (await jobs.store.find(TOPIC, "1") is None) == isinstance(answer, OutcomeUnknown)

@@ -1,0 +1,78 @@
+"""Flows over the tables of a SQLite file: `FLOW_DB` names it, `FLOW_TABLES` says how many tables there are.
+`FLOW_GROUPS`: as `a=odd,b=even`.
+
+A row is new (0) or done (1). Each execution writes a line into `runs`, with the time and the node's process."""
+
+import os
+import sqlite3
+import threading
+from typing import Any
+
+import penstock
+from streams.clock import monotonic_s
+
+GROUPS = dict(pair.split("=") for pair in os.environ.get("FLOW_GROUPS", "").split(",") if pair)
+RATE = float(os.environ.get("FLOW_RATE", "0"))
+EVERY = os.environ.get("FLOW_EVERY", "1s")
+_local = threading.local()
+
+
+def database() -> sqlite3.Connection:
+    """Return this thread's connection."""
+    if getattr(_local, "it", None) is None:
+        _local.it = sqlite3.connect(os.environ["FLOW_DB"], timeout=30, isolation_level=None)
+        _local.it.execute("PRAGMA synchronous = OFF")
+    connection: sqlite3.Connection = _local.it
+    return connection
+
+
+def make(path: str, tables: int, rows: int) -> None:
+    """Make the file, with so many rows in each table."""
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE runs (shard TEXT, key INTEGER, at REAL, pid INTEGER)")
+        for number in range(tables):
+            db.execute(f"CREATE TABLE prizes_{number} (id INTEGER PRIMARY KEY, state INTEGER NOT NULL)")
+            db.execute(f"CREATE INDEX new_{number} ON prizes_{number} (id) WHERE state = 0")
+            db.executemany(f"INSERT INTO prizes_{number} VALUES (?, 0)", [(key,) for key in range(rows)])
+
+
+def tables() -> int:
+    return int(os.environ.get("FLOW_TABLES", "10"))
+
+
+@penstock.flow("prizes", rate=RATE, every=EVERY, groups=GROUPS, concurrency=2, most=500)
+class Prizes:
+    """Rows by the range of their key."""
+
+    def split(self, ctx: penstock.FlowContext) -> list[int]:
+        return list(range(tables()))
+
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
+        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 AND id > ? ORDER BY id LIMIT ?"
+        return [(key, {"id": key}) for (key,) in database().execute(query, (int(ctx.after or -1), limit))]
+
+    def execute_many(self, contexts: list[penstock.FlowContext], rows: list[Any]) -> None:
+        now, pid, db = monotonic_s(), os.getpid(), database()
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("INSERT INTO runs VALUES (?, ?, ?, ?)", [(c.shard, int(c.key), now, pid) for c in contexts])
+        for context in contexts:
+            db.execute(f"UPDATE prizes_{context.shard} SET state = 1 WHERE id = ?", (int(context.key),))
+        db.execute("COMMIT")
+
+
+@penstock.flow("plain", every=EVERY)
+class Plain:
+    """One row a call, async, by a loader that begins at the start of its table each time."""
+
+    def split(self, ctx: penstock.FlowContext) -> list[str]:
+        return [str(number) for number in range(tables())] if os.environ.get("FLOW_PLAIN") else []
+
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
+        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 LIMIT ?"
+        return [(key, {"id": key}) for (key,) in database().execute(query, (limit,))]
+
+    async def execute(self, ctx: penstock.FlowContext, row: dict[str, int]) -> None:
+        db = database()
+        db.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", (ctx.shard, int(ctx.key), monotonic_s(), os.getpid()))
+        db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))

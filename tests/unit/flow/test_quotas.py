@@ -1,0 +1,71 @@
+"""How many rows a round loads, and from which shard."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.flow.rules.quotas import MOST_SHARDS, deal, next_every_ms, next_first, shards_of, target
+
+names = st.lists(st.text("abcdef0123", min_size=1, max_size=5), min_size=1, max_size=60, unique=True)
+
+
+@given(st.integers(0, 10_000), names, st.integers(0, 1_000))
+def test_all_rows_are_dealt_and_no_row_more(total: int, shards: list[str], first: int) -> None:
+    quotas = deal(total, shards, first)
+    assert sum(quotas.values()) == total
+    assert min(quotas.values(), default=1) >= 1
+    assert quotas.keys() <= set(shards)
+
+
+@given(st.integers(1, 10_000), names)
+def test_no_two_shards_differ_by_more_than_one(total: int, shards: list[str]) -> None:
+    quotas = deal(total, shards, 0)
+    each = [quotas.get(shard, 0) for shard in shards]
+    assert max(each) - min(each) <= 1
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(1, 30))
+def test_over_the_rounds_all_shards_get_the_same(totals: list[int], count: int) -> None:
+    """Nothing is floored to one, and no remainder always goes to the same shards (FLOW-46)."""
+    shards, first, got = [f"s{n}" for n in range(count)], 0, dict.fromkeys((f"s{n}" for n in range(count)), 0)
+    for total in totals:
+        for shard, quota in deal(total, shards, first).items():
+            got[shard] += quota
+        first = next_first(total, count, first)
+    assert sum(got.values()) == sum(totals)
+    assert max(got.values()) - min(got.values()) <= 1
+
+
+def test_fewer_rows_than_shards_are_not_one_for_each() -> None:
+    """1,000 tables at 10 a second, each 5 s, are 50 rows and not 1,000."""
+    assert sum(deal(target(10, 5_000, 0, most=1), [str(n) for n in range(1_000)], 0).values()) == 50
+
+
+def test_the_target_lasts_until_the_next_rows_are_there() -> None:
+    assert target(8_000, 5_000, 2_500, most=7) == 60_000
+    assert target(1 / 60, 5_000, 2_500, most=7) == 1
+    assert target(0, 5_000, 2_500, most=7) == 7
+
+
+@given(st.integers(1_000, 60_000), st.integers(0, 100), st.integers(0, 100), st.booleans())
+def test_the_interval_stays_within_its_bounds(every_ms: int, asked: int, new: int, was_empty: bool) -> None:
+    assert 1_000 <= next_every_ms(every_ms, 1_000, 60_000, asked=asked, new=new, was_empty=was_empty) <= 60_000
+
+
+def test_the_interval_follows_the_work() -> None:
+    assert next_every_ms(4_000, 1_000, 30_000, asked=100, new=10, was_empty=False) == 8_000
+    assert next_every_ms(4_000, 1_000, 30_000, asked=100, new=100, was_empty=False) == 2_000
+    assert next_every_ms(4_000, 1_000, 30_000, asked=100, new=100, was_empty=True) == 1_000
+    assert next_every_ms(4_000, 1_000, 30_000, asked=100, new=60, was_empty=False) == 4_000
+    assert next_every_ms(4_000, 1_000, 30_000, asked=0, new=0, was_empty=False) == 4_000
+
+
+def test_shards_are_names_or_numbers_each_once() -> None:
+    assert shards_of([0, 1, "x"]) == ["0", "1", "x"]
+    with pytest.raises(ValueError, match="shard '1' is there twice; list each once"):
+        shards_of([1, "1"])
+    for bad in (True, None, "", "a\n", "x" * 65, 1.5):
+        with pytest.raises(ValueError, match="is no name"):
+            shards_of([bad])
+    with pytest.raises(ValueError, match="too many"):
+        shards_of(range(MOST_SHARDS + 1))
