@@ -130,6 +130,11 @@ def checked_limits(values: Mapping[str, object], limits: FlowLimits) -> FlowLimi
     return made
 
 
+def interval_ms(limits: FlowLimits, every_ms: int) -> int:
+    """Return the interval within the bounds. `every_ms`: as it was last, 0 if there was none."""
+    return min(max(every_ms, limits.every_ms), limits.longest_ms)
+
+
 def _record_of(entry: Entry[bytes]) -> FlowRecord | FlowProgress:
     kind = FlowProgress if entry.key.endswith(".round") else FlowRecord
     try:

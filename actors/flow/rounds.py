@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState
+from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rules.groups import split_shards
 from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, target
@@ -85,7 +85,7 @@ class Rounds:
         round is too late."""
         flow, began_ms = handler.flow, self._clock.now_ms()
         limits, progress = self._flows.current(flow).limits, self._flows.progress(flow)
-        every_ms = min(max(progress.every_ms, limits.every_ms), limits.longest_ms)
+        every_ms = interval_ms(limits, progress.every_ms)
         if self._rows.is_paused(flow) or began_ms - due_ms > every_ms:
             return None
         made = await self._made(handler, limits, progress, every_ms, began_ms)

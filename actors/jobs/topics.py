@@ -85,15 +85,17 @@ class Topics:
 
     async def change(self, topic: str, values: Mapping[str, object]) -> TopicSettings:
         """Set some of a topic's settings (`default`: of all topics). `None` resets one to the wider level. Return what
-        is then in force. Raises BadSetting, RevisionConflict when others keep changing it, and as Bucket's writes."""
+        is then in force, which `current` knows at once. Raises BadSetting, RevisionConflict when others keep changing
+        it, and as Bucket's writes."""
         check_token("topic", topic)
 
-        def change(entry: Entry[bytes] | None) -> tuple[bytes, TopicSettings]:
+        def change(entry: Entry[bytes] | None) -> tuple[bytes, tuple[_Values, TopicSettings]]:
             before = parse_topic(entry.value) if entry else {}
             after = {name: value for name, value in {**before, **values}.items() if value is not None}
-            return msgspec.json.encode(after), resolve_topic({} if topic == DEFAULT else self._default, after)
+            return msgspec.json.encode(after), (after, resolve_topic({} if topic == DEFAULT else self._default, after))
 
-        settings, _ = await self._bucket.update(topic, change)
+        (stored, settings), revision = await self._bucket.update(topic, change)
+        self._live.learn(topic, stored, revision)
         return settings
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:

@@ -7,10 +7,12 @@ from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.flow.desk import FlowDesk, FlowView
 from actors.jobs.rules.obstacles import JobWhy
-from penstock.api.forms import batch, jobs
+from penstock.api.forms import batch, flows, jobs
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
+from penstock.api.http import flows as http_flows
 from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
@@ -19,6 +21,7 @@ from penstock.api.http.replies import Reply
 from penstock.api.http.tokens import Verb
 from penstock.api.http.uploads import SHEETS
 from penstock.api.service import batch as nats_batch
+from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
@@ -54,6 +57,7 @@ class Operation(NamedTuple):
 
 
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
+F = "/v1/flows"
 B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -197,6 +201,36 @@ OPERATIONS: tuple[Operation, ...] = (
         "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",
         {200: batch.TaskShown}, http_batches.change_task, batch.TaskChanges, problems=(*IN_BODY, 404),
         endpoint=DeskEndpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
+    ),
+    Operation(
+        "GET", F, "listFlows", "List the flows, each with its last round", "read",
+        {200: flows.FlowsShown}, http_flows.list_flows,
+        endpoint=DeskEndpoint("flow", "list", RequestForm, nats_flows.list_flows),
+    ),
+    Operation(
+        "GET", F + "/{flow}", "showFlow", "Show a flow with its latest rounds", "read",
+        {200: FlowView}, http_flows.show, problems=(404, 422),
+        endpoint=DeskEndpoint("flow", "show", flows.FlowAsk, nats_flows.of_flow(FlowDesk.show)),
+    ),
+    Operation(
+        "PATCH", F + "/{flow}", "changeFlow", "Change a flow's settings", "admin",
+        {200: FlowView}, http_flows.change, flows.FlowChanges, problems=(*IN_BODY, 404),
+        endpoint=DeskEndpoint("flow", "set", flows.FlowSetAsk, nats_flows.set_flow),
+    ),
+    Operation(
+        "POST", F + "/{flow}/pause", "pauseFlow", "Load and execute nothing more", "admin",
+        {200: FlowView}, http_flows.pause, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("flow", "pause", flows.FlowAsk, nats_flows.of_flow(FlowDesk.pause)),
+    ),
+    Operation(
+        "POST", F + "/{flow}/resume", "resumeFlow", "Go on with a flow", "admin",
+        {200: FlowView}, http_flows.resume, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("flow", "resume", flows.FlowAsk, nats_flows.of_flow(FlowDesk.resume)),
+    ),
+    Operation(
+        "POST", F + "/{flow}/run", "runFlow", "Have a round now", "admin",
+        {200: FlowView}, http_flows.run, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("flow", "run", flows.FlowAsk, nats_flows.of_flow(FlowDesk.run)),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

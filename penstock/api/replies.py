@@ -7,6 +7,7 @@ import msgspec
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
+from actors.flow.flows import BadFlow, UnknownFlow
 from actors.jobs.rules.job_answers import HTTP_CODES
 from actors.jobs.rules.job_rules import BadJob
 from penstock.api.forms.reading import Malformed
@@ -35,6 +36,10 @@ def refusal_of(error: Exception) -> tuple[str, str]:
     match error:
         case UnknownTask():
             return "not_found", "task"
+        case UnknownFlow():
+            return "not_found", "flow"
+        case BadFlow():
+            return "bad", "set"
         case UnknownInstance():
             return "not_found", "id"
         case InstanceExists():

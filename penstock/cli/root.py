@@ -47,6 +47,9 @@ COMMANDS = {
     "Run batches of rows": (
         CommandEntry("batch", "batch", "Submit a file or an input, follow it, and get its result."),
     ),
+    "Run campaigns over tables": (
+        CommandEntry("flows", "flows", "List flows, see their rounds, and change their rate live."),
+    ),
     "Repair and protect": (
         CommandEntry("dead", "dead", "List what failed for good (dead letters), and send it again."),
         CommandEntry("why", "why", "Say what keeps a job, a batch or a source from running."),

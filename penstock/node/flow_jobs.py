@@ -9,15 +9,19 @@ from msgspec.structs import replace
 
 from actors.flow.flows import rounds_topic, rows_topic
 from actors.flow.handler import LoadedRow
-from actors.jobs.recurring import BUCKET, decode_recurring
+from actors.jobs.desk import JobDesk
+from actors.jobs.recurring import decode_recurring
 from actors.jobs.row_adds import RowAdds, Since
+from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.rules.recurrence import Recurring, begun
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from penstock.node.node import Node
+from streams.bucket import Bucket
 from streams.clock import Clock
+from streams.connection import Connection
 from streams.entries import Entry
 from streams.errors import StreamError
+from streams.job_messages import NewJob
 
 __all__ = ["ROUND", "FlowJobs"]
 
@@ -25,16 +29,30 @@ ROUND = "every"
 """The name of the schedule that fires a flow's rounds."""
 
 
+class RoundRefused(StreamError):
+    """The job of a round was not added. The text is the reason."""
+
+
 class FlowJobs:
     """One node's. `clock` is the server's."""
 
-    def __init__(self, node: Node, *, store: JobStore, topics: Topics, clock: Clock) -> None:
-        self._records = node.bucket(BUCKET)
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        records: Bucket[bytes],
+        store: JobStore,
+        desk: JobDesk,
+        topics: Topics,
+        clock: Clock,
+    ) -> None:
+        self._records = records
         self._store = store
+        self._desk = desk
         self._topics = topics
         self._clock = clock
         self._adds = RowAdds(
-            connection=node.connection, store=store, topics=topics, clock=clock, admit=node.connection.store.admit
+            connection=connection, store=store, topics=topics, clock=clock, admit=connection.store.admit
         )
 
     def since(self) -> Since:
@@ -56,6 +74,13 @@ class FlowJobs:
     async def change(self, flow: str, **values: object) -> None:
         """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""
         await self._topics.change(rows_topic(flow), values)
+
+    async def begin(self, flow: str) -> str:
+        """Have a round now. Return its id. Raises StreamError if it was not added."""
+        [answer] = await self._desk.add([NewJob(topic=rounds_topic(flow))])
+        if isinstance(answer, NotAdded):
+            raise RoundRefused(f"flow {flow}: {answer.reason}")
+        return answer.id
 
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""

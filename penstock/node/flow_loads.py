@@ -10,20 +10,21 @@ from importlib.metadata import version
 
 from anyio.abc import TaskStatus
 
-from actors.flow.flows import FlowRecord, Flows, rounds_topic, rows_topic
+from actors.flow.desk import FlowDesk
+from actors.flow.flows import FlowRecord, Flows, interval_ms, rounds_topic, rows_topic
 from actors.flow.handler import FlowHandler
 from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
-from actors.jobs.store import JobStore
-from actors.jobs.topics import Topics
+from actors.jobs.recurring import BUCKET
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
+from penstock.api.service.service import DeskService
 from penstock.node.flow_jobs import FlowJobs
+from penstock.node.jobs_engine import JobsEngine
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.flows import FlowCode, flow_handlers
-from streams.clock import Clock
 
 __all__ = ["FlowHandlers", "FlowLoads", "open_flow_loads"]
 
@@ -60,6 +61,8 @@ class FlowLoads:
     jobs: FlowJobs
     codes: Sequence[FlowCode]
     loader: Loader
+    desk: FlowDesk
+    service: DeskService
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the actors in start order. The loader starts after the job engine's actors."""
@@ -67,6 +70,7 @@ class FlowLoads:
         return (
             ActorSpec(name="flows", role="", run=self.flows.run, policy=AT_ONCE),
             *((loader,) if self.codes else ()),
+            ActorSpec(name="flow service", role="desk", run=self.service.run, drains=True),
         )
 
     async def _load(self, *, task_status: TaskStatus[None]) -> None:
@@ -89,23 +93,29 @@ class FlowLoads:
             log.info("flow.rate", extra=told)
             await self.jobs.change(flow, rate=handler.rate)
         limits = self.flows.current(flow).limits
-        every_ms = min(max(self.flows.progress(flow).every_ms, limits.every_ms), limits.longest_ms)
-        await self.jobs.follow(flow, every_ms)
+        await self.jobs.follow(flow, interval_ms(limits, self.flows.progress(flow).every_ms))
 
 
 @asynccontextmanager
-async def open_flow_loads(
-    node: Node, handlers: FlowHandlers, *, store: JobStore, topics: Topics, clock: Clock
-) -> AsyncIterator[FlowLoads]:
-    """Open what the flows of a node share. `clock` is the server's."""
+async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine) -> AsyncIterator[FlowLoads]:
+    """Open what the flows of a node share."""
     flows = Flows(node.bucket("FLOWS"))
-    jobs = FlowJobs(node, store=store, topics=topics, clock=clock)
+    jobs = FlowJobs(
+        node.connection,
+        records=node.bucket(BUCKET),
+        store=engine.store,
+        desk=engine.desk,
+        topics=engine.topics,
+        clock=engine.clock,
+    )
 
     def living(flow: str) -> frozenset[str]:
         nodes = (each for each in node.members.live().values() if rows_topic(flow) in each.topics)
         return frozenset(label for each in nodes for label in each.labels)
 
-    handlers.rounds = Rounds(connection=node.connection, flows=flows, rows=jobs, tempo=jobs, living=living, clock=clock)
+    handlers.rounds = Rounds(
+        connection=node.connection, flows=flows, rows=jobs, tempo=jobs, living=living, clock=engine.clock
+    )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
     loader = Loader(
         [code.flow for code in codes],
@@ -115,4 +125,12 @@ async def open_flow_loads(
         version=version("penstock"),
         stop=node.stop,
     )
-    yield FlowLoads(flows=flows, jobs=jobs, codes=codes, loader=loader)
+    desk_of_flows = FlowDesk(flows, jobs)
+    yield FlowLoads(
+        flows=flows,
+        jobs=jobs,
+        codes=codes,
+        loader=loader,
+        desk=desk_of_flows,
+        service=DeskService("flow", desk_of_flows, node.connection, node.stop),
+    )

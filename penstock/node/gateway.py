@@ -23,6 +23,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from actors.batch.desk import BatchDesk
+from actors.flow.desk import FlowDesk
 from actors.jobs.desk import JobDesk
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
@@ -41,12 +42,13 @@ BACKLOG = 2048
 Address = tuple[str, int]
 
 
-def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk) -> ActorSpec:
+def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk, flows: FlowDesk) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     gateway = Gateway(
         node.config,
         desk,
         batches,
+        flows,
         LiveTokens(node.bucket("TOKENS"), now_ms),
         lambda: node.connection.is_connected,
         node.stop,
@@ -63,6 +65,7 @@ class Gateway:
         config: Config,
         desk: JobDesk,
         batches: BatchDesk,
+        flows: FlowDesk,
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
         stop: anyio.Event,
@@ -75,6 +78,7 @@ class Gateway:
         self._config = config
         self._desk = desk
         self._batches = batches
+        self._flows = flows
         self._tokens = tokens
         self._is_connected = is_connected
         self._trouble = trouble
@@ -102,7 +106,7 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
-            self.shared = GatewayState(self._desk, self._batches, self._is_connected, self._trouble)
+            self.shared = GatewayState(self._desk, self._batches, self._flows, self._is_connected, self._trouble)
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

@@ -34,7 +34,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         open_jobs_engine(node, [*callbacks, *flow_handlers.job_handlers()]) as jobs,
         open_batch_engine(node) as batches,
         open_flow_engine(node) as flow,
-        open_flow_loads(node, flow_handlers, store=jobs.store, topics=jobs.topics, clock=jobs.clock) as loads,
+        open_flow_loads(node, flow_handlers, jobs) as loads,
     ):
         node.status = lambda: Status(
             platforms=fetch.fetcher.platforms,
@@ -58,5 +58,5 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *jobs.actors(),
                 *batches.actors(),
                 *loads.actors(),
-                gateway_spec(node, jobs.desk, batches.desk),
+                gateway_spec(node, jobs.desk, batches.desk, loads.desk),
             )

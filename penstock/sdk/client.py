@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_batches import Batches
+from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_jobs import Jobs
 from streams.connection import Connection
 from streams.connection import connect as connect_to_server
@@ -28,6 +29,7 @@ class Client:
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         self.jobs = Jobs(ServiceClient(connection, "jobs", timeout_s))
+        self.flows = FlowCalls(ServiceClient(connection, "flow", timeout_s))
         self.batches = Batches(ServiceClient(connection, "batch", timeout_s), connection)
 
 

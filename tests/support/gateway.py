@@ -13,6 +13,8 @@ from actors.batch.desk import BatchDesk
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.tasks import Tasks
+from actors.flow.desk import FlowDesk
+from actors.flow.flows import Flows
 from actors.jobs.desk import JobDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -21,6 +23,7 @@ from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
+from penstock.node.flow_jobs import FlowJobs
 from penstock.node.gateway import Gateway
 from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
@@ -94,13 +97,19 @@ async def running_gateway(
             beats=bucket("BEATS"),
             clock=SYSTEM,
         )
+        flows = Flows(bucket("FLOWS"))
+        flow_jobs = FlowJobs(
+            connection, records=bucket("RECURRING"), store=store, desk=desk, topics=topics, clock=clock
+        )
+        flow_desk = FlowDesk(flows, flow_jobs)
         gateway = Gateway(
-            config or Config(http="127.0.0.1:0"), desk, batches, live, lambda: connection.is_connected, stop
+            config or Config(http="127.0.0.1:0"), desk, batches, flow_desk, live, lambda: connection.is_connected, stop
         )
         specs = [
             ActorSpec(name="clock", role="", run=clock.run),
             ActorSpec(name="topics", role="", run=topics.run),
             ActorSpec(name="tasks", role="", run=tasks.run),
+            ActorSpec(name="flows", role="", run=flows.run),
             ActorSpec(name="instances", role="", run=instances.run),
             ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True),
         ]

@@ -10,6 +10,7 @@ import msgspec
 from anyio import CancelScope
 
 from actors.batch.desk import BatchDesk
+from actors.flow.desk import FlowDesk
 from actors.jobs.desk import JobDesk
 from actors.runtime.supervisor import one_error
 from penstock.api.http.callers import Caller
@@ -52,11 +53,13 @@ class GatewayState:
         self,
         desk: JobDesk,
         batches: BatchDesk,
+        flows: FlowDesk,
         is_connected: Callable[[], bool],
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.desk = desk
         self.batches = batches
+        self.flows = flows
         self.is_connected = is_connected
         self.trouble = trouble
         self.load = Load()

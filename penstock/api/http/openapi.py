@@ -32,7 +32,7 @@ WHY = {
     400: "not HTTP or not JSON as it should be",
     401: "no valid token",
     403: "the token, or the page that sent it, may not do that",
-    404: "no such job, batch or task, or none of yours",
+    404: "no such job, batch, task or flow, or none of yours",
     408: "the request took too long to arrive",
     409: "one of this id is there, and another; or it cannot be done as things stand",
     413: "too large",
@@ -117,6 +117,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {
         "topic": {"type": "string", "pattern": TOPIC_PATTERN},
         "task": {"type": "string", "pattern": TOPIC_PATTERN},
+        "flow": {"type": "string", "pattern": TOPIC_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},
         "job_id": {"type": "string", "minLength": 1, "maxLength": LONGEST_URL_ID},
     }

@@ -47,6 +47,7 @@ SERVICES: dict[Engine, _Facts] = {
         256,
         "submit show list items pause resume cancel retry tasks limit why",
     ),
+    "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run"),
 }
 
 

@@ -8,14 +8,19 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from difflib import unified_diff
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
+from actors.flow.flows import FlowRecord, Flows
 from penstock.api.http.openapi import document
 from penstock.api.operations import OPERATIONS
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_flows import FlowCalls
+from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
@@ -450,6 +455,47 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await batch("tasks")
     await batch("tasks", '{"x": 1}')
     check("batches_service", asker.text)
+
+
+async def declared(node: BatchNode) -> None:
+    """Declare a flow as an application does, and wait until the node knows it."""
+    async with node.connected() as link, Publisher(link) as publisher:
+        flows = FlowCalls(ServiceClient(link, "flow", 30.0))
+        record = FlowRecord(flow="pay", app="shop", declared_rate=50.0)
+        await Flows(Bucket(link, publisher, link.namespace.bucket("FLOWS"), bytes)).declare(record)
+        with anyio.fail_after(30):
+            while "pay" not in {view.flow for view in await flows.list()}:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_flows(asker: Recorder, node: BatchNode) -> None:
+    await declared(node)
+    http, here = asker.http, "/v1/flows"
+    await http("GET", here)
+    await http("GET", f"{here}/pay")
+    await http("GET", f"{here}/none")
+    await http("GET", f"{here}/b!")
+    await http("GET", here, token="tenant")
+    await http("PATCH", f"{here}/pay", '{"rate": 500, "every": "2s", "groups": {"a": "odd", "b": "EVEN"}}')
+    await http("PATCH", f"{here}/pay", '{"rate": null, "every": null, "groups": {"a": 2}, "lead": "1s"}')
+    for bad in ("", "{", "[]", '{"rate": -1}', '{"every": "1ms"}', '{"what": 1}', '{"groups": {"a": "x"}}'):
+        await http("PATCH", f"{here}/pay", bad)
+    await http("PATCH", f"{here}/none", '{"rate": 1}')
+    await http("PATCH", f"{here}/pay", '{"rate": 1}', token="reader")
+    for verb in ("run", "pause", "run", "resume"):
+        await http("POST", f"{here}/pay/{verb}")
+    await http("POST", f"{here}/none/pause")
+    await http("POST", f"{here}/pay/pause", token="reader")
+    flow = partial(asker.service, "flow")
+    await flow("list")
+    for verb in ("show", "pause", "run", "resume", "run"):
+        await flow(verb, '{"flow": "pay"}')
+        await flow(verb, '{"flow": "none"}')
+        await flow(verb, '{"what": 1}')
+    await flow("set", '{"flow": "pay", "set": {"rate": 20, "longest": "1m"}}')
+    await flow("set", '{"flow": "pay", "set": {"longest": "1s"}}')
+    await flow("set", '{"flow": "none", "set": {}}')
+    check("flows_http", asker.text)
 
 
 async def test_plain_publishes(asker: Recorder) -> None:

@@ -15,6 +15,9 @@ import pytest
 from anyio import fail_after
 
 from actors.flow.flows import FlowProgress
+from penstock.errors import NotAccepted
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_flows import FlowCalls
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -127,3 +130,51 @@ async def test_a_split_that_fails_is_told_and_tried_again(bank: Bank) -> None:
     assert "split: " in rounds[-1].errors[0]
     async with bank.node("n2"):
         await bank.until(lambda ran: len(ran) == 20)
+
+
+async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
+    bank.make(tables=4, rows=5_000)
+    async with bank.node("n1", FLOW_RATE="100") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        await bank.until(lambda ran: len(ran) > 100)
+        view = await flows.show("prizes")
+        assert (view.rate, view.every, view.is_paused, view.settings["groups"]) == (100.0, "1s", False, {})
+        assert {each.flow for each in await flows.list()} == {"prizes", "plain"}
+        view = await flows.set("prizes", rate=5_000, every="2s", most_in_flight=9_000)
+        assert (view.rate, view.every, view.settings["longest"]) == (5_000.0, "2s", "2s")
+        await bank.until(lambda ran: len(ran) > 12_000)
+        assert (await flows.pause("prizes")).is_paused
+        with pytest.raises(NotAccepted, match="is paused; resume it first"):
+            await flows.run("prizes")
+        await flows.resume("prizes")
+        await flows.run("prizes")
+        view = await flows.set("prizes", rate=None, every=None)
+        assert (view.rate, view.every) == (100.0, "1s")
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"rat": 1}, "did you mean rate"),
+        ({"rate": -1}, "use 0 to"),
+        ({"rate": "fast"}, "use 0 to"),
+        ({"every": "soon"}, "every"),
+        ({"every": "10ms"}, "use 1s to 1d"),
+        ({"groups": {"a": "some"}}, "use ALL, ODD, EVEN"),
+        ({"most_in_flight": 0}, "most_in_flight"),
+        ({"longest": "1s", "every": "5s"}, "longest"),
+    ],
+)
+async def test_a_bad_setting_is_refused_and_changes_nothing(bank: Bank, values: dict[str, object], why: str) -> None:
+    bank.make(tables=1, rows=1)
+    async with bank.node("n1") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        await bank.until(lambda ran: len(ran) == 1)
+        before = await flows.show("prizes")
+        with pytest.raises(NotAccepted, match=why):
+            await flows.set("prizes", **values)
+        with pytest.raises(NotAccepted, match="no flow 'other'"):
+            await flows.show("other")
+        assert (await flows.show("prizes")).settings == before.settings

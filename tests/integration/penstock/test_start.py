@@ -21,6 +21,12 @@ doctor
 init
 nodes
 sources add a/b --adapter mall --start -1d
+flows list
+flows show pay
+flows set pay rate=1
+flows pause pay
+flows resume pay
+flows run pay
 sources list
 sources show a/b
 sources set a/b --account token=env:HOME

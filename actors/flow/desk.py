@@ -1,0 +1,179 @@
+"""The desk of flows: what people and programs ask of them, the same at every door.
+
+In: requests. Out: settings in FLOWS and of the topic of a flow's rows, rounds that are asked for, and views. State:
+none of its own. Everything here is harmless to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.flow.flows import (
+    LONGEST_EVERY_MS,
+    SHORTEST_EVERY_MS,
+    BadFlow,
+    FlowLimits,
+    FlowRecord,
+    Flows,
+    RoundReport,
+    checked_limits,
+    interval_ms,
+)
+from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
+
+SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
+"""Settings that are lengths of time, and their fields."""
+RANGES = {
+    "every": (SHORTEST_EVERY_MS, LONGEST_EVERY_MS),
+    "longest": (SHORTEST_EVERY_MS, LONGEST_EVERY_MS),
+    "lead": (0, LONGEST_EVERY_MS),
+    "load_timeout": (100, 3_600_000),
+}
+SETTINGS = (*SPANS, "rate", "most_in_flight", "groups")
+MOST_RATE = 1_000_000
+
+
+class FlowJobsDoor(Protocol):
+    """The part of the job engine that is needed here."""
+
+    def rate(self, flow: str) -> float: ...
+
+    def is_paused(self, flow: str) -> bool: ...
+
+    async def in_flight(self, flow: str) -> int: ...
+
+    async def change(self, flow: str, **values: object) -> None:
+        """Set the rate, or the pause, of a flow's rows."""
+        ...
+
+    async def follow(self, flow: str, every_ms: int) -> None:
+        """Have rounds at this interval."""
+        ...
+
+    async def begin(self, flow: str) -> str:
+        """Have a round now. Return its id."""
+        ...
+
+
+class FlowView(Struct, frozen=True, kw_only=True):
+    """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed. `rounds`:
+    the latest ones, the oldest first."""
+
+    flow: str
+    app: str
+    rate: float
+    is_paused: bool
+    every: str
+    in_flight: int
+    settings: dict[str, Any]
+    rounds: Sequence[RoundReport] = ()
+
+
+class FlowDesk:
+    """One node's desk. Many callers may use it at once. It raises UnknownFlow, BadFlow, and the broker's errors."""
+
+    def __init__(self, flows: Flows, jobs: FlowJobsDoor) -> None:
+        self._flows = flows
+        self._jobs = jobs
+
+    async def list(self) -> list[FlowView]:
+        """Return all flows, each with its last round."""
+        views = [await self.show(flow) for flow in self._flows.known()]
+        return [replace(view, rounds=view.rounds[-1:]) for view in views]
+
+    async def show(self, flow: str) -> FlowView:
+        """Return a flow with its latest rounds."""
+        record, progress = self._flows.current(flow), self._flows.progress(flow)
+        return FlowView(
+            flow=flow,
+            app=record.app,
+            rate=self._jobs.rate(flow),
+            is_paused=self._jobs.is_paused(flow),
+            every=duration_text(interval_ms(record.limits, progress.every_ms)),
+            in_flight=await self._jobs.in_flight(flow),
+            settings=_document(record.limits),
+            rounds=progress.rounds,
+        )
+
+    async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:
+        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups. `None`
+        resets one to the value in the code."""
+        record = self._flows.current(flow)
+        if unknown := [name for name in values if name not in SETTINGS]:
+            raise BadFlow(f"{unknown[0][:80]!a}: is not a setting of flows; {nearest(unknown[0], SETTINGS)}")
+        rate = _rate(values["rate"], record) if "rate" in values else None
+        changes = {name: value for name, value in values.items() if name != "rate"}
+        if changes:
+            record = await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
+            await self._jobs.follow(flow, interval_ms(record.limits, self._flows.progress(flow).every_ms))
+        if rate is not None:
+            await self._jobs.change(flow, rate=rate)
+        return await self.show(flow)
+
+    async def pause(self, flow: str) -> FlowView:
+        """Load and execute nothing more. Rows that run come to their end."""
+        return await self._paused(flow, True)
+
+    async def resume(self, flow: str) -> FlowView:
+        """Go on."""
+        return await self._paused(flow, False)
+
+    async def run(self, flow: str) -> FlowView:
+        """Have a round now, beside the schedule. A paused flow has none."""
+        self._flows.current(flow)
+        if self._jobs.is_paused(flow):
+            raise BadFlow(f"flow {flow}: is paused; resume it first")
+        await self._jobs.begin(flow)
+        return await self.show(flow)
+
+    async def _paused(self, flow: str, is_paused: bool) -> FlowView:
+        self._flows.current(flow)
+        await self._jobs.change(flow, is_paused=is_paused)
+        return await self.show(flow)
+
+
+def _document(limits: FlowLimits) -> dict[str, object]:
+    spans = {name: duration_text(getattr(limits, field)) for name, field in SPANS.items()}
+    return {**spans, "most_in_flight": limits.most_in_flight, "groups": limits.groups}
+
+
+def _changed(limits: FlowLimits, record: FlowRecord, values: Mapping[str, object]) -> FlowLimits:
+    declared = record.declared or FlowLimits()
+    changes: dict[str, object] = {}
+    for name, value in values.items():
+        field = SPANS.get(name, name)
+        if value is None:
+            changes[field] = getattr(declared, field)
+        elif name in SPANS:
+            try:
+                changes[field] = _span_ms(name, value)
+            except BadSetting as error:
+                raise BadFlow(str(error)) from error
+        else:
+            changes[field] = value
+    every, longest = changes.get("every_ms"), changes.get("longest_ms")
+    if isinstance(every, int) and longest is None:  # one interval stays one, and a bound goes along
+        is_fixed = limits.every_ms == limits.longest_ms
+        changes["longest_ms"] = every if is_fixed else max(every, limits.longest_ms)
+    return checked_limits(changes, limits)
+
+
+def _span_ms(name: str, value: Any) -> int:
+    low, high = RANGES[name]
+    found = span_ms(name, value)
+    if not low <= found <= high:
+        bounds = f"{duration_text(low)} to {duration_text(high)}"
+        raise BadFlow(f"{name}: {str(value)[:80]!a}: is out of range; use {bounds}")
+    return found
+
+
+def _rate(value: object, record: FlowRecord) -> float:
+    if value is None:
+        return record.declared_rate
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_RATE:
+        raise BadFlow(f"rate: {str(value)[:80]!a}: use 0 to {MOST_RATE} rows a second, 0 for no limit")
+    return float(value)

@@ -1,0 +1,41 @@
+"""The forms of flows, the same for HTTP, NATS and the Python client."""
+
+from msgspec import UNSET, Struct, UnsetType
+
+from actors.flow.desk import FlowView
+from penstock.api.forms.reading import RequestForm
+
+__all__ = ["FlowAsk", "FlowChanges", "FlowSetAsk", "FlowsShown"]
+
+
+class FlowAsk(RequestForm, frozen=True, kw_only=True):
+    """A request about one flow."""
+
+    flow: str
+
+
+class FlowSetAsk(RequestForm, frozen=True, kw_only=True):
+    """Change some settings of a flow. null resets one to the value in its code."""
+
+    flow: str
+    set: dict[str, object]
+
+
+class FlowChanges(RequestForm, frozen=True, kw_only=True):
+    """Settings of a flow. null resets one to the value in its code. `every` (the shortest interval between two rounds),
+    `longest`, `lead` and `load_timeout` are spans, as 5s. `rate`: rows a second over the whole cluster, 0: no limit.
+    `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN."""
+
+    every: str | UnsetType | None = UNSET
+    longest: str | UnsetType | None = UNSET
+    lead: str | UnsetType | None = UNSET
+    load_timeout: str | UnsetType | None = UNSET
+    rate: float | UnsetType | None = UNSET
+    most_in_flight: int | UnsetType | None = UNSET
+    groups: dict[str, float | str] | UnsetType | None = UNSET
+
+
+class FlowsShown(Struct, frozen=True):
+    """All flows, each with its last round."""
+
+    flows: list[FlowView]

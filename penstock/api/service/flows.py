@@ -1,0 +1,22 @@
+"""Flows over NATS."""
+
+from collections.abc import Awaitable, Callable
+
+from actors.flow.desk import FlowDesk, FlowView
+from penstock.api.forms.flows import FlowAsk, FlowSetAsk, FlowsShown
+from penstock.api.service.calls import Question
+
+
+async def list_flows(desk: FlowDesk, _ask: object, _question: Question) -> FlowsShown:
+    return FlowsShown(await desk.list())
+
+
+def of_flow(
+    act: Callable[[FlowDesk, str], Awaitable[FlowView]],
+) -> Callable[[FlowDesk, FlowAsk, Question], Awaitable[FlowView]]:
+    """Return the endpoint that calls `act` with a flow's key, and returns its view."""
+    return lambda desk, ask, _question: act(desk, ask.flow)
+
+
+async def set_flow(desk: FlowDesk, ask: FlowSetAsk, _question: Question) -> FlowView:
+    return await desk.set(ask.flow, ask.set)

@@ -1,0 +1,185 @@
+"""`penstock flows`: which there are, how their rounds go, and their settings."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.call import CommandCall, command
+from penstock.cli.help import Group
+from penstock.cli.output import moment
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from actors.flow.desk import FlowView
+    from penstock.sdk.client_flows import FlowCalls
+
+__all__ = ["add_to"]
+
+ASK_S = 10.0
+Which = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's key.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(
+        cls=Group, help="Flows: rows of your tables, loaded and executed at one rate. The role `desk` answers."
+    )
+    app.add_typer(group, name="flows")
+    command(group, "list")(_list)
+    command(group, "show")(_show)
+    command(group, "set")(_set)
+    command(group, "pause")(_pause)
+    command(group, "resume")(_resume)
+    command(group, "run")(_run)
+
+
+@asynccontextmanager
+async def _open(call: CommandCall) -> "AsyncIterator[FlowCalls]":
+    async with call.session() as session:
+        from penstock.sdk.calls import ServiceClient
+        from penstock.sdk.client_flows import FlowCalls
+
+        yield FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
+
+
+async def _list(call: CommandCall) -> None:
+    """List the flows that applications have declared."""
+    async with _open(call) as flows:
+        views = await flows.list()
+    columns = ["flow", "rate", "every", "in flight", "last round", "loaded", "state"]
+    call.out.table(
+        columns, [_row(view) for view in views], empty="no flows; `penstock up --app MODULE` declares its own"
+    )
+    call.out.result(views)
+
+
+def _row(view: "FlowView") -> list[object]:
+    last = view.rounds[-1] if view.rounds else None
+    loaded = f"{last.new} of {last.asked}" if last else "-"
+    return [
+        view.flow,
+        _rate(view),
+        view.every,
+        view.in_flight,
+        moment(last.began_ms if last else 0),
+        loaded,
+        _state(view),
+    ]
+
+
+def _rate(view: "FlowView") -> str:
+    return f"{view.rate:g}/s" if view.rate else "no limit"
+
+
+def _state(view: "FlowView") -> str:
+    failing = view.rounds and view.rounds[-1].errors
+    return "paused" if view.is_paused else "failing" if failing else "runs" if view.rounds else "has not begun"
+
+
+async def _show(call: CommandCall, which: Which) -> None:
+    """Show one: its settings, and what its latest rounds did."""
+    async with _open(call) as flows:
+        view = await flows.show(which)
+    _say(call, view)
+    columns = ["round", "took", "in flight", "target", "asked", "loaded", "shards", "short", "failed", "silent"]
+    rows = [
+        [
+            moment(each.began_ms),
+            f"{each.took_ms} ms",
+            each.in_flight,
+            each.target,
+            each.asked,
+            each.new,
+            each.shards,
+            each.short,
+            each.failed,
+            each.silent,
+        ]
+        for each in reversed(view.rounds)
+    ]
+    call.out.table(columns, rows, empty="no round yet")
+    for error in view.rounds[-1].errors if view.rounds else ():
+        call.out.say(f"error: {error}")
+    call.out.result(view)
+
+
+def _say(call: CommandCall, view: "FlowView") -> None:
+    call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}, every {view.every}, {view.in_flight} in flight")
+    for name, value in view.settings.items():
+        call.out.say(f"{name} = {_text(value)}")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(
+            f"{name}:{part:g}" if isinstance(part, float) else f"{name}:{part}" for name, part in value.items()
+        )
+    return str(value)
+
+
+async def _set(
+    call: CommandCall,
+    which: Which,
+    changes: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="rate=500; `rate=` for the code's.", show_default=False)
+    ],
+) -> None:
+    """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even)."""
+    values = dict(map(_pair, changes))
+    async with _open(call) as flows:
+        view = await flows.set(which, **values)
+    _say(call, view)
+    call.out.result(view)
+
+
+def _pair(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text[:80]!a}: write NAME=VALUE, as rate=500")
+    if not value:
+        return name, None
+    if name == "groups":
+        return name, dict(_group(part) for part in value.split(","))
+    if name in ("rate", "most_in_flight"):
+        try:
+            number = float(value)
+        except ValueError:
+            raise UsageError(f"{name}: {value[:80]!a} is no number") from None
+        return name, int(number) if number.is_integer() else number
+    return name, value
+
+
+def _group(text: str) -> tuple[str, float | str]:
+    name, colon, part = text.partition(":")
+    if not colon:
+        raise UsageError(f"groups: {text[:80]!a}: write LABEL:PART, as a:odd or a:2")
+    try:
+        return name, float(part)
+    except ValueError:
+        return name, part
+
+
+async def _pause(call: CommandCall, which: Which) -> None:
+    """Load and execute nothing more. Rows that run come to their end."""
+    async with _open(call) as flows:
+        view = await flows.pause(which)
+    _say(call, view)
+    call.out.result(view)
+
+
+async def _resume(call: CommandCall, which: Which) -> None:
+    """Go on."""
+    async with _open(call) as flows:
+        view = await flows.resume(which)
+    _say(call, view)
+    call.out.result(view)
+
+
+async def _run(call: CommandCall, which: Which) -> None:
+    """Have a round now, beside the schedule."""
+    async with _open(call) as flows:
+        view = await flows.run(which)
+    _say(call, view)
+    call.out.result(view)

@@ -1,0 +1,51 @@
+"""Flows of the client.
+
+for view in await client.flows.list(): ...
+await client.flows.set("pay-prizes", rate=500)
+"""
+
+import builtins
+
+from actors.flow.desk import FlowView
+from penstock.api.forms.flows import FlowsShown
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_forms import decode, encode
+
+__all__ = ["FlowCalls"]
+
+
+class FlowCalls:
+    """The flows of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
+
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
+
+    async def list(self) -> builtins.list[FlowView]:
+        """Return all flows, each with its last round."""
+        answer = await self._service.request("list", b"{}")
+        return decode(answer.payload, FlowsShown).flows
+
+    async def show(self, flow: str) -> FlowView:
+        """Return a flow with its latest rounds."""
+        return await self._about("show", flow)
+
+    async def set(self, flow: str, **values: object) -> FlowView:
+        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups. `None`
+        resets one to the value in the code."""
+        answer = await self._service.request("set", encode({"flow": flow, "set": values}))
+        return decode(answer.payload, FlowView)
+
+    async def pause(self, flow: str) -> FlowView:
+        """Load and execute nothing more. Rows that run come to their end."""
+        return await self._about("pause", flow)
+
+    async def resume(self, flow: str) -> FlowView:
+        """Go on."""
+        return await self._about("resume", flow)
+
+    async def run(self, flow: str) -> FlowView:
+        """Have a round now, beside the schedule."""
+        return await self._about("run", flow)
+
+    async def _about(self, verb: str, flow: str) -> FlowView:
+        return decode((await self._service.request(verb, encode({"flow": flow}))).payload, FlowView)
