@@ -11,7 +11,7 @@ answer that comes late is not taken. The request is sent once more.
 
 import base64
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -48,23 +48,38 @@ async def get_of_leader(
 
     Raises Disconnected, OutcomeUnknown (no answer in time), NoStream, Refused.
     """
+    answer = await _in_time(connection, f"STREAM.MSG.GET.{stream}", asked, timeout_s)
+    return None if answer is None else _stored(answer)
+
+
+async def last_of_leader(connection: Connection, stream: str, pattern: str, *, timeout_s: float) -> int | None:
+    """Return the sequence of the stream's last message, None if no message is on a subject that matches. Raises as
+    `get_of_leader`."""
+    answer = await _in_time(connection, f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s)
+    state = answer["state"] if answer is not None else {}
+    return int(state["last_seq"]) if state.get("subjects") else None
+
+
+async def _in_time(
+    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float
+) -> dict[str, Any] | None:
     begun_s = monotonic_s()
-    found = await _answer(connection, stream, asked, timeout_s)
+    answer = await _answer(connection, request, asked, timeout_s)
     took_s = monotonic_s() - begun_s
     if not connection.is_clustered or took_s < LATE_S:
-        return found
+        return answer
     await anyio.sleep(PAUSE_S)
-    return await _answer(connection, stream, asked, max(TRY_S, timeout_s - took_s))
+    return await _answer(connection, request, asked, max(TRY_S, timeout_s - took_s))
 
 
 async def _answer(
-    connection: Connection, stream: str, asked: Mapping[str, object], timeout_s: float
-) -> StoredMessage | None:
+    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float
+) -> dict[str, Any] | None:
     deadline_s = monotonic_s() + timeout_s
     while True:
         left_s = deadline_s - monotonic_s()
         try:
-            return _stored(await connection.api(f"STREAM.MSG.GET.{stream}", asked, timeout_s=min(TRY_S, left_s)))
+            return await connection.api(request, asked, timeout_s=min(TRY_S, left_s))
         except OutcomeUnknown:
             if monotonic_s() >= deadline_s:
                 raise

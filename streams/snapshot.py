@@ -7,17 +7,23 @@ that is too large for its buffers. A second page would miss changes made meanwhi
 from streams.connection import Connection
 from streams.direct_get import NONE, TOO_MANY, get_batch
 from streams.frames import Message
+from streams.log import Behind
 
 MOST = 1024
 
 
-async def last_of_each(connection: Connection, stream: str, subject: str, *, timeout_s: float) -> list[Message] | None:
+async def last_of_each(
+    connection: Connection, stream: str, subject: str, *, timeout_s: float, least_seq: int = 0
+) -> list[Message] | None:
     """Return the last message of each subject that matches, by sequence. None: they are too many for one answer.
 
-    Raises NoStream, Disconnected when no whole answer came in time.
+    Raises NoStream, Disconnected when no whole answer came in time, and Behind if the replica that answers is not known
+    to have what is stored up to `least_seq`.
     """
     request = {"multi_last": [subject], "batch": MOST}
     found, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+    if end.status != TOO_MANY and int(end.headers.get("Nats-UpTo-Sequence", 0)) < least_seq:
+        raise Behind(f"{stream}: the replica that answered may not have what is stored up to {least_seq}")
     if end.status == NONE:
         return []
     is_whole = end.status != TOO_MANY and end.headers.get("Nats-Num-Pending", "0") == "0"
