@@ -9,8 +9,8 @@ leaves the claim. The next leader adds the job again. By its claim that is the s
 leader that lost its lease in the middle stores nothing.
 
 The delay timer makes it exact: most occurrences wait as delayed jobs before they are due
-(actors/jobs/rules/recurrence.py). When it cannot go on: a record that cannot be followed is logged and left alone. If
-the desk refuses, the node tries again.
+(actors/jobs/rules/schedule_steps.py). When it cannot go on: a record that cannot be followed is logged and left alone.
+If the desk refuses, the node tries again.
 """
 
 from __future__ import annotations
@@ -26,22 +26,11 @@ from anyio.abc import TaskStatus
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
-from actors.jobs.rules.recurrence import (
-    Recurring,
-    Step,
-    added,
-    cancelled,
-    check_recurring,
-    decide,
-    end_look_ms,
-    ended,
-    occurrence,
-    occurrence_id,
-    open_runs,
-    taken_back,
-    with_ends,
-    with_runs,
-)
+from actors.jobs.rules.schedule_checks import check_recurring
+from actors.jobs.rules.schedule_record import Recurring, open_runs
+from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
+from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
+from actors.jobs.rules.schedule_times import occurrence, occurrence_id
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
 from actors.runtime.logs import fields

@@ -11,19 +11,10 @@ from msgspec.structs import replace
 
 from actors.jobs.recurring import BUCKET, decode_recurring, names_of
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.recurrence import (
-    Recurring,
-    backfilled,
-    begun,
-    check_recurring,
-    check_wanted,
-    next_dues,
-    occurrence_id,
-    paused,
-    removed,
-    resumed,
-    triggered,
-)
+from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
+from actors.jobs.rules.schedule_checks import check_recurring, check_wanted
+from actors.jobs.rules.schedule_record import Recurring
+from actors.jobs.rules.schedule_times import next_dues, occurrence_id
 from actors.runtime.rules.setting_values import nearest
 from penstock.errors import PenstockError, UsageError
 from penstock.times import time_text

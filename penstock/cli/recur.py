@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from actors.jobs.rules.recurrence import Misfire, Overlap
+from actors.jobs.rules.schedule_record import Misfire, Overlap
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
@@ -16,7 +16,7 @@ from streams.clock import now_ms
 from streams.job_messages import Priority
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.recurrence import PastRun, Recurring
+    from actors.jobs.rules.schedule_record import PastRun, Recurring
     from penstock.admin.recurring import Record
 
 __all__ = ["add_to"]
@@ -94,7 +94,7 @@ async def _add(
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
     first time. Lines with a * for minute or hour follow the elapsed time."""
-    from actors.jobs.rules.recurrence import Recurring
+    from actors.jobs.rules.schedule_record import Recurring
     from penstock.admin import recurring
     from penstock.rows.job_rows import read_body, read_span
 

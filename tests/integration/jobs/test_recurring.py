@@ -19,7 +19,8 @@ from actors.jobs.recurring import JobFinder, KnownJob, RecurringJobs, decode_rec
 from actors.jobs.reservations import JobStale
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
-from actors.jobs.rules.recurrence import Misfire, Overlap, PastRun, Recurring, occurrence, occurrence_id
+from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Recurring
+from actors.jobs.rules.schedule_times import occurrence, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from penstock.admin import recurring

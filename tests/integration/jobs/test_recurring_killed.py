@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from actors.jobs.recurring import decode_recurring
-from actors.jobs.rules.recurrence import Recurring, occurrence_id
+from actors.jobs.rules.schedule_record import Recurring
+from actors.jobs.rules.schedule_times import occurrence_id
 from actors.jobs.store import JobStore
 from penstock.admin import recurring
 from streams.bucket import Bucket

@@ -12,38 +12,12 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.recurrence import (
-    GRACE_MS,
-    LEAD_MS,
-    MOST_AT_ONCE,
-    MOST_RUNS,
-    Misfire,
-    Overlap,
-    PastRun,
-    Recurring,
-    added,
-    backfilled,
-    begun,
-    cancelled,
-    check_wanted,
-    decide,
-    end_look_ms,
-    ended,
-    latest_due,
-    latest_dues,
-    next_due,
-    next_dues,
-    occurrence,
-    occurrence_id,
-    open_runs,
-    paused,
-    removed,
-    resumed,
-    taken_back,
-    triggered,
-    with_ends,
-    with_runs,
-)
+from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
+from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, check_wanted
+from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Recurring, open_runs
+from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
+from actors.jobs.rules.schedule_steps import GRACE_MS, LEAD_MS, added, cancelled, decide, taken_back
+from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
 from streams.job_messages import JobDone
 
 T = 1_770_000_000_000

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from actors.jobs.recurring import decode_recurring, names_of
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.recurrence import PastRun, Recurring, check_recurring, decide
+from actors.jobs.rules.schedule_checks import check_recurring
+from actors.jobs.rules.schedule_record import PastRun, Recurring
+from actors.jobs.rules.schedule_steps import decide
 from streams.errors import MalformedMessage
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -1,0 +1,80 @@
+"""What people change about a recurring job. Pure."""
+
+from msgspec.structs import replace
+
+from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.schedule_record import Recurring, asked_of
+from actors.jobs.rules.schedule_times import dues_within
+
+MOST_TRIGGERED = 100
+MOST_BACKFILLED = 10_000
+"""Occurrences in one backfill."""
+
+
+def begun(wanted: Recurring, before: Recurring | None, *, now_ms: int) -> Recurring:
+    """Return the record to store for a new definition, in the place of `before` if there is one.
+    Jobs of the old one that are not due yet are taken back. Due ones stay jobs."""
+    return replace(
+        wanted,
+        start_ms=wanted.start_ms or now_ms + wanted.initial_delay_ms,
+        last_ms=now_ms,
+        added_ms=0,
+        adding=(),
+        stale=_added(before) if before else (),
+        cancelling=(),
+        triggered=(),
+        backfill=None,
+        buffered_ms=0,
+        left_out=0,
+        runs=before.runs if before else (),
+        is_removed=False,
+    )
+
+
+def paused(record: Recurring) -> Recurring:
+    """Return the record of which nothing more is added. Added jobs that are not due yet are taken back. What people
+    asked for is added all the same, a backfill after the pause."""
+    asked = tuple(sorted(asked_of(record)))
+    stale = tuple(due_ms for due_ms in _added(record) if due_ms not in asked)
+    return replace(record, is_paused=True, stale=stale, adding=asked, cancelling=(), buffered_ms=0)
+
+
+def resumed(record: Recurring, *, now_ms: int) -> Recurring:
+    """Return the record that goes on from now. Occurrences during the pause were not missed."""
+    return replace(record, is_paused=False, last_ms=now_ms)
+
+
+def triggered(record: Recurring, *, now_ms: int) -> Recurring:
+    """Return the record of which a job is added now, also while it is paused. The last of `triggered` is its time.
+    Raises BadRecurrence."""
+    if len(record.triggered) >= MOST_TRIGGERED:
+        what = "are waiting already, and no node adds them"
+        raise BadRecurrence("triggered", len(record.triggered), what, "start a node with the role `timer`")
+    return replace(record, triggered=(*record.triggered, max(now_ms, *(at_ms + 1 for at_ms in record.triggered), 0)))
+
+
+def backfilled(record: Recurring, from_ms: int, to_ms: int, *, now_ms: int) -> Recurring:
+    """Return the record of which all occurrences in the half-open range are added. Raises BadRecurrence."""
+    if record.at_ms or record.fixed_delay_ms:
+        raise BadRecurrence("backfill", "", "needs the times of a cron line or of every", "trigger it")
+    if record.backfill:
+        until = f"until {record.backfill[1]}"
+        raise BadRecurrence("backfill", until, "is not finished", "wait for it, or replace the definition")
+    if to_ms > now_ms:
+        raise BadRecurrence("to", to_ms, "lies ahead", "use a moment up to now; the schedule adds what is due later")
+    dues = dues_within(record, from_ms - 1, to_ms, MOST_BACKFILLED + 1)
+    if not 0 < len(dues) <= MOST_BACKFILLED:
+        what = f"has more than {MOST_BACKFILLED} occurrences" if dues else "has no occurrence"
+        raise BadRecurrence("from", from_ms, what, "use another range")
+    return replace(record, backfill=(from_ms - 1, to_ms))
+
+
+def removed(record: Recurring) -> Recurring:
+    """Return the record that the leading node removes."""
+    return replace(paused(record), is_removed=True, stale=_added(record), adding=(), triggered=(), backfill=None)
+
+
+def _added(record: Recurring) -> tuple[int, ...]:
+    """Return the occurrences that may wait as jobs. The job itself says whether it is due already, when it is taken
+    back."""
+    return tuple(sorted({*record.stale, *record.adding, *([record.added_ms] if record.added_ms else [])}))

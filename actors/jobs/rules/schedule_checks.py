@@ -1,0 +1,102 @@
+"""Whether a recurring job can be followed. Pure."""
+
+from typing import get_args
+
+from msgspec import DecodeError
+from msgspec.structs import replace
+
+from actors.jobs.rules.cron import FORM, BadRecurrence, check_cron
+from actors.jobs.rules.job_rules import BadJob, make_job
+from actors.jobs.rules.schedule_record import Misfire, Overlap, Recurring, due_of
+from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
+from actors.jobs.rules.topic_settings import TopicSettings
+from streams.timetable import LATEST_MS, BadSchedule, check_tz
+
+SHORTEST_EVERY_MS = 1_000
+LONGEST_EVERY_MS = 366 * 86_400_000
+MOST_AT_ONCE = 100
+"""Occurrences in one record's claim. The rest of a long gap follows at once."""
+LONGEST_FIELD = 64
+
+
+def check_recurring(record: Recurring) -> Recurring:
+    """Return the record if it can be followed. Raises BadRecurrence."""
+    if sum(map(bool, (record.cron, record.every_ms, record.fixed_delay_ms, record.at_ms))) != 1:
+        hint = "write a cron line, or every or fixed_delay with a span such as 10m, or at with a moment"
+        raise BadRecurrence("cron", record.cron, "either cron or every or fixed_delay or at says when", hint)
+    if record.cron:
+        check_cron(record.cron)
+    elif record.every_ms and not SHORTEST_EVERY_MS <= record.every_ms <= LONGEST_EVERY_MS:
+        raise BadRecurrence("every", f"{record.every_ms}ms", "is out of range", "use 1s to 366d")
+    elif record.fixed_delay_ms and not SHORTEST_EVERY_MS <= record.fixed_delay_ms <= LONGEST_EVERY_MS:
+        raise BadRecurrence("fixed_delay", f"{record.fixed_delay_ms}ms", "is out of range", "use 1s to 366d")
+    try:
+        check_tz(record.tz)
+    except BadSchedule as error:
+        raise BadRecurrence("tz", record.tz, "unknown", str(error).partition("; ")[2]) from error
+    if not 0 <= record.initial_delay_ms <= LONGEST_EVERY_MS:
+        raise BadRecurrence("initial_delay", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
+    for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
+        if not 0 <= getattr(record, field) <= LATEST_MS:
+            raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
+    kept = (*record.adding, *record.stale, *record.cancelling, *record.triggered, *map(due_of, record.runs))
+    kept = (*kept, *(record.backfill or ()))
+    if not all(0 <= due_ms <= LATEST_MS for due_ms in kept):
+        raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")
+    for field, value, known in (
+        ("misfire", record.misfire, get_args(Misfire)),
+        ("overlap", record.overlap, get_args(Overlap)),
+    ):
+        if value not in known:
+            raise BadRecurrence(field, value, "is not known", f"use {', '.join(known)}")
+    if record.fixed_delay_ms and record.overlap != "skip":
+        what = "says what to do while another has not ended, fixed_delay waits for its end"
+        raise BadRecurrence("overlap", record.overlap, what, "leave it out, or write every")
+    if record.misfire == "all" and record.overlap != "allow":
+        what = f"runs each one that was missed, overlap {record.overlap} leaves some out"
+        raise BadRecurrence("misfire", "all", what, "choose overlap allow, or misfire once")
+    if record.most_missed is not None and record.misfire != "all":
+        hint = "leave it out, or write misfire all"
+        raise BadRecurrence("most_missed", record.most_missed, "limits misfire all", hint)
+    if record.most_missed is not None and not 1 <= record.most_missed <= MOST_AT_ONCE:
+        raise BadRecurrence("most_missed", record.most_missed, "is out of range", f"use 1 to {MOST_AT_ONCE}")
+    dues = next_dues(replace(record, runs=()), max(1, record.start_ms - 1), 2)
+    if not dues and record.at_ms:
+        raise BadRecurrence("at", record.at_ms, "lies before the start", "leave the start out")
+    if not dues:
+        raise BadRecurrence("cron", record.cron, "never comes", f"write {FORM}")
+    first_ms = dues[0]
+    _check_data_time(record)
+    _check_jitter(record, dues[1] - first_ms if len(dues) > 1 else LONGEST_EVERY_MS)
+    try:
+        make_job(occurrence("topic", "name", record, first_ms, claim=0), TopicSettings(), now_ms=first_ms, fresh_id="")
+    except BadJob as error:
+        raise BadRecurrence(error.field, error.value, error.what, error.hint) from error
+    return record
+
+
+def _check_jitter(record: Recurring, gap_ms: int) -> None:
+    """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from the first to the second."""
+    if not 0 <= record.jitter_ms < gap_ms:
+        hint = f"use less than {gap_ms}ms, the time from the first to the second"
+        raise BadRecurrence("jitter", f"{record.jitter_ms}ms", "is out of range", hint)
+
+
+def _check_data_time(record: Recurring) -> None:
+    field = record.data_time
+    if len(field) > LONGEST_FIELD or not field.isprintable():
+        hint = f"use 1 to {LONGEST_FIELD} printable characters"
+        raise BadRecurrence("data_time", field, "is no name of a field", hint)
+    try:
+        body_at(record, 0)
+    except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "write the body as a JSON object, or leave data_time out"
+        raise BadRecurrence("data_time", field, "needs a body that has fields", hint) from error
+
+
+def check_wanted(record: Recurring) -> Recurring:
+    """Return a definition as a person gave it, if it can be followed. Raises BadRecurrence."""
+    if record.start_ms and record.initial_delay_ms:
+        hint = "give one of them"
+        raise BadRecurrence("initial_delay", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
+    return check_recurring(record)

@@ -1,0 +1,47 @@
+"""How the runs of a recurring job end, and when to look whether one has. Pure."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from actors.jobs.rules.schedule_record import PastRun, Recurring, open_runs
+from streams.job_messages import JobDone
+
+END_LOOK_MS = (1_000, 60_000)
+"""The shortest and the longest wait before the next look whether a run has ended. The record of an end is kept for
+longer."""
+
+
+def with_runs(record: Recurring) -> Recurring:
+    """Return a record of an earlier version with the run that it does not tell of."""
+    if record.runs or not record.added_ms:
+        return record
+    return replace(record, runs=(PastRun(due_ms=record.added_ms),))
+
+
+def ended(run: PastRun, done: JobDone | None, *, now_ms: int) -> PastRun:
+    """Return the run with its end. `done`: the record that its job left. Without one it has ended by now."""
+    if done is None:
+        return replace(run, outcome="unknown", ended_ms=now_ms)
+    return replace(run, started_ms=done.first_ms or run.started_ms, ended_ms=done.finished_ms, outcome=done.outcome)
+
+
+def with_ends(record: Recurring, ends: Iterable[PastRun]) -> Recurring:
+    """Return the record that knows these ends. The same object: there was none."""
+    found = {run.due_ms: run for run in ends}
+    return replace(record, runs=tuple(found.get(run.due_ms, run) for run in record.runs)) if found else record
+
+
+def end_look_ms(record: Recurring, now_ms: int) -> int | None:
+    """Return when to look whether a run has ended, None if none is open. The longer it takes, the rarer, unless another
+    one waits for the end."""
+    shortest_ms, longest_ms = END_LOOK_MS
+    if record.buffered_ms or record.backfill:
+        longest_ms = shortest_ms
+    elif record.fixed_delay_ms:
+        longest_ms = min(longest_ms, record.fixed_delay_ms)  # so the next is added in time
+    ages_ms = [now_ms - (max(run.due_ms, record.claim_ms) if run.kind else run.due_ms) for run in open_runs(record)]
+    waits_ms = [
+        shortest_ms - age_ms if age_ms < 0 else min(max(shortest_ms, age_ms // 4), longest_ms) for age_ms in ages_ms
+    ]
+    return now_ms + min(waits_ms) if waits_ms else None

@@ -1,0 +1,150 @@
+"""What the leading node does about a recurring job: which occurrences it adds next, and what happens to those whose
+time passed while no node looked. Pure."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from actors.jobs.rules.schedule_checks import MOST_AT_ONCE
+from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, PastRun, Recurring, due_of, open_runs
+from actors.jobs.rules.schedule_runs import with_ends
+from actors.jobs.rules.schedule_times import dues_within, latest_due, latest_dues, next_due, next_dues
+
+GRACE_MS = 60_000
+"""If an occurrence is no later than this, and its successor is not due yet, it was not missed: a node was killed, and
+the next one has taken over."""
+LEAD_MS = 2_000
+"""How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
+time delays nothing. If the one before ends in the last two seconds, the record is looked at again at that time."""
+FAR_MS = 366 * 86_400_000
+"""Occurrences due later than this are not added yet: a job's delay is bounded."""
+
+
+class Step(NamedTuple):
+    """What follows from a look at a record: the record to store (the same object: none), with the occurrences to add in
+    its `adding`, and when to look again. `look_ms` is `None`: when the record changes."""
+
+    record: Recurring
+    look_ms: int | None = None
+    missed: tuple[int, int] | None = None
+    """The first and the last of those that were missed and are not run."""
+
+
+def decide(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
+    """Return what follows at `now_ms`. `is_open`: the latest added one is not finished.
+    If they may overlap, the next one is added as soon as the one before is due, so it fires on time even if every node
+    died. Otherwise it is added when the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one
+    before is decided when the next is due."""
+    if record.is_removed or record.adding or record.stale or record.cancelling:
+        return Step(record)
+    if record.triggered:
+        now, later = record.triggered[:MOST_RUNS], record.triggered[MOST_RUNS:]
+        return Step(_asked_for(replace(record, triggered=later), now, "triggered", now_ms), now_ms)
+    if record.is_paused:
+        return Step(record)
+    step = _scheduled(record, now_ms, is_open=is_open)
+    if record.backfill and step.record is record and (record.overlap == "allow" or not is_open):
+        return _backfilled(record, record.backfill, now_ms)
+    return step
+
+
+def _scheduled(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
+    """Return what the schedule asks for."""
+    if not record.last_ms:
+        return Step(replace(record, last_ms=now_ms), now_ms)
+    if record.last_ms > now_ms:
+        return Step(record, record.last_ms)
+    if record.buffered_ms and not is_open:
+        return Step(_claimed(replace(record, buffered_ms=0), (record.buffered_ms,), now_ms), now_ms)
+    due_ms = next_due(record, record.last_ms)
+    if due_ms is None or (record.fixed_delay_ms and is_open):
+        return Step(record)
+    if due_ms <= now_ms and not record.fixed_delay_ms:
+        return _late(record, due_ms, now_ms, is_open=is_open)
+    if due_ms - now_ms > FAR_MS:
+        return Step(record, due_ms - FAR_MS)
+    if record.overlap == "allow" or record.fixed_delay_ms:
+        return Step(_claimed(record, (due_ms,), now_ms), due_ms)
+    if now_ms < due_ms - LEAD_MS:
+        return Step(record, due_ms - LEAD_MS)
+    return Step(record if is_open else _claimed(record, (due_ms,), now_ms), due_ms)
+
+
+def _late(record: Recurring, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
+    """Decide about due occurrences: the newest may just be late, the others were missed."""
+    if record.misfire == "all":
+        return _caught_up(record, first_ms, now_ms)
+    newest_ms = latest_due(record, record.last_ms, now_ms) or first_ms
+    if record.misfire == "skip" and now_ms - newest_ms > GRACE_MS:
+        return Step(replace(record, last_ms=newest_ms), now_ms, (first_ms, newest_ms))
+    earlier_ms = latest_due(record, record.last_ms, newest_ms - 1)
+    missed = None if earlier_ms is None else (first_ms, earlier_ms)
+    after = _overlapping(record, newest_ms, now_ms) if is_open else _claimed(record, (newest_ms,), now_ms)
+    return Step(after, now_ms, missed)
+
+
+def _caught_up(record: Recurring, first_ms: int, now_ms: int) -> Step:
+    if record.most_missed is None:
+        dues = next_dues(record, record.last_ms, MOST_AT_ONCE)
+        return Step(_claimed(record, tuple(due for due in dues if due <= now_ms), now_ms), now_ms)
+    dues = latest_dues(record, record.last_ms, now_ms, record.most_missed)
+    earlier_ms = latest_due(record, record.last_ms, dues[0] - 1)
+    return Step(_claimed(record, tuple(dues), now_ms), now_ms, None if earlier_ms is None else (first_ms, earlier_ms))
+
+
+def _backfilled(record: Recurring, span: tuple[int, int], now_ms: int) -> Step:
+    """Claim the next of what people asked for: one, or some if they may overlap."""
+    most = MOST_RUNS if record.overlap == "allow" else 1
+    dues = dues_within(record, span[0], span[1], most)
+    rest = replace(record, backfill=(dues[-1], span[1]) if len(dues) == most else None)
+    return Step(_asked_for(rest, dues, "backfilled", now_ms), now_ms)
+
+
+def _asked_for(record: Recurring, dues: Sequence[int], kind: Kind, now_ms: int) -> Recurring:
+    """Return the record that claims what people asked for. What has not ended is not run a second time."""
+    are_open = set(map(due_of, open_runs(record)))
+    new = tuple(due_ms for due_ms in dues if due_ms not in are_open)
+    return replace(record, adding=new, claim_ms=now_ms, runs=_with_new(record.runs, new, kind))
+
+
+def _with_new(runs: Sequence[PastRun], dues: Collection[int], kind: Kind = "") -> tuple[PastRun, ...]:
+    """Return the latest runs with new ones, and at least the last one that the schedule asked for."""
+    after = [*(run for run in runs if run.due_ms not in dues), *(PastRun(due_ms=due_ms, kind=kind) for due_ms in dues)]
+    asked = [run for run in after[:-MOST_RUNS] if not run.kind]
+    latest = after[-MOST_RUNS:]
+    return tuple(latest if not asked or any(not run.kind for run in latest) else [asked[-1], *latest])
+
+
+def _overlapping(record: Recurring, due_ms: int, now_ms: int) -> Recurring:
+    """Return the record once one is due while another has not ended."""
+    if record.overlap == "allow":
+        return _claimed(record, (due_ms,), now_ms)
+    if record.overlap == "cancel":
+        return replace(_claimed(record, (due_ms,), now_ms), cancelling=tuple(map(due_of, open_runs(record))))
+    if record.overlap == "buffer" and not record.buffered_ms:
+        return replace(record, last_ms=due_ms, buffered_ms=due_ms)
+    return replace(record, last_ms=due_ms, left_out=record.left_out + 1)
+
+
+def _claimed(record: Recurring, dues: tuple[int, ...], now_ms: int) -> Recurring:
+    last_ms, runs = max(record.last_ms, dues[-1]), _with_new(record.runs, dues)
+    return replace(record, last_ms=last_ms, added_ms=dues[-1], adding=dues, claim_ms=now_ms, runs=runs)
+
+
+def cancelled(record: Recurring) -> Recurring:
+    """Return the record once those are deleted in whose place the claimed one runs."""
+    return replace(record, cancelling=())
+
+
+def added(record: Recurring, dues: tuple[int, ...], expired: Collection[int] = ()) -> Recurring:
+    """Return the record once jobs for these were added. `expired`: those that it was too late to add."""
+    late = [run for run in record.runs if run.due_ms in expired]
+    ends = [replace(run, outcome="expired", ended_ms=record.claim_ms or run.due_ms) for run in late]
+    return with_ends(replace(record, adding=tuple(due for due in record.adding if due not in dues)), ends)
+
+
+def taken_back(record: Recurring, dues: tuple[int, ...], gone: Collection[int] = ()) -> Recurring:
+    """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due."""
+    runs = tuple(run for run in record.runs if run.due_ms not in gone)
+    return replace(record, stale=tuple(due for due in record.stale if due not in dues), runs=runs)
