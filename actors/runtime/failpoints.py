@@ -14,7 +14,7 @@ A job passes `job.add` (stored, the client has no answer) or `job.replace` (stor
 `job.reserve` (reserved, not acknowledged), `job.hold` (acknowledged, the holder does not know), and then `job.finish`,
 or for any other end `job.settle` (settled, the holder does not know). In a handler's node it passes `job.run` (before
 the handler), `job.end` (after it, nothing is published yet), and, where more than an ack is to be published, `job.move`
-(published, not acknowledged). Before a dead letter's job ends it passes `job.letter`. A recurring job passes
+(published, not acknowledged). Before a dead letter's job ends it passes `job.letter`. A schedule passes
 `job.claim` (claimed, not added) and `job.recur` (added, not recorded).
 """
 

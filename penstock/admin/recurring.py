@@ -1,4 +1,4 @@
-"""Recurring jobs, as people change them: records in a bucket. The leading node (actors/jobs/recurring.py) does the
+"""Schedules, as people change them: records in a bucket. The leading node (actors/jobs/scheduler.py) does the
 rest."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from actors.jobs.recurring import BUCKET, decode_recurring, names_of
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
-from actors.jobs.rules.schedule_checks import check_recurring, check_wanted
-from actors.jobs.rules.schedule_record import Recurring
+from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
+from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_times import next_dues, occurrence_id
+from actors.jobs.scheduler import BUCKET, decode_schedule, names_of
 from actors.runtime.rules.setting_values import nearest
 from penstock.errors import PenstockError, UsageError
 from penstock.times import time_text
@@ -60,11 +60,11 @@ _LEADERS = (
 
 
 class Record(NamedTuple):
-    """A recurring job as it is stored. `recurring` is None if it cannot be followed, and `fault` says why."""
+    """A schedule as it is stored. `recurring` is None if it cannot be followed, and `fault` says why."""
 
     topic: str
     name: str
-    recurring: Recurring | None
+    recurring: Schedule | None
     fault: str = ""
 
     def __str__(self) -> str:
@@ -86,12 +86,12 @@ def read_name(text: str) -> tuple[str, str]:
         if slash:
             return check_token("topic", topic), check_token("name", name)
     except MalformedSubject as error:
-        raise UsageError(f"{error}; a recurring job is named TOPIC/NAME, as in mail/nightly") from error
-    raise UsageError(f"recurring job {text[:80]!r}: write TOPIC/NAME, as in mail/nightly")
+        raise UsageError(f"{error}; a schedule is named TOPIC/NAME, as in mail/nightly") from error
+    raise UsageError(f"schedule {text[:80]!r}: write TOPIC/NAME, as in mail/nightly")
 
 
 async def records(bucket: Bucket[bytes], topic: str = "") -> list[Record]:
-    """Return all recurring jobs, or those of a topic, by topic and name."""
+    """Return all schedules, or those of a topic, by topic and name."""
     found = [_record(entry) for entry in await bucket.entries(f"{topic}.*" if topic else ">")]
     return [each for each in found if each.recurring is None or not each.recurring.is_removed]
 
@@ -102,14 +102,14 @@ async def find(bucket: Bucket[bytes], topic: str, name: str) -> Record:
 
 
 async def add(
-    bucket: Bucket[bytes], topic: str, name: str, wanted: Recurring, *, now_ms: int, is_replaced: bool = False
-) -> tuple[Recurring, bool]:
-    """Store a recurring job. Return it as stored, and whether anything changed. A repeat changes nothing.
+    bucket: Bucket[bytes], topic: str, name: str, wanted: Schedule, *, now_ms: int, is_replaced: bool = False
+) -> tuple[Schedule, bool]:
+    """Store a schedule. Return it as stored, and whether anything changed. A repeat changes nothing.
 
     Raises UsageError if it cannot be followed, or if another of that name exists and is not to be replaced."""
     check(wanted)
 
-    def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Recurring, bool]]:
+    def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
         before = None if entry is None else _record(entry).recurring
         if before is not None and not before.is_removed:
             if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
@@ -140,7 +140,7 @@ async def trigger(bucket: Bucket[bytes], topic: str, name: str, *, now_ms: int) 
     """Have a job added now. Return its id."""
     ids: list[str] = []
 
-    def move(record: Recurring) -> Recurring:
+    def move(record: Schedule) -> Schedule:
         after = triggered(record, now_ms=now_ms)
         ids.append(occurrence_id(name, after.triggered[-1]))
         return after
@@ -163,7 +163,7 @@ async def remove(bucket: Bucket[bytes], topic: str, name: str) -> None:
         await _move(bucket, topic, name, removed)
 
 
-def upcoming(record: Recurring, *, now_ms: int, most: int) -> list[int]:
+def upcoming(record: Schedule, *, now_ms: int, most: int) -> list[int]:
     """Return the moments at which it is due next, none while it is paused."""
     return [] if record.is_paused else next_dues(record, now_ms, most)
 
@@ -175,7 +175,7 @@ async def _find(bucket: Bucket[bytes], topic: str, name: str) -> tuple[Record, i
     if entry is None or record is None:
         known = [str(each) for each in await records(bucket)]
         hint = nearest(f"{topic}/{name}", known) if known else "there is none at all"
-        raise UsageError(f"no recurring job {topic}/{name}; {hint}")
+        raise UsageError(f"no schedule {topic}/{name}; {hint}")
     return record, entry.revision
 
 
@@ -186,14 +186,14 @@ def _there(entry: Entry[bytes] | None) -> Record | None:
     return None if is_removed else record
 
 
-async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Recurring], Recurring]) -> bool:
+async def _move(bucket: Bucket[bytes], topic: str, name: str, move: Callable[[Schedule], Schedule]) -> bool:
     """Change one record. Return whether anything changed. Raises UsageError, PenstockError."""
     await _find(bucket, topic, name)  # its error names the nearest
 
     def change(entry: Entry[bytes] | None) -> tuple[bytes | None, bool]:
         record = _there(entry)
         if record is None:
-            raise UsageError(f"no recurring job {topic}/{name}; it was removed just now")
+            raise UsageError(f"no schedule {topic}/{name}; it was removed just now")
         if record.recurring is None:
             raise PenstockError(f"{record} cannot be followed: {record.fault}; put a correct one with --replace")
         try:
@@ -218,7 +218,7 @@ async def _update(
     return result
 
 
-def check(record: Recurring) -> None:
+def check(record: Schedule) -> None:
     """Raise UsageError unless it can be followed."""
     try:
         check_wanted(record)
@@ -226,9 +226,9 @@ def check(record: Recurring) -> None:
         raise UsageError(str(error)) from error
 
 
-def _definition(record: Recurring, start_ms: int) -> Recurring:
+def _definition(record: Schedule, start_ms: int) -> Schedule:
     """Return the definition alone. Without a start of the person's own, the time of the add is left out."""
-    fresh = {name: getattr(Recurring(), name) for name in _LEADERS}
+    fresh = {name: getattr(Schedule(), name) for name in _LEADERS}
     return replace(record, start_ms=record.start_ms if start_ms else 0, **fresh)
 
 
@@ -236,6 +236,6 @@ def _record(entry: Entry[bytes]) -> Record:
     topic, _, name = entry.key.partition(".")
     try:
         names_of(entry.key)
-        return Record(topic, name, check_recurring(decode_recurring(entry.raw)))
+        return Record(topic, name, check_schedule(decode_schedule(entry.raw)))
     except (MalformedMessage, BadRecurrence) as error:
         return Record(topic, name, None, str(error))

@@ -8,7 +8,7 @@ from typing import TextIO
 
 __all__ = ["Output", "moment"]
 
-IDS = {"id", "item", "name", "node", "order", "recurring job", "seq", "slice", "source", "task", "topic"}
+IDS = {"id", "item", "name", "node", "order", "schedule", "seq", "slice", "source", "task", "topic"}
 """Headings of the columns whose cells people copy into the next command: such a cell stays on one line."""
 NARROW = 8
 """Characters to which every other column may be narrowed. Its cells then go on below."""

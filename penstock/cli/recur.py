@@ -16,14 +16,14 @@ from streams.clock import now_ms
 from streams.job_messages import Priority
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.schedule_record import PastRun, Recurring
+    from actors.jobs.rules.schedule_record import PastRun, Schedule
     from penstock.admin.recurring import Record
 
 __all__ = ["add_to"]
 
 _INSIDE = ("adding", "claim_ms", "triggered", "stale", "cancelling", "is_removed")
 """Fields by which the leading node remembers what it is about to do."""
-Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The recurring job.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The schedule.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -90,17 +90,17 @@ async def _add(
     ] = "skip",
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of another definition.")] = False,
 ) -> None:
-    """Add a recurring job. The same again changes nothing.
+    """Add a schedule. The same again changes nothing.
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
     first time. Lines with a * for minute or hour follow the elapsed time."""
-    from actors.jobs.rules.schedule_record import Recurring
+    from actors.jobs.rules.schedule_record import Schedule
     from penstock.admin import recurring
     from penstock.rows.job_rows import read_body, read_span
 
     topic, name = recurring.read_name(which)
     zone = read_zone(tz)
-    wanted = Recurring(
+    wanted = Schedule(
         cron=cron,
         every_ms=_interval("--every", every),
         fixed_delay_ms=_interval("--fixed-delay", fixed_delay),
@@ -142,7 +142,7 @@ async def _list(
     call: CommandCall,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = "",
 ) -> None:
-    """List recurring jobs: when each is due next, and what became of the last ones."""
+    """List schedules: when each is due next, and what became of the last ones."""
     from penstock.admin import recurring
 
     topic = recurring.read_topic(topic)
@@ -154,7 +154,7 @@ async def _list(
         nexts = recurring.upcoming(record.recurring, now_ms=at_ms, most=1) if record.recurring else []
         documents.append({**_document(record), "next_ms": nexts[0] if nexts else None})
     rows = [[str(record), *_cells(record, at_ms)] for record in found]
-    call.out.table(["recurring job", "when", "next", "left out", "state"], rows, empty="no recurring jobs")
+    call.out.table(["schedule", "when", "next", "left out", "state"], rows, empty="no schedules")
     call.out.result(documents)
 
 
@@ -168,12 +168,12 @@ def _cells(record: "Record", at_ms: int) -> list[object]:
     return [_when(it), time_text(nexts[0]) if nexts else "-", it.left_out, _state(it)]
 
 
-def _state(it: "Recurring") -> str:
+def _state(it: "Schedule") -> str:
     is_over = 0 < it.at_ms <= it.last_ms
     return "over" if is_over else "paused" if it.is_paused else "runs"
 
 
-def _when(it: "Recurring") -> str:
+def _when(it: "Schedule") -> str:
     if it.at_ms:
         return f"once, {time_text(it.at_ms)}"
     if it.fixed_delay_ms:
@@ -216,7 +216,7 @@ def _run_text(run: "PastRun") -> str:
 def _lines(record: "Record") -> Iterator[tuple[str, object]]:
     """Yield what is shown to people of one. Values of the topic are left out."""
     it = record.recurring
-    yield "recurring job", record
+    yield "schedule", record
     if it is None:
         yield "not followed", record.fault
         return
@@ -288,14 +288,14 @@ async def _backfill(
 
 
 async def _remove(call: CommandCall, which: Which, yes: Yes = False) -> None:
-    """Remove a recurring job. Jobs that were added and are not due yet go too, as soon as a node sees it."""
+    """Remove a schedule. Jobs that were added and are not due yet go too, as soon as a node sees it."""
     from penstock.admin import recurring
 
     topic, name = recurring.read_name(which)
     async with call.session() as session:
         bucket = session.bucket(recurring.BUCKET)
         await recurring.find(bucket, topic, name)
-        confirm(f"Remove the recurring job {which}?", is_sure=yes)
+        confirm(f"Remove the schedule {which}?", is_sure=yes)
         await recurring.remove(bucket, topic, name)
     call.out.say(f"{which} is removed")
     call.out.result({"recurring": which, "removed": True})

@@ -40,8 +40,8 @@ COMMANDS = {
         CommandEntry("holes", "holes", "List what could not be fetched, and fetch it again."),
         CommandEntry("verify", "verify", "Show which time was read, by whom, and what is missing."),
     ),
-    "Run delayed and recurring jobs": (
-        CommandEntry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and recurring jobs."),
+    "Run delayed jobs and schedules": (
+        CommandEntry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and schedules."),
         CommandEntry("outbox", "outbox", "Send the jobs that your database transactions added."),
     ),
     "Run batches of rows": (

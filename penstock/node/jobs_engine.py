@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
 from actors.jobs.overdue import OverdueJobs
-from actors.jobs.recurring import RecurringJobs
+from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
@@ -33,7 +33,7 @@ class JobsEngine:
     desk: JobDesk
     handlers: JobHandlers
     timer: DelayTimer
-    recurring: RecurringJobs
+    recurring: Scheduler
     overdue: OverdueJobs
     resurrected: ResurrectedMessages
 
@@ -44,7 +44,7 @@ class JobsEngine:
             ActorSpec(name="topics", role="", run=self.topics.run, policy=AT_ONCE),
             *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
-            ActorSpec(name="recurring jobs", role="timer", run=self.recurring.run),
+            ActorSpec(name="schedules", role="timer", run=self.recurring.run),
             ActorSpec(name="overdue jobs", role="timer", run=self.overdue.run),
             ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
             *job_door_actors(self.node, self.desk),
@@ -76,7 +76,7 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
         measures=node.measures,
     )
     async with open_job_desk(node, store=store, topics=topics, rates=rates, clock=clock) as desk:
-        recurring = RecurringJobs(
+        recurring = Scheduler(
             node=node.members.name,
             connection=node.connection,
             records=node.bucket("RECURRING"),

@@ -37,7 +37,7 @@ FORM = "minute hour day-of-month month day-of-week, as `30 9 * * MON-FRI`, with 
 
 
 class BadRecurrence(ValueError):
-    """A recurring job that is refused: which field, which value, what is wrong with it, and what to write instead."""
+    """A schedule that is refused: which field, which value, what is wrong with it, and what to write instead."""
 
     def __init__(self, field: str, value: object, what: str, hint: str) -> None:
         shown = ascii(value)

@@ -1,9 +1,9 @@
-"""What people change about a recurring job. Pure."""
+"""What people change about a schedule. Pure."""
 
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.schedule_record import Recurring, asked_of
+from actors.jobs.rules.schedule_record import Schedule, asked_of
 from actors.jobs.rules.schedule_times import dues_within
 
 MOST_TRIGGERED = 100
@@ -11,7 +11,7 @@ MOST_BACKFILLED = 10_000
 """Occurrences in one backfill."""
 
 
-def begun(wanted: Recurring, before: Recurring | None, *, now_ms: int) -> Recurring:
+def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule:
     """Return the record to store for a new definition, in the place of `before` if there is one.
     Jobs of the old one that are not due yet are taken back. Due ones stay jobs."""
     return replace(
@@ -31,7 +31,7 @@ def begun(wanted: Recurring, before: Recurring | None, *, now_ms: int) -> Recurr
     )
 
 
-def paused(record: Recurring) -> Recurring:
+def paused(record: Schedule) -> Schedule:
     """Return the record of which nothing more is added. Added jobs that are not due yet are taken back. What people
     asked for is added all the same, a backfill after the pause."""
     asked = tuple(sorted(asked_of(record)))
@@ -39,12 +39,12 @@ def paused(record: Recurring) -> Recurring:
     return replace(record, is_paused=True, stale=stale, adding=asked, cancelling=(), buffered_ms=0)
 
 
-def resumed(record: Recurring, *, now_ms: int) -> Recurring:
+def resumed(record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record that goes on from now. Occurrences during the pause were not missed."""
     return replace(record, is_paused=False, last_ms=now_ms)
 
 
-def triggered(record: Recurring, *, now_ms: int) -> Recurring:
+def triggered(record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record of which a job is added now, also while it is paused. The last of `triggered` is its time.
     Raises BadRecurrence."""
     if len(record.triggered) >= MOST_TRIGGERED:
@@ -53,7 +53,7 @@ def triggered(record: Recurring, *, now_ms: int) -> Recurring:
     return replace(record, triggered=(*record.triggered, max(now_ms, *(at_ms + 1 for at_ms in record.triggered), 0)))
 
 
-def backfilled(record: Recurring, from_ms: int, to_ms: int, *, now_ms: int) -> Recurring:
+def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Schedule:
     """Return the record of which all occurrences in the half-open range are added. Raises BadRecurrence."""
     if record.at_ms or record.fixed_delay_ms:
         raise BadRecurrence("backfill", "", "needs the times of a cron line or of every", "trigger it")
@@ -69,12 +69,12 @@ def backfilled(record: Recurring, from_ms: int, to_ms: int, *, now_ms: int) -> R
     return replace(record, backfill=(from_ms - 1, to_ms))
 
 
-def removed(record: Recurring) -> Recurring:
+def removed(record: Schedule) -> Schedule:
     """Return the record that the leading node removes."""
     return replace(paused(record), is_removed=True, stale=_added(record), adding=(), triggered=(), backfill=None)
 
 
-def _added(record: Recurring) -> tuple[int, ...]:
+def _added(record: Schedule) -> tuple[int, ...]:
     """Return the occurrences that may wait as jobs. The job itself says whether it is due already, when it is taken
     back."""
     return tuple(sorted({*record.stale, *record.adding, *([record.added_ms] if record.added_ms else [])}))

@@ -1,4 +1,4 @@
-"""Whether a recurring job can be followed. Pure."""
+"""Whether a schedule can be followed. Pure."""
 
 from typing import get_args
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import FORM, BadRecurrence, check_cron
 from actors.jobs.rules.job_rules import BadJob, make_job
-from actors.jobs.rules.schedule_record import Misfire, Overlap, Recurring, due_of
+from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule, due_of
 from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
 from actors.jobs.rules.topic_settings import TopicSettings
 from streams.timetable import LATEST_MS, BadSchedule, check_tz
@@ -19,7 +19,7 @@ MOST_AT_ONCE = 100
 LONGEST_FIELD = 64
 
 
-def check_recurring(record: Recurring) -> Recurring:
+def check_schedule(record: Schedule) -> Schedule:
     """Return the record if it can be followed. Raises BadRecurrence."""
     if sum(map(bool, (record.cron, record.every_ms, record.fixed_delay_ms, record.at_ms))) != 1:
         hint = "write a cron line, or every or fixed_delay with a span such as 10m, or at with a moment"
@@ -75,14 +75,14 @@ def check_recurring(record: Recurring) -> Recurring:
     return record
 
 
-def _check_jitter(record: Recurring, gap_ms: int) -> None:
+def _check_jitter(record: Schedule, gap_ms: int) -> None:
     """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from the first to the second."""
     if not 0 <= record.jitter_ms < gap_ms:
         hint = f"use less than {gap_ms}ms, the time from the first to the second"
         raise BadRecurrence("jitter", f"{record.jitter_ms}ms", "is out of range", hint)
 
 
-def _check_data_time(record: Recurring) -> None:
+def _check_data_time(record: Schedule) -> None:
     field = record.data_time
     if len(field) > LONGEST_FIELD or not field.isprintable():
         hint = f"use 1 to {LONGEST_FIELD} printable characters"
@@ -94,9 +94,9 @@ def _check_data_time(record: Recurring) -> None:
         raise BadRecurrence("data_time", field, "needs a body that has fields", hint) from error
 
 
-def check_wanted(record: Recurring) -> Recurring:
+def check_wanted(record: Schedule) -> Schedule:
     """Return a definition as a person gave it, if it can be followed. Raises BadRecurrence."""
     if record.start_ms and record.initial_delay_ms:
         hint = "give one of them"
         raise BadRecurrence("initial_delay", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
-    return check_recurring(record)
+    return check_schedule(record)

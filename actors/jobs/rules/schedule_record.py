@@ -1,4 +1,4 @@
-"""The record of a recurring job: its definition by people, and its progress by the leading node. Pure.
+"""The record of a schedule: its definition by people, and its progress by the leading node. Pure.
 
 Each of its occurrences is an ordinary job of the topic, with an id made of the due time: adding one twice leaves one.
 """
@@ -29,8 +29,8 @@ class PastRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | Literal["", "unknown"] = ""
 
 
-class Recurring(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A recurring job as it is stored under `<topic>.<name>`. People write its definition, the leading node its
+class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule as it is stored under `<topic>.<name>`. People write its definition, the leading node its
     progress. Either `cron` (by the clock of `tz`), `every_ms` (counted from `start_ms`), `fixed_delay_ms` (counted from
     the end of the one before) or `at_ms` (once) says when. None is due before `start_ms`."""
 
@@ -90,11 +90,11 @@ def due_of(run: PastRun) -> int:
     return run.due_ms
 
 
-def asked_of(record: Recurring) -> set[int]:
+def asked_of(record: Schedule) -> set[int]:
     """Return the claimed ones that people asked for."""
     return {run.due_ms for run in record.runs if run.kind}.intersection(record.adding)
 
 
-def open_runs(record: Recurring) -> list[PastRun]:
+def open_runs(record: Schedule) -> list[PastRun]:
     """Return the runs whose end is not known."""
     return [run for run in record.runs if not run.outcome]

@@ -1,10 +1,10 @@
-"""How the runs of a recurring job end, and when to look whether one has. Pure."""
+"""How the runs of a schedule end, and when to look whether one has. Pure."""
 
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from actors.jobs.rules.schedule_record import PastRun, Recurring, open_runs
+from actors.jobs.rules.schedule_record import PastRun, Schedule, open_runs
 from streams.job_messages import JobDone
 
 END_LOOK_MS = (1_000, 60_000)
@@ -12,7 +12,7 @@ END_LOOK_MS = (1_000, 60_000)
 longer."""
 
 
-def with_runs(record: Recurring) -> Recurring:
+def with_runs(record: Schedule) -> Schedule:
     """Return a record of an earlier version with the run that it does not tell of."""
     if record.runs or not record.added_ms:
         return record
@@ -26,13 +26,13 @@ def ended(run: PastRun, done: JobDone | None, *, now_ms: int) -> PastRun:
     return replace(run, started_ms=done.first_ms or run.started_ms, ended_ms=done.finished_ms, outcome=done.outcome)
 
 
-def with_ends(record: Recurring, ends: Iterable[PastRun]) -> Recurring:
+def with_ends(record: Schedule, ends: Iterable[PastRun]) -> Schedule:
     """Return the record that knows these ends. The same object: there was none."""
     found = {run.due_ms: run for run in ends}
     return replace(record, runs=tuple(found.get(run.due_ms, run) for run in record.runs)) if found else record
 
 
-def end_look_ms(record: Recurring, now_ms: int) -> int | None:
+def end_look_ms(record: Schedule, now_ms: int) -> int | None:
     """Return when to look whether a run has ended, None if none is open. The longer it takes, the rarer, unless another
     one waits for the end."""
     shortest_ms, longest_ms = END_LOOK_MS

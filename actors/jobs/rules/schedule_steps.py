@@ -1,4 +1,4 @@
-"""What the leading node does about a recurring job: which occurrences it adds next, and what happens to those whose
+"""What the leading node does about a schedule: which occurrences it adds next, and what happens to those whose
 time passed while no node looked. Pure."""
 
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from actors.jobs.rules.schedule_checks import MOST_AT_ONCE
-from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, PastRun, Recurring, due_of, open_runs
+from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, PastRun, Schedule, due_of, open_runs
 from actors.jobs.rules.schedule_runs import with_ends
 from actors.jobs.rules.schedule_times import dues_within, latest_due, latest_dues, next_due, next_dues
 
@@ -25,13 +25,13 @@ class Step(NamedTuple):
     """What follows from a look at a record: the record to store (the same object: none), with the occurrences to add in
     its `adding`, and when to look again. `look_ms` is `None`: when the record changes."""
 
-    record: Recurring
+    record: Schedule
     look_ms: int | None = None
     missed: tuple[int, int] | None = None
     """The first and the last of those that were missed and are not run."""
 
 
-def decide(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
+def decide(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     """Return what follows at `now_ms`. `is_open`: the latest added one is not finished.
     If they may overlap, the next one is added as soon as the one before is due, so it fires on time even if every node
     died. Otherwise it is added when the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one
@@ -49,7 +49,7 @@ def decide(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
     return step
 
 
-def _scheduled(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
+def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     """Return what the schedule asks for."""
     if not record.last_ms:
         return Step(replace(record, last_ms=now_ms), now_ms)
@@ -71,7 +71,7 @@ def _scheduled(record: Recurring, now_ms: int, *, is_open: bool) -> Step:
     return Step(record if is_open else _claimed(record, (due_ms,), now_ms), due_ms)
 
 
-def _late(record: Recurring, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
+def _late(record: Schedule, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
     """Decide about due occurrences: the newest may just be late, the others were missed."""
     if record.misfire == "all":
         return _caught_up(record, first_ms, now_ms)
@@ -84,7 +84,7 @@ def _late(record: Recurring, first_ms: int, now_ms: int, *, is_open: bool) -> St
     return Step(after, now_ms, missed)
 
 
-def _caught_up(record: Recurring, first_ms: int, now_ms: int) -> Step:
+def _caught_up(record: Schedule, first_ms: int, now_ms: int) -> Step:
     if record.most_missed is None:
         dues = next_dues(record, record.last_ms, MOST_AT_ONCE)
         return Step(_claimed(record, tuple(due for due in dues if due <= now_ms), now_ms), now_ms)
@@ -93,7 +93,7 @@ def _caught_up(record: Recurring, first_ms: int, now_ms: int) -> Step:
     return Step(_claimed(record, tuple(dues), now_ms), now_ms, None if earlier_ms is None else (first_ms, earlier_ms))
 
 
-def _backfilled(record: Recurring, span: tuple[int, int], now_ms: int) -> Step:
+def _backfilled(record: Schedule, span: tuple[int, int], now_ms: int) -> Step:
     """Claim the next of what people asked for: one, or some if they may overlap."""
     most = MOST_RUNS if record.overlap == "allow" else 1
     dues = dues_within(record, span[0], span[1], most)
@@ -101,7 +101,7 @@ def _backfilled(record: Recurring, span: tuple[int, int], now_ms: int) -> Step:
     return Step(_asked_for(rest, dues, "backfilled", now_ms), now_ms)
 
 
-def _asked_for(record: Recurring, dues: Sequence[int], kind: Kind, now_ms: int) -> Recurring:
+def _asked_for(record: Schedule, dues: Sequence[int], kind: Kind, now_ms: int) -> Schedule:
     """Return the record that claims what people asked for. What has not ended is not run a second time."""
     are_open = set(map(due_of, open_runs(record)))
     new = tuple(due_ms for due_ms in dues if due_ms not in are_open)
@@ -116,7 +116,7 @@ def _with_new(runs: Sequence[PastRun], dues: Collection[int], kind: Kind = "") -
     return tuple(latest if not asked or any(not run.kind for run in latest) else [asked[-1], *latest])
 
 
-def _overlapping(record: Recurring, due_ms: int, now_ms: int) -> Recurring:
+def _overlapping(record: Schedule, due_ms: int, now_ms: int) -> Schedule:
     """Return the record once one is due while another has not ended."""
     if record.overlap == "allow":
         return _claimed(record, (due_ms,), now_ms)
@@ -127,24 +127,24 @@ def _overlapping(record: Recurring, due_ms: int, now_ms: int) -> Recurring:
     return replace(record, last_ms=due_ms, left_out=record.left_out + 1)
 
 
-def _claimed(record: Recurring, dues: tuple[int, ...], now_ms: int) -> Recurring:
+def _claimed(record: Schedule, dues: tuple[int, ...], now_ms: int) -> Schedule:
     last_ms, runs = max(record.last_ms, dues[-1]), _with_new(record.runs, dues)
     return replace(record, last_ms=last_ms, added_ms=dues[-1], adding=dues, claim_ms=now_ms, runs=runs)
 
 
-def cancelled(record: Recurring) -> Recurring:
+def cancelled(record: Schedule) -> Schedule:
     """Return the record once those are deleted in whose place the claimed one runs."""
     return replace(record, cancelling=())
 
 
-def added(record: Recurring, dues: tuple[int, ...], expired: Collection[int] = ()) -> Recurring:
+def added(record: Schedule, dues: tuple[int, ...], expired: Collection[int] = ()) -> Schedule:
     """Return the record once jobs for these were added. `expired`: those that it was too late to add."""
     late = [run for run in record.runs if run.due_ms in expired]
     ends = [replace(run, outcome="expired", ended_ms=record.claim_ms or run.due_ms) for run in late]
     return with_ends(replace(record, adding=tuple(due for due in record.adding if due not in dues)), ends)
 
 
-def taken_back(record: Recurring, dues: tuple[int, ...], gone: Collection[int] = ()) -> Recurring:
+def taken_back(record: Schedule, dues: tuple[int, ...], gone: Collection[int] = ()) -> Schedule:
     """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due."""
     runs = tuple(run for run in record.runs if run.due_ms not in gone)
     return replace(record, stale=tuple(due for due in record.stale if due not in dues), runs=runs)

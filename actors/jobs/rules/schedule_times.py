@@ -1,4 +1,4 @@
-"""When the occurrences of a recurring job are due, and the job of each. Pure.
+"""When the occurrences of a schedule are due, and the job of each. Pure.
 
 cron.py says what a change of the clock does to a cron line. `every_ms` follows only the elapsed time. `fixed_delay_ms`
 counts from the end of the run before, as the record of its job tells it. `at_ms` is one moment. With jitter the job
@@ -12,12 +12,12 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import next_cron
-from actors.jobs.rules.schedule_record import Recurring, asked_of
+from actors.jobs.rules.schedule_record import Schedule, asked_of
 from streams.job_messages import NewJob
 from streams.timetable import LATEST_MS
 
 
-def next_due(record: Recurring, after_ms: int) -> int | None:
+def next_due(record: Schedule, after_ms: int) -> int | None:
     """Return the first moment after `after_ms` at which it is due, or None if it never is (within fifty years)."""
     after_ms = max(after_ms, record.start_ms - 1)
     if record.fixed_delay_ms:
@@ -29,14 +29,14 @@ def next_due(record: Recurring, after_ms: int) -> int | None:
     return next_cron(record.cron, record.tz, after_ms)
 
 
-def _after_the_end(record: Recurring, after_ms: int) -> int | None:
+def _after_the_end(record: Schedule, after_ms: int) -> int | None:
     last = next((run for run in reversed(record.runs) if not run.kind), None)
     if last is None:
         return after_ms + 1
     return max(after_ms + 1, last.ended_ms + record.fixed_delay_ms) if last.outcome else None
 
 
-def next_dues(record: Recurring, after_ms: int, most: int, until_ms: int = LATEST_MS) -> list[int]:
+def next_dues(record: Schedule, after_ms: int, most: int, until_ms: int = LATEST_MS) -> list[int]:
     """Return the next moments, at most `most`, none after the first that is not before `until_ms`. Of those after a
     fixed delay only the next one can be known."""
     most = min(most, 1) if record.fixed_delay_ms else most
@@ -48,14 +48,14 @@ def next_dues(record: Recurring, after_ms: int, most: int, until_ms: int = LATES
     return found
 
 
-def dues_within(record: Recurring, after_ms: int, before_ms: int, most: int) -> list[int]:
+def dues_within(record: Schedule, after_ms: int, before_ms: int, most: int) -> list[int]:
     """Return the first moments after the one and before the other, at most `most`, also those before the start."""
     start_ms = record.start_ms % record.every_ms if record.every_ms else 0
     dues = next_dues(replace(record, start_ms=start_ms), after_ms, most, before_ms)
     return [due_ms for due_ms in dues if due_ms < before_ms]
 
 
-def latest_due(record: Recurring, after_ms: int, until_ms: int) -> int | None:
+def latest_due(record: Schedule, after_ms: int, until_ms: int) -> int | None:
     """Return the last moment after `after_ms`, up to `until_ms` itself, at which it is due, or None if there is none.
     By bisection: it need not step through a line of each second that no node followed for a week."""
     low, high = after_ms, until_ms
@@ -72,7 +72,7 @@ def latest_due(record: Recurring, after_ms: int, until_ms: int) -> int | None:
     return found
 
 
-def latest_dues(record: Recurring, after_ms: int, until_ms: int, most: int) -> list[int]:
+def latest_dues(record: Schedule, after_ms: int, until_ms: int, most: int) -> list[int]:
     """Return the last moments after `after_ms`, up to `until_ms`, at most `most`, the earliest first."""
     found: list[int] = []
     while len(found) < most:
@@ -83,7 +83,7 @@ def latest_dues(record: Recurring, after_ms: int, until_ms: int, most: int) -> l
     return found[::-1]
 
 
-def _due_within(record: Recurring, after_ms: int, until_ms: int) -> int | None:
+def _due_within(record: Schedule, after_ms: int, until_ms: int) -> int | None:
     due_ms = next_due(record, after_ms)
     return due_ms if due_ms is not None and due_ms <= until_ms else None
 
@@ -95,13 +95,13 @@ def occurrence_id(name: str, due_ms: int) -> str:
     return f"{name}.{moment:%Y%m%dT%H%M%S}{fraction}Z"
 
 
-def jittered(topic: str, name: str, record: Recurring, due_ms: int) -> int:
+def jittered(topic: str, name: str, record: Schedule, due_ms: int) -> int:
     """Return when the job of an occurrence is due: the same on every node, different for each name and time."""
     facts = hashlib.blake2b(f"{topic}.{name}.{due_ms}".encode(), digest_size=8).digest()
     return due_ms + int.from_bytes(facts, "big") % (record.jitter_ms + 1)
 
 
-def body_at(record: Recurring, due_ms: int) -> Raw:
+def body_at(record: Schedule, due_ms: int) -> Raw:
     """Return the body of an occurrence's job. Raises msgspec's errors for one that cannot have the time."""
     if not record.data_time:
         return record.body
@@ -111,7 +111,7 @@ def body_at(record: Recurring, due_ms: int) -> Raw:
     return Raw(json.encode(fields | {record.data_time: text}))
 
 
-def occurrence(topic: str, name: str, record: Recurring, due_ms: int, *, claim: int) -> NewJob:
+def occurrence(topic: str, name: str, record: Schedule, due_ms: int, *, claim: int) -> NewJob:
     """Return the add of one occurrence. `claim`: the number of the claim. Every node that adds it for this claim adds
     the same job. What people asked for is due at once, and runs again if it has run."""
     is_asked = due_ms in asked_of(record)

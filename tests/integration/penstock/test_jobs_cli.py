@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.jobs.recurring import RecurringJobs
+from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.shares import Shares
@@ -27,7 +27,7 @@ from tests.support.docs import DOCS, Page, commands
 
 @asynccontextmanager
 async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIterator[None]:
-    """Run what answers: a desk and its service, and if so asked the actor of recurring jobs."""
+    """Run what answers: a desk and its service, and if so asked the actor of schedules."""
     connection, namespace, stop = cli.records.connection, cli.records.namespace, anyio.Event()
     session = cli.records.session
     store = JobStore(connection, cli.records.publisher, namespace, SYSTEM)
@@ -41,7 +41,7 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
         async with opened as desk:
             await tasks.start(DeskService("jobs", desk, connection, stop, desk.end_waits).run)
             if follows_recurring:
-                actor = RecurringJobs(
+                actor = Scheduler(
                     node="n1",
                     connection=connection,
                     records=session.bucket("RECURRING"),
@@ -200,7 +200,7 @@ async def test_a_file_is_added_and_its_bad_lines_are_told(cli: CommandLine, tmp_
         assert (missing.code, "No such file" in missing.err) == (2, True)
 
 
-# ---- recurring jobs
+# ---- schedules
 
 
 async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLine) -> None:
@@ -247,7 +247,7 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
         (await cli("jobs", "recur", "remove", "mail/nightly", "--yes")).ok()
         assert (await told(cli, "recur", "list")) == []
         gone = await cli("jobs", "recur", "show", "mail/nightly")
-        assert (gone.code, "no recurring job mail/nightly" in gone.err) == (2, True)
+        assert (gone.code, "no schedule mail/nightly" in gone.err) == (2, True)
 
 
 async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLine) -> None:

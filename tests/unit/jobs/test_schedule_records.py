@@ -1,4 +1,4 @@
-"""Records of recurring jobs: the released form decodes for good, and whatever stands there stops nobody."""
+"""Records of schedules: the released form decodes for good, and whatever stands there stops nobody."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.recurring import decode_recurring, names_of
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.schedule_checks import check_recurring
-from actors.jobs.rules.schedule_record import PastRun, Recurring
+from actors.jobs.rules.schedule_checks import check_schedule
+from actors.jobs.rules.schedule_record import PastRun, Schedule
 from actors.jobs.rules.schedule_steps import decide
+from actors.jobs.scheduler import decode_schedule, names_of
 from streams.errors import MalformedMessage
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-WHOLE = Recurring(
+WHOLE = Schedule(
     cron="30 9 * * MON-FRI",
     tz="Europe/Berlin",
     start_ms=1_795_253_400_000,
@@ -95,30 +95,30 @@ documents = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize(("file", "whole"), [("recurring_v1", WHOLE), ("recurring_v2", SECOND)])
-def test_the_released_form_decodes_for_good(file: str, whole: Recurring) -> None:
+def test_the_released_form_decodes_for_good(file: str, whole: Schedule) -> None:
     raw = (GOLDEN / f"{file}.json").read_bytes()
-    record = decode_recurring(raw)
+    record = decode_schedule(raw)
     assert record == whole
-    assert check_recurring(record) is record
+    assert check_schedule(record) is record
     assert msgspec.json.encode(record) == raw.strip()
 
 
 def test_one_moment_and_a_fixed_delay_have_a_form_of_their_own() -> None:
-    assert msgspec.json.encode(Recurring(at_ms=7)) == b'{"at_ms":7}'
-    assert msgspec.json.encode(Recurring(fixed_delay_ms=1000)) == b'{"fixed_delay_ms":1000}'
+    assert msgspec.json.encode(Schedule(at_ms=7)) == b'{"at_ms":7}'
+    assert msgspec.json.encode(Schedule(fixed_delay_ms=1000)) == b'{"fixed_delay_ms":1000}'
 
 
 @settings(deadline=None)
 @given(documents, st.integers(1_700_000_000_000, 1_900_000_000_000), st.booleans())
 def test_what_a_person_put_there_is_followed_or_refused(document: object, now_ms: int, is_open: bool) -> None:
     try:
-        record = check_recurring(decode_recurring(msgspec.json.encode(document)))
+        record = check_schedule(decode_schedule(msgspec.json.encode(document)))
     except (MalformedMessage, BadRecurrence):
         return
     step = decide(record, now_ms, is_open=is_open)
     if step.record is not record:
         assert step.record.last_ms > record.last_ms or step.record.adding or step.record.backfill != record.backfill
-    assert check_recurring(step.record) is step.record
+    assert check_schedule(step.record) is step.record
 
 
 @pytest.mark.parametrize("key", ["mail", "a.b.c", "", ".", "a.", "a b.c", "a.*"])

@@ -1,4 +1,4 @@
-"""Recurring jobs: the one node that holds the lease adds the next occurrence of each as an ordinary job.
+"""Schedules: the one node that holds the lease adds the next occurrence of each as an ordinary job.
 
 In: the records of RECURRING, as people change them, the time, and the ends of the jobs. Out: jobs, added by the desk
 under the id `<name>.<due>`. State: the record says what was claimed, what was added, and how the latest runs ended. The
@@ -26,8 +26,8 @@ from anyio.abc import TaskStatus
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
-from actors.jobs.rules.schedule_checks import check_recurring
-from actors.jobs.rules.schedule_record import Recurring, open_runs
+from actors.jobs.rules.schedule_checks import check_schedule
+from actors.jobs.rules.schedule_record import Schedule, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
 from actors.jobs.rules.schedule_times import occurrence, occurrence_id
@@ -92,20 +92,20 @@ class OccurrenceRefused(StreamError):
 @dataclass(frozen=True, slots=True)
 class _Held:
     revision: int
-    record: Recurring
+    record: Schedule
 
 
-def decode_recurring(raw: bytes) -> Recurring:
+def decode_schedule(raw: bytes) -> Schedule:
     """Return the record, or raise MalformedMessage."""
     try:
-        return msgspec.json.decode(raw, type=Recurring)
+        return msgspec.json.decode(raw, type=Schedule)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"no recurring job: {error}") from error
+        raise MalformedMessage(f"no schedule: {error}") from error
 
 
 def _read(entry: Entry[bytes]) -> _Held:
     names_of(entry.key)
-    return _Held(entry.revision, with_runs(check_recurring(decode_recurring(entry.raw))))
+    return _Held(entry.revision, with_runs(check_schedule(decode_schedule(entry.raw))))
 
 
 def names_of(key: str) -> tuple[str, str]:
@@ -116,7 +116,7 @@ def names_of(key: str) -> tuple[str, str]:
     return tokens[0], tokens[1]
 
 
-class RecurringJobs:
+class Scheduler:
     """A node's part of this. It adds only while it leads. `clock` is the server's."""
 
     def __init__(
@@ -140,9 +140,9 @@ class RecurringJobs:
         self._store = store
         self._clock = clock
         self._stop = stop
-        self._live = Live(records, _read, unreadable="recurring.failed")
+        self._live = Live(records, _read, unreadable="schedule.failed")
         self._live.on_change(self._look_soon)
-        failures: Failures[str] = Failures(log, "recurring.failed", "key", FORESEEN)
+        failures: Failures[str] = Failures(log, "schedule.failed", "key", FORESEEN)
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._ends_ms: dict[str, int] = {}
         self.elected = anyio.Event()
@@ -160,7 +160,7 @@ class RecurringJobs:
         await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)
 
     async def _lead(self, lease: Lease) -> None:
-        log.info("recurring.leads", extra=fields(node=self._node))
+        log.info("schedule.leads", extra=fields(node=self._node))
         self._tending.clear()
         self._ends_ms.clear()
         try:
@@ -186,7 +186,7 @@ class RecurringJobs:
         try:
             return await self._attend(lease, key)
         except RevisionConflict:
-            log.debug("recurring.changed", extra=fields(key=key))  # the watch brings the change
+            log.debug("schedule.changed", extra=fields(key=key))  # the watch brings the change
             return self._clock.now_ms() + AGAIN_MS
 
     async def _attend(self, lease: Lease, key: str) -> int | None:
@@ -215,9 +215,7 @@ class RecurringJobs:
                 noted, is_noted = record if is_noted else await self._noted(key, record, now_ms), True
                 step = decide(noted, now_ms, is_open=bool(open_runs(noted)))
                 if step.missed is not None:
-                    log.warning(
-                        "recurring.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1])
-                    )
+                    log.warning("schedule.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1]))
                 if step.record is record:
                     return self._next_look_ms(key, step, now_ms)
                 await self._set(key, held, step.record)
@@ -230,7 +228,7 @@ class RecurringJobs:
             self._ends_ms[key] = ends_ms = min(ends_ms, planned_ms) if planned_ms > now_ms else ends_ms
         return min((at_ms for at_ms in (step.look_ms, ends_ms) if at_ms is not None), default=None)
 
-    async def _noted(self, key: str, record: Recurring, now_ms: int) -> Recurring:
+    async def _noted(self, key: str, record: Schedule, now_ms: int) -> Schedule:
         """Return the record with the ends of those runs that are over by now. If they may overlap, nothing waits for
         their ends, and the jobs are read only now and then."""
         if record.overlap == "allow" and now_ms < self._ends_ms.get(key, 0):
@@ -244,7 +242,7 @@ class RecurringJobs:
                     ends.append(ended(run, found.done if found else None, now_ms=now_ms))
         return with_ends(record, ends)
 
-    async def _set(self, key: str, held: _Held, record: Recurring) -> None:
+    async def _set(self, key: str, held: _Held, record: Schedule) -> None:
         """Store the record at the revision that it had. Raises RevisionConflict if a person changed it first."""
         revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
         self._live.learn(key, _Held(revision, record), revision)
@@ -260,7 +258,7 @@ class RecurringJobs:
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and answer.code != "over":
                 raise OccurrenceRefused(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
-            log.debug("recurring.added", extra=fields(topic=topic, id=job.id, code=answer.code))
+            log.debug("schedule.added", extra=fields(topic=topic, id=job.id, code=answer.code))
         return expired
 
     async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> set[int]:
@@ -272,7 +270,7 @@ class RecurringJobs:
             is_gone = found is None
             if found is not None and found.state == "delayed" and found.job and not found.job.attempts:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
-                log.info("recurring.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
+                log.info("schedule.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
             if is_gone:
                 gone.add(due_ms)
         return gone

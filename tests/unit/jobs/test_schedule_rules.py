@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
 from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, check_wanted
-from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Recurring, open_runs
+from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Schedule, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import GRACE_MS, LEAD_MS, added, cancelled, decide, taken_back
 from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
@@ -22,7 +22,7 @@ from streams.job_messages import JobDone
 
 T = 1_770_000_000_000
 MINUTE = 60_000
-EVERY_MINUTE = Recurring(every_ms=MINUTE, start_ms=T, last_ms=T, overlap="allow")
+EVERY_MINUTE = Schedule(every_ms=MINUTE, start_ms=T, last_ms=T, overlap="allow")
 CRON = st.sampled_from(["* * * * *", "*/7 3,4 * * *", "0,30 2 * * SUN", "*/20 * * * * *"])
 ZONE = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"])
 
@@ -38,7 +38,7 @@ def test_every_counts_from_its_start() -> None:
 
 
 def test_a_cron_line_has_nothing_before_its_start() -> None:
-    record = Recurring(cron="0 9 * * *", tz="Europe/Berlin", start_ms=1_770_019_200_000)  # 2 Feb 2026, 09:00 in Berlin
+    record = Schedule(cron="0 9 * * *", tz="Europe/Berlin", start_ms=1_770_019_200_000)  # 2 Feb 2026, 09:00 in Berlin
     assert next_due(record, 0) == 1_770_019_200_000
     assert next_due(replace(record, start_ms=record.start_ms + 1), 0) == 1_770_019_200_000 + 86_400_000
 
@@ -46,16 +46,14 @@ def test_a_cron_line_has_nothing_before_its_start() -> None:
 @settings(max_examples=60, deadline=None)  # counts through the moments, on a busy machine
 @given(CRON, ZONE, st.integers(T, T + 300 * 86_400_000), st.integers(0, 3_600_000))
 def test_the_latest_is_the_last_of_the_next(cron: str, tz: str, after_ms: int, span_ms: int) -> None:
-    record, until_ms = Recurring(cron=cron, tz=tz), after_ms + span_ms
+    record, until_ms = Schedule(cron=cron, tz=tz), after_ms + span_ms
     within = [at for at in next_dues(record, after_ms, 1 + span_ms // 20_000) if at <= until_ms]
     assert within == sorted(set(within))
     assert latest_due(record, after_ms, until_ms) == (within[-1] if within else None)
 
 
 def test_an_occurrence_is_an_ordinary_job() -> None:
-    record = Recurring(
-        cron="* * * * *", body=Raw(b"[1]"), ttr_ms=9000, attempts=2, priority="low", expires_in_ms=60_000
-    )
+    record = Schedule(cron="* * * * *", body=Raw(b"[1]"), ttr_ms=9000, attempts=2, priority="low", expires_in_ms=60_000)
     job = occurrence("mail", "nightly", record, 1_795_253_400_000, claim=7)
     assert (job.topic, job.id, bytes(job.body), job.due_ms) == (
         "mail",
@@ -70,7 +68,7 @@ def test_an_occurrence_is_an_ordinary_job() -> None:
 
 
 def test_one_that_is_due_once_is_added_once() -> None:
-    once = Recurring(at_ms=T + MINUTE, last_ms=T, overlap="allow")
+    once = Schedule(at_ms=T + MINUTE, last_ms=T, overlap="allow")
     assert next_dues(once, T, 5) == [T + MINUTE]
     record, dues, look_ms = follow(once, T)
     assert (dues, look_ms) == ([T + MINUTE], T + MINUTE)
@@ -81,9 +79,9 @@ def test_one_that_is_due_once_is_added_once() -> None:
 
 
 def test_an_initial_delay_counts_from_the_definition() -> None:
-    record = begun(Recurring(every_ms=MINUTE, initial_delay_ms=5000), None, now_ms=T)
+    record = begun(Schedule(every_ms=MINUTE, initial_delay_ms=5000), None, now_ms=T)
     assert next_dues(record, T, 2) == [T + 5000, T + 5000 + MINUTE]
-    record = begun(Recurring(cron="0 * * * *", initial_delay_ms=3_600_000), None, now_ms=T)
+    record = begun(Schedule(cron="0 * * * *", initial_delay_ms=3_600_000), None, now_ms=T)
     assert next_dues(record, T, 1)[0] >= T + 3_600_000
 
 
@@ -115,7 +113,7 @@ def test_ids_tell_the_due_time() -> None:
 # ---- what is added
 
 
-def follow(record: Recurring, now_ms: int, *, is_open: bool = False) -> tuple[Recurring, list[int], int | None]:
+def follow(record: Schedule, now_ms: int, *, is_open: bool = False) -> tuple[Schedule, list[int], int | None]:
     """Do at one moment what a leading node does; return the record, what it added, and when it looks again."""
     found: list[int] = []
     while True:
@@ -160,14 +158,14 @@ def test_what_may_not_overlap_is_added_when_the_one_before_is_finished() -> None
     ],
 )
 def test_what_was_missed_is_run_as_its_policy_says(misfire: Misfire, late_ms: int, expected: list[int]) -> None:
-    record = Recurring(every_ms=10 * MINUTE, start_ms=T, last_ms=T, misfire=misfire, overlap="allow")
+    record = Schedule(every_ms=10 * MINUTE, start_ms=T, last_ms=T, misfire=misfire, overlap="allow")
     _, dues, _ = follow(record, T + 10 * MINUTE + late_ms)
     late = [due for due in dues if due <= T + 10 * MINUTE + late_ms]
     assert late == [T + at * MINUTE for at in expected]
 
 
 def test_what_was_skipped_is_told() -> None:
-    record = Recurring(every_ms=10 * MINUTE, start_ms=T, last_ms=T, misfire="skip", overlap="allow")
+    record = Schedule(every_ms=10 * MINUTE, start_ms=T, last_ms=T, misfire="skip", overlap="allow")
     step = decide(record, T + 35 * MINUTE, is_open=False)
     assert (step.missed, step.record.adding) == ((T + 10 * MINUTE, T + 30 * MINUTE), ())
     step = decide(replace(record, misfire="once"), T + 35 * MINUTE, is_open=False)
@@ -186,7 +184,7 @@ def test_of_all_that_was_missed_only_the_latest_run_if_there_is_a_limit() -> Non
 @settings(max_examples=60, deadline=None)
 @given(CRON, ZONE, st.integers(T, T + 300 * 86_400_000), st.integers(0, 3_600_000), st.integers(1, 9))
 def test_the_latest_few_are_the_end_of_all(cron: str, tz: str, after_ms: int, span_ms: int, most: int) -> None:
-    record, until_ms = Recurring(cron=cron, tz=tz), after_ms + span_ms
+    record, until_ms = Schedule(cron=cron, tz=tz), after_ms + span_ms
     within = [at for at in next_dues(record, after_ms, 1 + span_ms // 20_000) if at <= until_ms]
     assert latest_dues(record, after_ms, until_ms, most) == within[-most:]
 
@@ -197,7 +195,7 @@ class Overlapping(NamedTuple):
     ran: list[int]
     deleted: list[int]
     most_open: int
-    record: Recurring
+    record: Schedule
 
 
 def followed_through(overlap: Overlap, takes_ms: list[int]) -> Overlapping:
@@ -273,12 +271,12 @@ def test_a_long_gap_is_claimed_in_parts() -> None:
 
 
 def test_a_new_record_begins_when_it_is_first_seen() -> None:
-    record, dues, _ = follow(Recurring(every_ms=MINUTE, overlap="allow"), T + 1)
+    record, dues, _ = follow(Schedule(every_ms=MINUTE, overlap="allow"), T + 1)
     assert dues == [next_due(record, T + 1)]
 
 
 def test_what_is_years_away_waits_unadded() -> None:
-    record = Recurring(cron="0 0 29 2 *", last_ms=T, overlap="allow")
+    record = Schedule(cron="0 0 29 2 *", last_ms=T, overlap="allow")
     due_ms = next_due(record, T)
     step = decide(record, T, is_open=False)
     assert step.record is record
@@ -306,7 +304,7 @@ def test_what_is_years_away_waits_unadded() -> None:
 def test_none_is_added_twice_or_out_of_order_and_all_means_all(
     policy: tuple[Misfire, Overlap], looks: list[tuple[int, bool, bool]]
 ) -> None:
-    record = Recurring(every_ms=7 * MINUTE, start_ms=T, last_ms=T, misfire=policy[0], overlap=policy[1])
+    record = Schedule(every_ms=7 * MINUTE, start_ms=T, last_ms=T, misfire=policy[0], overlap=policy[1])
     now_ms, dues = T, list[int]()
     for wait_ms, is_open, is_killed in looks:
         now_ms += wait_ms
@@ -357,7 +355,7 @@ def test_a_record_tells_of_its_latest_runs_and_how_they_ended() -> None:
 def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
     delay_ms: int, takes_ms: list[int], triggers: bool
 ) -> None:
-    record, now_ms = begun(Recurring(fixed_delay_ms=delay_ms, initial_delay_ms=5), None, now_ms=T), T
+    record, now_ms = begun(Schedule(fixed_delay_ms=delay_ms, initial_delay_ms=5), None, now_ms=T), T
     expected_ms = T + 5
     for take_ms in takes_ms:
         step = decide(record, now_ms, is_open=False)
@@ -381,7 +379,7 @@ def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
 
 
 def test_what_people_asked_for_does_not_push_out_the_last_run_of_the_schedule() -> None:
-    record = decide(begun(Recurring(fixed_delay_ms=MINUTE), None, now_ms=T), T + 9, is_open=False).record
+    record = decide(begun(Schedule(fixed_delay_ms=MINUTE), None, now_ms=T), T + 9, is_open=False).record
     record = added(record, record.adding)
     for number in range(3 * MOST_RUNS):
         asked = decide(triggered(record, now_ms=T + 10 + number), T + 10 + number, is_open=True).record
@@ -392,7 +390,7 @@ def test_what_people_asked_for_does_not_push_out_the_last_run_of_the_schedule() 
 
 def test_a_fixed_delay_that_was_paused_or_had_no_node_goes_on_at_once() -> None:
     run = PastRun(due_ms=T, ended_ms=T + 9, outcome="finished")
-    record = Recurring(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
+    record = Schedule(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
     for now_ms in (T + MINUTE + 8, T + 9 * MINUTE):
         assert decide(record, now_ms, is_open=False).record.adding == (T + MINUTE + 9,), "late or not"
     later = resumed(paused(record), now_ms=T + 9 * MINUTE)
@@ -421,7 +419,7 @@ def test_what_expired_before_it_was_added_is_told() -> None:
 
 def test_a_new_definition_keeps_what_is_known_of_the_runs_before() -> None:
     record, _, _ = follow(EVERY_MINUTE, T)
-    assert begun(Recurring(every_ms=MINUTE), record, now_ms=T).runs == record.runs
+    assert begun(Schedule(every_ms=MINUTE), record, now_ms=T).runs == record.runs
 
 
 @given(st.lists(st.integers(-MINUTE, 10**9), min_size=1, max_size=5))
@@ -441,7 +439,7 @@ def test_the_longer_a_run_takes_the_rarer_are_the_looks(ages_ms: list[int]) -> N
 # ---- what people do
 
 
-def all_of(move: Callable[[Recurring], Recurring]) -> Recurring:
+def all_of(move: Callable[[Schedule], Schedule]) -> Schedule:
     record, _, _ = follow(EVERY_MINUTE, T)
     return move(record)
 
@@ -470,9 +468,9 @@ def test_a_claim_that_was_not_added_yet_goes_with_a_change() -> None:
 
 def test_a_new_definition_begins_now() -> None:
     old = all_of(lambda record: record)
-    new = begun(Recurring(every_ms=5 * MINUTE), old, now_ms=T + 30_000)
+    new = begun(Schedule(every_ms=5 * MINUTE), old, now_ms=T + 30_000)
     assert (new.start_ms, new.last_ms, new.stale) == (T + 30_000, T + 30_000, (T + MINUTE,))
-    later = begun(Recurring(every_ms=MINUTE, start_ms=T + 90_000, overlap="allow"), None, now_ms=T)
+    later = begun(Schedule(every_ms=MINUTE, start_ms=T + 90_000, overlap="allow"), None, now_ms=T)
     assert follow(later, T)[1] == [T + 90_000], "the first one is at the start that was asked for"
 
 
@@ -512,7 +510,7 @@ def test_a_backfill_adds_each_time_of_the_range_once(overlap: Overlap, claims: l
 
 def test_a_backfill_goes_by_the_wall_clock_and_before_the_start() -> None:
     now_ms = 1_795_253_400_000  # 21 Nov 2026
-    record = begun(Recurring(cron="30 9 * * *", tz="Europe/Berlin", overlap="allow"), None, now_ms=now_ms)
+    record = begun(Schedule(cron="30 9 * * *", tz="Europe/Berlin", overlap="allow"), None, now_ms=now_ms)
     record, dues, _ = follow(record, now_ms)
     record = backfilled(record, 1_792_800_000_000, 1_792_980_000_000, now_ms=now_ms)  # 24 to 26 Oct
     assert [occurrence_id("n", due_ms) for due_ms in dues] == ["n.20261122T083000Z"]
@@ -549,12 +547,12 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
         (EVERY_MINUTE, (T - MINUTE, T + 2), "lies ahead"),
         (EVERY_MINUTE, (T + 1 - MINUTE, T), "has no occurrence"),
         (EVERY_MINUTE, (T - 10_001 * MINUTE, T), "more than 10000"),
-        (Recurring(at_ms=T), (T - MINUTE, T), "trigger it"),
-        (Recurring(fixed_delay_ms=MINUTE), (T - MINUTE, T), "trigger it"),
+        (Schedule(at_ms=T), (T - MINUTE, T), "trigger it"),
+        (Schedule(fixed_delay_ms=MINUTE), (T - MINUTE, T), "trigger it"),
         (replace(EVERY_MINUTE, backfill=(1, 2)), (T - MINUTE, T), "is not finished"),
     ],
 )
-def test_a_backfill_that_makes_no_sense_is_refused(record: Recurring, span: tuple[int, int], said: str) -> None:
+def test_a_backfill_that_makes_no_sense_is_refused(record: Schedule, span: tuple[int, int], said: str) -> None:
     with pytest.raises(BadRecurrence, match=said):
         backfilled(record, *span, now_ms=T + 1)
 
@@ -567,7 +565,7 @@ def test_a_backfill_that_makes_no_sense_is_refused(record: Recurring, span: tupl
     ],
 )
 def test_the_body_tells_each_job_its_time(body: bytes, told: bytes) -> None:
-    record = check_wanted(Recurring(cron="* * * * *", body=Raw(body), data_time="at", jitter_ms=5000))
+    record = check_wanted(Schedule(cron="* * * * *", body=Raw(body), data_time="at", jitter_ms=5000))
     assert bytes(occurrence("mail", "nightly", record, 1_795_253_400_000, claim=1).body) == told
     late = bytes(occurrence("mail", "nightly", record, 1_795_253_400_007, claim=1).body)
     assert b'"at":"2026-11-21T09:30:00.007Z"' in late
@@ -579,50 +577,50 @@ def test_the_body_tells_each_job_its_time(body: bytes, told: bytes) -> None:
 @pytest.mark.parametrize(
     ("record", "field", "said"),
     [
-        (Recurring(), "cron", "either cron or every"),
-        (Recurring(cron="* * * * *", every_ms=1000), "cron", "either cron or every"),
-        (Recurring(every_ms=999), "every", "use 1s to 366d"),
-        (Recurring(every_ms=-1), "every", "use 1s to 366d"),
-        (Recurring(every_ms=10**18), "every", "use 1s to 366d"),
-        (Recurring(cron="0 9 * * *", tz="Europe/Berlim"), "tz", "is Europe/Berlin meant?"),
-        (Recurring(cron="0 9 * * *", tz="\x1b[2J"), "tz", "use a name of the IANA list"),
-        (Recurring(cron="70 * * * *"), "cron", "the minute"),
-        (Recurring(cron="* * * * *", ttr_ms=1), "ttr_ms", "use 1000 to"),
-        (Recurring(cron="* * * * *", attempts=0), "attempts", "use 1 to"),
-        (Recurring(cron="* * * * *", expires_in_ms=0), "expires_ms", "let it expire later"),
-        (Recurring(cron="* * * * *", body=Raw(b"{")), "body", "send one JSON value"),
-        (Recurring(cron="0 0 31 2 MON#1", tz="UTC"), "", ""),
-        (Recurring(cron="* * * * *", misfire="all"), "misfire", "overlap allow"),
-        (Recurring(cron="* * * * *", misfire="all", overlap="buffer"), "misfire", "overlap buffer leaves some out"),
-        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=100), "", ""),
-        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=101), "most_missed", "1 to 100"),
-        (Recurring(cron="* * * * *", misfire="all", overlap="allow", most_missed=0), "most_missed", "1 to 100"),
-        (Recurring(cron="* * * * *", most_missed=5), "most_missed", "limits misfire all"),
-        (Recurring(cron="* * * * *", body=Raw(b"[1]"), data_time="at"), "data_time", "a JSON object"),
-        (Recurring(cron="* * * * *", body=Raw(b"{"), data_time="at"), "data_time", "a JSON object"),
-        (Recurring(cron="* * * * *", data_time="a\nb"), "data_time", "no name of a field"),
-        (Recurring(cron="* * * * *", data_time="a" * 65), "data_time", "1 to 64"),
-        (Recurring(cron="* * * * *", backfill=(-1, T)), "adding", "out of range"),
-        (json.decode(b'{"cron": "* * * * *"}', type=Recurring), "", ""),
-        (Recurring(cron="* * * * *", at_ms=T), "cron", "either cron or every or fixed_delay or at"),
-        (Recurring(every_ms=1000, fixed_delay_ms=1000), "cron", "either cron or every or fixed_delay or at"),
-        (Recurring(fixed_delay_ms=999), "fixed_delay", "use 1s to 366d"),
-        (Recurring(fixed_delay_ms=1000, overlap="allow"), "overlap", "fixed_delay waits for its end"),
-        (Recurring(fixed_delay_ms=1000, start_ms=T, runs=(PastRun(due_ms=T),)), "", ""),
-        (Recurring(at_ms=T, start_ms=T + 1), "at", "before the start"),
-        (Recurring(at_ms=T, start_ms=T), "", ""),
-        (Recurring(at_ms=-1), "at_ms", "out of range"),
-        (Recurring(at_ms=10**15), "at_ms", "out of range"),
-        (Recurring(every_ms=1000, initial_delay_ms=-1), "initial_delay", "use 0s to 366d"),
-        (Recurring(every_ms=1000, start_ms=T, initial_delay_ms=5), "initial_delay", "stands beside a start"),
-        (Recurring(every_ms=1000, jitter_ms=1000), "jitter", "use less than 1000ms"),
-        (Recurring(every_ms=1000, jitter_ms=999), "", ""),
-        (Recurring(cron="0 * * * *", jitter_ms=3_600_000), "jitter", "use less than 3600000ms"),
-        (Recurring(cron="0 * * * *", jitter_ms=-1), "jitter", "out of range"),
-        (Recurring(at_ms=T, jitter_ms=3_600_000), "", ""),
+        (Schedule(), "cron", "either cron or every"),
+        (Schedule(cron="* * * * *", every_ms=1000), "cron", "either cron or every"),
+        (Schedule(every_ms=999), "every", "use 1s to 366d"),
+        (Schedule(every_ms=-1), "every", "use 1s to 366d"),
+        (Schedule(every_ms=10**18), "every", "use 1s to 366d"),
+        (Schedule(cron="0 9 * * *", tz="Europe/Berlim"), "tz", "is Europe/Berlin meant?"),
+        (Schedule(cron="0 9 * * *", tz="\x1b[2J"), "tz", "use a name of the IANA list"),
+        (Schedule(cron="70 * * * *"), "cron", "the minute"),
+        (Schedule(cron="* * * * *", ttr_ms=1), "ttr_ms", "use 1000 to"),
+        (Schedule(cron="* * * * *", attempts=0), "attempts", "use 1 to"),
+        (Schedule(cron="* * * * *", expires_in_ms=0), "expires_ms", "let it expire later"),
+        (Schedule(cron="* * * * *", body=Raw(b"{")), "body", "send one JSON value"),
+        (Schedule(cron="0 0 31 2 MON#1", tz="UTC"), "", ""),
+        (Schedule(cron="* * * * *", misfire="all"), "misfire", "overlap allow"),
+        (Schedule(cron="* * * * *", misfire="all", overlap="buffer"), "misfire", "overlap buffer leaves some out"),
+        (Schedule(cron="* * * * *", misfire="all", overlap="allow", most_missed=100), "", ""),
+        (Schedule(cron="* * * * *", misfire="all", overlap="allow", most_missed=101), "most_missed", "1 to 100"),
+        (Schedule(cron="* * * * *", misfire="all", overlap="allow", most_missed=0), "most_missed", "1 to 100"),
+        (Schedule(cron="* * * * *", most_missed=5), "most_missed", "limits misfire all"),
+        (Schedule(cron="* * * * *", body=Raw(b"[1]"), data_time="at"), "data_time", "a JSON object"),
+        (Schedule(cron="* * * * *", body=Raw(b"{"), data_time="at"), "data_time", "a JSON object"),
+        (Schedule(cron="* * * * *", data_time="a\nb"), "data_time", "no name of a field"),
+        (Schedule(cron="* * * * *", data_time="a" * 65), "data_time", "1 to 64"),
+        (Schedule(cron="* * * * *", backfill=(-1, T)), "adding", "out of range"),
+        (json.decode(b'{"cron": "* * * * *"}', type=Schedule), "", ""),
+        (Schedule(cron="* * * * *", at_ms=T), "cron", "either cron or every or fixed_delay or at"),
+        (Schedule(every_ms=1000, fixed_delay_ms=1000), "cron", "either cron or every or fixed_delay or at"),
+        (Schedule(fixed_delay_ms=999), "fixed_delay", "use 1s to 366d"),
+        (Schedule(fixed_delay_ms=1000, overlap="allow"), "overlap", "fixed_delay waits for its end"),
+        (Schedule(fixed_delay_ms=1000, start_ms=T, runs=(PastRun(due_ms=T),)), "", ""),
+        (Schedule(at_ms=T, start_ms=T + 1), "at", "before the start"),
+        (Schedule(at_ms=T, start_ms=T), "", ""),
+        (Schedule(at_ms=-1), "at_ms", "out of range"),
+        (Schedule(at_ms=10**15), "at_ms", "out of range"),
+        (Schedule(every_ms=1000, initial_delay_ms=-1), "initial_delay", "use 0s to 366d"),
+        (Schedule(every_ms=1000, start_ms=T, initial_delay_ms=5), "initial_delay", "stands beside a start"),
+        (Schedule(every_ms=1000, jitter_ms=1000), "jitter", "use less than 1000ms"),
+        (Schedule(every_ms=1000, jitter_ms=999), "", ""),
+        (Schedule(cron="0 * * * *", jitter_ms=3_600_000), "jitter", "use less than 3600000ms"),
+        (Schedule(cron="0 * * * *", jitter_ms=-1), "jitter", "out of range"),
+        (Schedule(at_ms=T, jitter_ms=3_600_000), "", ""),
     ],
 )
-def test_what_cannot_be_followed_is_refused(record: Recurring, field: str, said: str) -> None:
+def test_what_cannot_be_followed_is_refused(record: Schedule, field: str, said: str) -> None:
     if not field:
         assert check_wanted(record) is record
         return

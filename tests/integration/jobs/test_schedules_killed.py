@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actors.jobs.recurring import decode_recurring
-from actors.jobs.rules.schedule_record import Recurring
+from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_times import occurrence_id
+from actors.jobs.scheduler import decode_schedule
 from actors.jobs.store import JobStore
 from penstock.admin import recurring
 from streams.bucket import Bucket
@@ -32,7 +32,7 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
     store = JobStore(connection, publisher, namespace, SYSTEM)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
     arguments += ["--roles", "timer,desk"]
-    wish = Recurring(every_ms=1000, overlap="allow", misfire="all")
+    wish = Schedule(every_ms=1000, overlap="allow", misfire="all")
     killed = {"PENSTOCK_LOG_FORM": "json", "PENSTOCK_CRASH_AT": point}
     async with node(*arguments, "--name", "first", environment=killed) as first:
         await first.logged("node.ready", LONG_S)
@@ -53,12 +53,12 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
     assert counts.delayed + counts.ready == len(dues) + 1, "none is there twice"
 
 
-def backfilled(record: Recurring) -> tuple[int, int]:
+def backfilled(record: Schedule) -> tuple[int, int]:
     """Return a range with thirty times before the start: more than one claim."""
     return record.start_ms - 30_000, record.start_ms
 
 
-async def read(records: Bucket[bytes]) -> Recurring:
+async def read(records: Bucket[bytes]) -> Schedule:
     entry = await records.get("mail.each")
     assert entry is not None
-    return decode_recurring(entry.raw)
+    return decode_schedule(entry.raw)

@@ -1,4 +1,4 @@
-"""Recurring jobs on a real server: each an ordinary job, added once, through crashes, changes and overlap."""
+"""Schedules on a real server: each an ordinary job, added once, through crashes, changes and overlap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
-from actors.jobs.recurring import JobFinder, KnownJob, RecurringJobs, decode_recurring
 from actors.jobs.reservations import JobStale
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
-from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Recurring
+from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule
 from actors.jobs.rules.schedule_times import occurrence, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
+from actors.jobs.scheduler import JobFinder, KnownJob, Scheduler, decode_schedule
 from actors.jobs.store import JobStore
 from penstock.admin import recurring
 from penstock.errors import UsageError
@@ -38,8 +38,8 @@ from tests.support.jobs import open_jobs
 
 KEY = "mail.nightly"
 HOUR = 3_600_000
-FAR = Recurring(cron="0 0 1 1 *", overlap="allow")
-EACH_SECOND = Recurring(every_ms=1000, body=Raw(b'{"n":1}'))
+FAR = Schedule(cron="0 0 1 1 *", overlap="allow")
+EACH_SECOND = Schedule(every_ms=1000, body=Raw(b'{"n":1}'))
 
 
 class StoreDesk:
@@ -79,8 +79,8 @@ class Ground(NamedTuple):
     records: Bucket[bytes]
     leases: Bucket[bytes]
 
-    def actor(self, node: str = "n1", *, store: JobFinder | None = None) -> RecurringJobs:
-        return RecurringJobs(
+    def actor(self, node: str = "n1", *, store: JobFinder | None = None) -> Scheduler:
+        return Scheduler(
             node=node,
             connection=self.connection,
             records=self.records,
@@ -91,16 +91,16 @@ class Ground(NamedTuple):
             stop=anyio.Event(),
         )
 
-    async def put(self, record: Recurring, key: str = KEY) -> None:
+    async def put(self, record: Schedule, key: str = KEY) -> None:
         await self.records.put(key, msgspec.json.encode(record))
 
-    async def record_when(self, holds: Callable[[Recurring], bool], key: str = KEY) -> Recurring:
+    async def record_when(self, holds: Callable[[Schedule], bool], key: str = KEY) -> Schedule:
         """Return the record as soon as `holds` is true of it."""
         with anyio.fail_after(20):
             async with self.records.watch(key) as changes:
                 async for change in changes:
                     entry = getattr(change, "entry", None)
-                    if entry is not None and holds(record := decode_recurring(entry.raw)):
+                    if entry is not None and holds(record := decode_schedule(entry.raw)):
                         return record
         raise AssertionError("a watch does not end")
 
@@ -121,7 +121,7 @@ async def ground(connection: Connection, publisher: Publisher) -> Ground:
 
 
 @asynccontextmanager
-async def running(actor: RecurringJobs) -> AsyncIterator[RecurringJobs]:
+async def running(actor: Scheduler) -> AsyncIterator[Scheduler]:
     """Run the actor until the block ends, as a node that dies: its lease is all that it gives back."""
     async with anyio.create_task_group() as tasks:
         await tasks.start(actor.run)
@@ -129,11 +129,11 @@ async def running(actor: RecurringJobs) -> AsyncIterator[RecurringJobs]:
         tasks.cancel_scope.cancel()
 
 
-def is_added(record: Recurring) -> bool:
+def is_added(record: Schedule) -> bool:
     return record.added_ms > 0 and not record.adding
 
 
-def has_runs(count: int) -> Callable[[Recurring], bool]:
+def has_runs(count: int) -> Callable[[Schedule], bool]:
     return lambda record: len(record.runs) >= count and not record.adding
 
 
@@ -256,7 +256,7 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
 ) -> None:
     hour_ms = now_ms() // HOUR * HOUR
     dues = [hour_ms - HOUR * at for at in (3, 2, 1)]
-    wish = Recurring(cron="0 * * * *", overlap=overlap, data_time="at", start_ms=hour_ms + 24 * HOUR)
+    wish = Schedule(cron="0 * * * *", overlap=overlap, data_time="at", start_ms=hour_ms + 24 * HOUR)
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
         await ground.desk.add([NewJob(topic="mail", id=occurrence_id("nightly", dues[1]))], trace_s=60)
         before = await jobs.reserve()
@@ -326,12 +326,12 @@ async def test_what_was_missed_while_no_node_was_there_is_run_as_its_policy_says
 ) -> None:
     at_ms = now_ms()
     start_ms = at_ms - 2 * HOUR - 120_000  # two minutes late by now, more than just late
-    record = Recurring(every_ms=HOUR // 2, start_ms=start_ms, last_ms=start_ms - 1, misfire=misfire, overlap="allow")
+    record = Schedule(every_ms=HOUR // 2, start_ms=start_ms, last_ms=start_ms - 1, misfire=misfire, overlap="allow")
     dues = [start_ms + at * HOUR // 2 for at in range(6)]
     async with running(ground.actor()), logging_of() as logged:
         await ground.put(record)
         await ground.record_when(lambda record: is_added(record) and record.added_ms == dues[5])
-        told = logged.of("recurring.missed")
+        told = logged.of("schedule.missed")
     assert [await ground.state(due_ms) for due_ms in dues] == [""] * (5 - count) + ["ready"] * count + ["delayed"]
     missed = {"skip": (dues[0], dues[4]), "once": (dues[0], dues[3])}.get(misfire)
     assert [(each["first_ms"], each["to_ms"]) for each in told] == ([missed] if missed else [])
@@ -341,13 +341,13 @@ async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:
     ground.desk.refuses = True
     async with running(ground.actor()), logging_of() as logged:
         await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
-        told = await logged.first("recurring.failed")
+        told = await logged.first("schedule.failed")
         assert "quota: full" in told["error"]
         assert (await ground.record_when(lambda record: bool(record.adding))).added_ms
         ground.desk.refuses = False
         record = await ground.record_when(is_added)
         assert await ground.state(record.added_ms) == "delayed"
-        assert len(logged.of("recurring.failed")) == 1, "told once"
+        assert len(logged.of("schedule.failed")) == 1, "told once"
 
 
 # ---- how runs end
@@ -369,7 +369,7 @@ async def test_a_run_is_told_with_its_start_and_its_end(ground: Ground) -> None:
 
 async def test_the_next_begins_a_fixed_delay_after_the_end_of_the_one_before(ground: Ground) -> None:
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", Recurring(fixed_delay_ms=1500), now_ms=now_ms())
+        await recurring.add(ground.records, "mail", "nightly", Schedule(fixed_delay_ms=1500), now_ms=now_ms())
         for count in (1, 2, 3):
             held = await jobs.reserve()
             if count == 2:
@@ -459,7 +459,7 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
                 await anyio.lowlevel.checkpoint()
         assert await ground.state(record.added_ms) == ""
     assert await recurring.records(ground.records) == []
-    with pytest.raises(UsageError, match="no recurring job mail/nightly; there is none at all"):
+    with pytest.raises(UsageError, match="no schedule mail/nightly; there is none at all"):
         await recurring.find(ground.records, "mail", "nightly")
 
 
@@ -470,8 +470,8 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
         (KEY, b'{"cron": "* * * * *", "tz": "Mars/Olympus"}', "unknown"),
         (KEY, b'{"every_ms": 0}', "either cron or every"),
         (KEY, b'{"every_ms": "10m"}', "Expected `int"),
-        (KEY, b"{", "no recurring job"),
-        (KEY, b"\xff", "no recurring job"),
+        (KEY, b"{", "no schedule"),
+        (KEY, b"\xff", "no schedule"),
         ("mail", b"{}", "is not TOPIC.NAME"),
         ("a.b.c", b"{}", "is not TOPIC.NAME"),
     ],
@@ -481,7 +481,7 @@ async def test_a_record_that_cannot_be_followed_is_told_and_holds_up_no_other(
 ) -> None:
     async with running(ground.actor()), logging_of() as logged:
         await ground.records.put(key, raw)
-        told = await logged.first("recurring.failed")
+        told = await logged.first("schedule.failed")
         assert (told["key"], said in told["error"]) == (key, True), told
         await ground.put(FAR, "mail.other")
         await ground.record_when(is_added, "mail.other")
