@@ -27,7 +27,7 @@ from anyio.abc import TaskStatus
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.schedule_checks import check_schedule
-from actors.jobs.rules.schedule_record import Schedule, open_runs
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
 from actors.jobs.rules.schedule_times import occurrence, occurrence_id
@@ -39,15 +39,14 @@ from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.entries import Entry
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.errors import RevisionConflict, StreamError
 from streams.job_messages import JobDone, JobRecord, NewJob
 from streams.lease import Lease, lead
 from streams.log import delete_entry
-from streams.subjects import TOKEN, token_of
+from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
 
-BUCKET = "RECURRING"
 LEASE = "jobs.recurring"
 LEASE_TTL_S = 3
 """Another node follows a killed leader within five seconds. Occurrences added ahead do not wait for that."""
@@ -95,25 +94,9 @@ class _Held:
     record: Schedule
 
 
-def decode_schedule(raw: bytes) -> Schedule:
-    """Return the record, or raise MalformedMessage."""
-    try:
-        return msgspec.json.decode(raw, type=Schedule)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"no schedule: {error}") from error
-
-
 def _read(entry: Entry[bytes]) -> _Held:
     names_of(entry.key)
     return _Held(entry.revision, with_runs(check_schedule(decode_schedule(entry.raw))))
-
-
-def names_of(key: str) -> tuple[str, str]:
-    """Return topic and name of a key. Raises MalformedMessage."""
-    tokens = key.split(".")
-    if len(tokens) != 2 or not all(TOKEN.fullmatch(token) for token in tokens):
-        raise MalformedMessage(f"key {key}: is not TOPIC.NAME")
-    return tokens[0], tokens[1]
 
 
 class Scheduler:

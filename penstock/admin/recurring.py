@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
 from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
-from actors.jobs.rules.schedule_record import Schedule
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
 from actors.jobs.rules.schedule_times import next_dues, occurrence_id
-from actors.jobs.scheduler import BUCKET, decode_schedule, names_of
 from actors.runtime.rules.setting_values import nearest
 from penstock.errors import PenstockError, UsageError
 from penstock.times import time_text
@@ -40,6 +39,7 @@ __all__ = [
     "upcoming",
 ]
 
+BUCKET = "RECURRING"
 R = TypeVar("R")
 _LEADERS = (
     "last_ms",

@@ -9,12 +9,14 @@ from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
 from actors.flow.desk import FlowDesk, FlowView
 from actors.jobs.rules.obstacles import JobWhy
-from penstock.api.forms import batch, flows, jobs
+from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
+from penstock.api.forms import batch, flows, jobs, schedules
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import flows as http_flows
 from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
+from penstock.api.http import schedules as http_schedules
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
@@ -23,6 +25,7 @@ from penstock.api.http.uploads import SHEETS
 from penstock.api.service import batch as nats_batch
 from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
+from penstock.api.service import schedules as nats_schedules
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
 
@@ -59,6 +62,7 @@ class Operation(NamedTuple):
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
 F = "/v1/flows"
 B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
+S = "/v1/topics/{topic}/schedules"
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -140,6 +144,49 @@ OPERATIONS: tuple[Operation, ...] = (
         "PATCH", T + "/{topic}", "changeTopic", "Change a topic's settings", "admin",
         {200: jobs.TopicShown}, topics.change, jobs.TopicChanges, problems=IN_BODY,
         endpoint=DeskEndpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
+    ),
+    Operation(
+        "POST", S, "addSchedule", "Add a schedule", "admin",
+        {200: ScheduleChanged, 201: ScheduleChanged}, http_schedules.add, schedules.ScheduleToAdd,
+        problems=(*IN_BODY, 409, 507),
+        endpoint=DeskEndpoint("schedules", "add", schedules.AddScheduleAsk, nats_schedules.add),
+    ),
+    Operation(
+        "GET", "/v1/schedules", "listSchedules", "List your schedules", "read",
+        {200: schedules.SchedulesShown}, http_schedules.list_schedules, query=schedules.SchedulesQuery,
+        problems=(400, 422),
+        endpoint=DeskEndpoint("schedules", "list", schedules.SchedulesAsk, nats_schedules.list_schedules),
+    ),
+    Operation(
+        "GET", S + "/{schedule}", "showSchedule", "Show a schedule and its latest runs", "read",
+        {200: ScheduleView}, http_schedules.show, query=schedules.ScheduleQuery, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("schedules", "show", schedules.ScheduleShowAsk, nats_schedules.show),
+    ),
+    Operation(
+        "POST", S + "/{schedule}/pause", "pauseSchedule", "Add no more jobs of a schedule", "admin",
+        {200: ScheduleChanged}, http_schedules.pause, problems=(400, 404, 409, 415, 422),
+        endpoint=DeskEndpoint("schedules", "pause", schedules.ScheduleAsk, nats_schedules.pause),
+    ),
+    Operation(
+        "POST", S + "/{schedule}/resume", "resumeSchedule", "Go on with a schedule", "admin",
+        {200: ScheduleChanged}, http_schedules.resume, problems=(400, 404, 409, 415, 422),
+        endpoint=DeskEndpoint("schedules", "resume", schedules.ScheduleAsk, nats_schedules.resume),
+    ),
+    Operation(
+        "POST", S + "/{schedule}/trigger", "triggerSchedule", "Add a job of a schedule now", "admin",
+        {200: Triggered}, http_schedules.trigger, schedules.ToTrigger, may_be_empty=True,
+        problems=(*IN_BODY, 404, 409),
+        endpoint=DeskEndpoint("schedules", "trigger", schedules.TriggerAsk, nats_schedules.trigger),
+    ),
+    Operation(
+        "POST", S + "/{schedule}/backfill", "backfillSchedule", "Add the jobs of a past range", "admin",
+        {200: ScheduleChanged}, http_schedules.backfill, schedules.ToBackfill, problems=(*IN_BODY, 404, 409),
+        endpoint=DeskEndpoint("schedules", "backfill", schedules.BackfillAsk, nats_schedules.backfill),
+    ),
+    Operation(
+        "DELETE", S + "/{schedule}", "removeSchedule", "Remove a schedule", "admin",
+        {200: ScheduleRemoved}, http_schedules.remove, problems=(400, 404, 409, 422),
+        endpoint=DeskEndpoint("schedules", "remove", schedules.ScheduleAsk, nats_schedules.remove),
     ),
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",

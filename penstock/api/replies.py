@@ -8,8 +8,10 @@ from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from actors.flow.flows import BadFlow, UnknownFlow
+from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import HTTP_CODES
 from actors.jobs.rules.job_rules import BadJob
+from actors.jobs.schedule_desk import ScheduleRefused
 from penstock.api.forms.reading import Malformed
 from penstock.errors import UsageError
 from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
@@ -48,7 +50,9 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "too_large", "file"
         case BatchRefused():
             return error.code, error.field
-        case BadJob():
+        case ScheduleRefused():
+            return error.code, "name"
+        case BadJob() | BadRecurrence():
             return "bad", error.field
         case Malformed() | MalformedSubject() | UsageError():
             return "bad", ""

@@ -1,27 +1,19 @@
-"""What flows use of the job engine. Their rows are jobs of one topic, their rounds recurring jobs of another."""
+"""What flows use of the job engine. Their rows are jobs of one topic, their rounds those of a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-from msgspec.structs import replace
-
 from actors.flow.flows import rounds_topic, rows_topic
 from actors.flow.handler import LoadedRow
-from actors.jobs.desk import JobDesk
-from actors.jobs.recurring import decode_recurring
 from actors.jobs.row_adds import RowAdds, Since
-from actors.jobs.rules.job_answers import NotAdded
-from actors.jobs.rules.recurrence import Recurring, begun
+from actors.jobs.rules.schedule_record import Schedule
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.entries import Entry
 from streams.errors import StreamError
-from streams.job_messages import NewJob
 
 __all__ = ["ROUND", "FlowJobs"]
 
@@ -29,28 +21,15 @@ ROUND = "every"
 """The name of the schedule that fires a flow's rounds."""
 
 
-class RoundRefused(StreamError):
-    """The job of a round was not added. The text is the reason."""
-
-
 class FlowJobs:
     """One node's. `clock` is the server's."""
 
     def __init__(
-        self,
-        connection: Connection,
-        *,
-        records: Bucket[bytes],
-        store: JobStore,
-        desk: JobDesk,
-        topics: Topics,
-        clock: Clock,
+        self, connection: Connection, *, store: JobStore, schedules: ScheduleDesk, topics: Topics, clock: Clock
     ) -> None:
-        self._records = records
         self._store = store
-        self._desk = desk
+        self._schedules = schedules
         self._topics = topics
-        self._clock = clock
         self._adds = RowAdds(
             connection=connection, store=store, topics=topics, clock=clock, admit=connection.store.admit
         )
@@ -76,23 +55,11 @@ class FlowJobs:
         await self._topics.change(rows_topic(flow), values)
 
     async def begin(self, flow: str) -> str:
-        """Have a round now. Return its id. Raises StreamError if it was not added."""
-        [answer] = await self._desk.add([NewJob(topic=rounds_topic(flow))])
-        if isinstance(answer, NotAdded):
-            raise RoundRefused(f"flow {flow}: {answer.reason}")
-        return answer.id
+        """Have a round now, beside the schedule. Return its id."""
+        return (await self._schedules.trigger(rounds_topic(flow), ROUND)).id
 
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""
         await self._topics.use(rounds_topic(flow), "normal")
-
-        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, None]:
-            before = None if entry is None else decode_recurring(entry.raw)
-            if before is not None and not before.is_removed and before.every_ms == every_ms:
-                return None, None
-            wanted = Recurring(every_ms=every_ms, overlap="allow", misfire="skip")
-            if before is not None and not before.is_removed:
-                wanted = replace(before, every_ms=every_ms)
-            return msgspec.json.encode(begun(wanted, before, now_ms=self._clock.now_ms())), None
-
-        await self._records.update(f"{rounds_topic(flow)}.{ROUND}", change)
+        wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip")
+        await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True)

@@ -15,7 +15,6 @@ from actors.flow.flows import FlowRecord, Flows, interval_ms, rounds_topic, rows
 from actors.flow.handler import FlowHandler
 from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
-from actors.jobs.recurring import BUCKET
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
@@ -102,9 +101,8 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
     flows = Flows(node.bucket("FLOWS"))
     jobs = FlowJobs(
         node.connection,
-        records=node.bucket(BUCKET),
         store=engine.store,
-        desk=engine.desk,
+        schedules=engine.schedules,
         topics=engine.topics,
         clock=engine.clock,
     )

@@ -25,6 +25,7 @@ from anyio.abc import TaskStatus
 from actors.batch.desk import BatchDesk
 from actors.flow.desk import FlowDesk
 from actors.jobs.desk import JobDesk
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.http.calls import GatewayState
@@ -42,12 +43,13 @@ BACKLOG = 2048
 Address = tuple[str, int]
 
 
-def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk, flows: FlowDesk) -> ActorSpec:
+def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk, schedules: ScheduleDesk, flows: FlowDesk) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     gateway = Gateway(
         node.config,
         desk,
         batches,
+        schedules,
         flows,
         LiveTokens(node.bucket("TOKENS"), now_ms),
         lambda: node.connection.is_connected,
@@ -65,6 +67,7 @@ class Gateway:
         config: Config,
         desk: JobDesk,
         batches: BatchDesk,
+        schedules: ScheduleDesk,
         flows: FlowDesk,
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
@@ -78,6 +81,7 @@ class Gateway:
         self._config = config
         self._desk = desk
         self._batches = batches
+        self._schedules = schedules
         self._flows = flows
         self._tokens = tokens
         self._is_connected = is_connected
@@ -106,7 +110,9 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
-            self.shared = GatewayState(self._desk, self._batches, self._flows, self._is_connected, self._trouble)
+            self.shared = GatewayState(
+                self._desk, self._batches, self._schedules, self._flows, self._is_connected, self._trouble
+            )
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

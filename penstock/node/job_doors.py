@@ -9,6 +9,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
 from actors.jobs.obstacles import Obstacles
 from actors.jobs.replay import JobReplay
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.submissions import job_submissions
 from actors.jobs.topics import Topics
@@ -78,12 +79,14 @@ async def open_desk(
             )
 
 
-def job_door_actors(node: Node, desk: JobDesk) -> tuple[ActorSpec, ...]:
-    """Return the actors of the role `desk`. Both finish work in hand when the node stops."""
+def job_door_actors(node: Node, desk: JobDesk, schedules: ScheduleDesk) -> tuple[ActorSpec, ...]:
+    """Return the actors of the role `desk`. All finish work in hand when the node stops."""
     service = DeskService("jobs", desk, node.connection, node.stop, desk.end_waits)
+    schedule_service = DeskService("schedules", schedules, node.connection, node.stop)
     submissions = job_submissions(desk, node.connection, node.publisher, node.stop)
     return (
         ActorSpec(name="job service", role=ROLE, run=service.run, drains=True),
+        ActorSpec(name="schedule service", role=ROLE, run=schedule_service.run, drains=True),
         ActorSpec(name="submissions", role=ROLE, run=submissions.run, drains=True),
     )
 

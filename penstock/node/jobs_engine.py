@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
 from actors.jobs.overdue import OverdueJobs
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -33,7 +34,8 @@ class JobsEngine:
     desk: JobDesk
     handlers: JobHandlers
     timer: DelayTimer
-    recurring: Scheduler
+    scheduler: Scheduler
+    schedules: ScheduleDesk
     overdue: OverdueJobs
     resurrected: ResurrectedMessages
 
@@ -44,10 +46,10 @@ class JobsEngine:
             ActorSpec(name="topics", role="", run=self.topics.run, policy=AT_ONCE),
             *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
-            ActorSpec(name="schedules", role="timer", run=self.recurring.run),
+            ActorSpec(name="schedules", role="timer", run=self.scheduler.run),
             ActorSpec(name="overdue jobs", role="timer", run=self.overdue.run),
             ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
-            *job_door_actors(self.node, self.desk),
+            *job_door_actors(self.node, self.desk, self.schedules),
         )
 
 
@@ -76,7 +78,7 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
         measures=node.measures,
     )
     async with open_job_desk(node, store=store, topics=topics, rates=rates, clock=clock) as desk:
-        recurring = Scheduler(
+        scheduler = Scheduler(
             node=node.members.name,
             connection=node.connection,
             records=node.bucket("RECURRING"),
@@ -94,7 +96,8 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
             desk=desk,
             handlers=handlers,
             timer=timer,
-            recurring=recurring,
+            scheduler=scheduler,
+            schedules=ScheduleDesk(node.bucket("RECURRING"), clock),
             overdue=OverdueJobs(node.connection, store),
             resurrected=ResurrectedMessages(
                 node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory

@@ -58,5 +58,5 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *jobs.actors(),
                 *batches.actors(),
                 *loads.actors(),
-                gateway_spec(node, jobs.desk, batches.desk, loads.desk),
+                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk),
             )

@@ -28,6 +28,7 @@ _RANDOM = (
     (re.compile(r"\b[12]\d{12}\b"), "<ms>"),
     (re.compile(r"\b[0-9a-f]{16,}\b"), "<hex>"),
     (re.compile(r"\b20\d\d-\d\d-\d\dT[\d:]+Z"), "<moment>"),
+    (re.compile(r"\b202[6-9]\d{4}T\d{6}(?:\.\d{3})?Z"), "<moment>"),
     (re.compile(r"(?<=dead letter )\d+"), "<number>"),
     (re.compile(r'(?<="state":")(?:owed|waiting)(?=")'), "<owed or waiting>"),
 )

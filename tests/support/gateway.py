@@ -16,6 +16,7 @@ from actors.batch.tasks import Tasks
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows
 from actors.jobs.desk import JobDesk
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.shares import Shares
@@ -98,12 +99,17 @@ async def running_gateway(
             clock=SYSTEM,
         )
         flows = Flows(bucket("FLOWS"))
-        flow_jobs = FlowJobs(
-            connection, records=bucket("RECURRING"), store=store, desk=desk, topics=topics, clock=clock
-        )
-        flow_desk = FlowDesk(flows, flow_jobs)
+        schedules = ScheduleDesk(bucket("RECURRING"), clock)
+        flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock)
         gateway = Gateway(
-            config or Config(http="127.0.0.1:0"), desk, batches, flow_desk, live, lambda: connection.is_connected, stop
+            config or Config(http="127.0.0.1:0"),
+            desk,
+            batches,
+            schedules,
+            FlowDesk(flows, flow_jobs),
+            live,
+            lambda: connection.is_connected,
+            stop,
         )
         specs = [
             ActorSpec(name="clock", role="", run=clock.run),

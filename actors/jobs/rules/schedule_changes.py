@@ -7,6 +7,8 @@ from actors.jobs.rules.schedule_record import Schedule, asked_of
 from actors.jobs.rules.schedule_times import dues_within
 
 MOST_TRIGGERED = 100
+AHEAD_MS = 60_000
+"""How far a caller's clock may be ahead of the server's."""
 MOST_BACKFILLED = 10_000
 """Occurrences in one backfill."""
 
@@ -44,13 +46,20 @@ def resumed(record: Schedule, *, now_ms: int) -> Schedule:
     return replace(record, is_paused=False, last_ms=now_ms)
 
 
-def triggered(record: Schedule, *, now_ms: int) -> Schedule:
-    """Return the record of which a job is added now, also while it is paused. The last of `triggered` is its time.
-    Raises BadRecurrence."""
+def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None) -> Schedule:
+    """Return the record of which a job is added now, also while it is paused. `at_ms`: the moment that names it. If
+    there is one of that moment, this is a repeat, and the record stays as it is. Without it the last of `triggered` is
+    its time. Raises BadRecurrence."""
+    if at_ms is not None:
+        if not 0 < at_ms <= now_ms + AHEAD_MS:
+            raise BadRecurrence("at_ms", at_ms, "lies ahead", "use a moment up to now, or leave it out")
+        if at_ms in record.triggered or any(run.due_ms == at_ms for run in record.runs):
+            return record
     if len(record.triggered) >= MOST_TRIGGERED:
         what = "are waiting already, and no node adds them"
         raise BadRecurrence("triggered", len(record.triggered), what, "start a node with the role `timer`")
-    return replace(record, triggered=(*record.triggered, max(now_ms, *(at_ms + 1 for at_ms in record.triggered), 0)))
+    moment_ms = max(now_ms, *(other + 1 for other in record.triggered), 0) if at_ms is None else at_ms
+    return replace(record, triggered=(*record.triggered, moment_ms))
 
 
 def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Schedule:
@@ -61,11 +70,11 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
         until = f"until {record.backfill[1]}"
         raise BadRecurrence("backfill", until, "is not finished", "wait for it, or replace the definition")
     if to_ms > now_ms:
-        raise BadRecurrence("to", to_ms, "lies ahead", "use a moment up to now; the schedule adds what is due later")
+        raise BadRecurrence("to_ms", to_ms, "lies ahead", "use a moment up to now; the schedule adds what is due later")
     dues = dues_within(record, from_ms - 1, to_ms, MOST_BACKFILLED + 1)
     if not 0 < len(dues) <= MOST_BACKFILLED:
         what = f"has more than {MOST_BACKFILLED} occurrences" if dues else "has no occurrence"
-        raise BadRecurrence("from", from_ms, what, "use another range")
+        raise BadRecurrence("from_ms", from_ms, what, "use another range")
     return replace(record, backfill=(from_ms - 1, to_ms))
 
 

@@ -27,15 +27,15 @@ def check_schedule(record: Schedule) -> Schedule:
     if record.cron:
         check_cron(record.cron)
     elif record.every_ms and not SHORTEST_EVERY_MS <= record.every_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("every", f"{record.every_ms}ms", "is out of range", "use 1s to 366d")
+        raise BadRecurrence("every_ms", f"{record.every_ms}ms", "is out of range", "use 1s to 366d")
     elif record.fixed_delay_ms and not SHORTEST_EVERY_MS <= record.fixed_delay_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("fixed_delay", f"{record.fixed_delay_ms}ms", "is out of range", "use 1s to 366d")
+        raise BadRecurrence("fixed_delay_ms", f"{record.fixed_delay_ms}ms", "is out of range", "use 1s to 366d")
     try:
         check_tz(record.tz)
     except BadSchedule as error:
         raise BadRecurrence("tz", record.tz, "unknown", str(error).partition("; ")[2]) from error
     if not 0 <= record.initial_delay_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("initial_delay", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
+        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
     for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
         if not 0 <= getattr(record, field) <= LATEST_MS:
             raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
@@ -62,7 +62,7 @@ def check_schedule(record: Schedule) -> Schedule:
         raise BadRecurrence("most_missed", record.most_missed, "is out of range", f"use 1 to {MOST_AT_ONCE}")
     dues = next_dues(replace(record, runs=()), max(1, record.start_ms - 1), 2)
     if not dues and record.at_ms:
-        raise BadRecurrence("at", record.at_ms, "lies before the start", "leave the start out")
+        raise BadRecurrence("at_ms", record.at_ms, "lies before the start", "leave the start out")
     if not dues:
         raise BadRecurrence("cron", record.cron, "never comes", f"write {FORM}")
     first_ms = dues[0]
@@ -79,7 +79,7 @@ def _check_jitter(record: Schedule, gap_ms: int) -> None:
     """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from the first to the second."""
     if not 0 <= record.jitter_ms < gap_ms:
         hint = f"use less than {gap_ms}ms, the time from the first to the second"
-        raise BadRecurrence("jitter", f"{record.jitter_ms}ms", "is out of range", hint)
+        raise BadRecurrence("jitter_ms", f"{record.jitter_ms}ms", "is out of range", hint)
 
 
 def _check_data_time(record: Schedule) -> None:
@@ -98,5 +98,5 @@ def check_wanted(record: Schedule) -> Schedule:
     """Return a definition as a person gave it, if it can be followed. Raises BadRecurrence."""
     if record.start_ms and record.initial_delay_ms:
         hint = "give one of them"
-        raise BadRecurrence("initial_delay", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
+        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
     return check_schedule(record)

@@ -5,9 +5,12 @@ Each of its occurrences is an ordinary job of the topic, with an id made of the 
 
 from typing import Literal
 
+import msgspec
 from msgspec import Raw, Struct
 
+from streams.errors import MalformedMessage
 from streams.job_messages import Outcome, Priority
+from streams.subjects import TOKEN
 
 Misfire = Literal["skip", "once", "all"]
 Overlap = Literal["skip", "allow", "buffer", "cancel"]
@@ -84,6 +87,22 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many were left out because the one before was not finished."""
     runs: tuple[PastRun, ...] = ()
     """The latest ones that were added, and how they ended. The last one was added last."""
+
+
+def decode_schedule(raw: bytes) -> Schedule:
+    """Return the record, or raise MalformedMessage."""
+    try:
+        return msgspec.json.decode(raw, type=Schedule)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no schedule: {error}") from error
+
+
+def names_of(key: str) -> tuple[str, str]:
+    """Return topic and name of a key. Raises MalformedMessage."""
+    tokens = key.split(".")
+    if len(tokens) != 2 or not all(TOKEN.fullmatch(token) for token in tokens):
+        raise MalformedMessage(f"key {key}: is not TOPIC.NAME")
+    return tokens[0], tokens[1]
 
 
 def due_of(run: PastRun) -> int:

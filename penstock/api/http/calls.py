@@ -12,6 +12,7 @@ from anyio import CancelScope
 from actors.batch.desk import BatchDesk
 from actors.flow.desk import FlowDesk
 from actors.jobs.desk import JobDesk
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.supervisor import one_error
 from penstock.api.http.callers import Caller
 from penstock.api.http.limits import Load, TokenBucket
@@ -53,12 +54,14 @@ class GatewayState:
         self,
         desk: JobDesk,
         batches: BatchDesk,
+        schedules: ScheduleDesk,
         flows: FlowDesk,
         is_connected: Callable[[], bool],
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.desk = desk
         self.batches = batches
+        self.schedules = schedules
         self.flows = flows
         self.is_connected = is_connected
         self.trouble = trouble

@@ -19,7 +19,7 @@ PUBLIC = (400, 403, 408, 414, 421, 429, 431, 500, 503, 504)
 """What any operation may answer."""
 ALWAYS = (*PUBLIC, 401)
 """What any operation with a token may answer."""
-ABOUT = "Delayed jobs and batches over HTTP. Times are milliseconds, moments are UTC by the server's clock."
+ABOUT = "Delayed jobs, schedules and batches over HTTP. Times are milliseconds, moments are UTC by the server's clock."
 KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -32,7 +32,7 @@ WHY = {
     400: "not HTTP or not JSON as it should be",
     401: "no valid token",
     403: "the token, or the page that sent it, may not do that",
-    404: "no such job, batch, task or flow, or none of yours",
+    404: "no such job, schedule, batch, task or flow, or none of yours",
     408: "the request took too long to arrive",
     409: "one of this id is there, and another; or it cannot be done as things stand",
     413: "too large",
@@ -116,6 +116,7 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {
         "topic": {"type": "string", "pattern": TOPIC_PATTERN},
+        "schedule": {"type": "string", "pattern": TOPIC_PATTERN},
         "task": {"type": "string", "pattern": TOPIC_PATTERN},
         "flow": {"type": "string", "pattern": TOPIC_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},

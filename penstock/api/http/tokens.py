@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 Verb = Literal["add", "reserve", "settle", "delete", "read", "admin"]
-"""`settle` is finish, touch, release and bury. `admin` is kick, and changes the settings of topics and the limits of
-tasks. `add` also submits, pauses, resumes, cancels and retries batches."""
+"""`settle` is finish, touch, release and bury. `admin` is kick, changes schedules, the settings of
+topics and the limits of tasks. `add` also submits, pauses, resumes, cancels and retries batches."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 MOST_TOPICS = 1_000
 """The default of a token: a topic costs the server a consumer, and every node a record."""

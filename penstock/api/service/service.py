@@ -47,6 +47,12 @@ SERVICES: dict[Engine, _Facts] = {
         256,
         "submit show list items pause resume cancel retry tasks limit why",
     ),
+    "schedules": _Facts(
+        "penstock-schedules",
+        "schedules of jobs: add, look, pause, trigger, in JSON",
+        64,
+        "add list show pause resume trigger backfill remove",
+    ),
     "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run"),
 }
 

@@ -399,6 +399,106 @@ async def test_jobs_as_a_service(asker: Recorder) -> None:
     check("jobs_service", asker.text)
 
 
+async def test_schedules_over_http(asker: Recorder) -> None:
+    http, here = asker.http, "/v1/topics/tick/schedules"
+    daily = {"name": "daily", "cron": "30 9 * * MON-FRI", "tz": "Europe/Berlin", "body": {"kind": "é"}}
+    await http("POST", here, json.dumps(daily))
+    await http("POST", here, json.dumps(daily))
+    await http("POST", here, json.dumps(daily | {"tz": "UTC"}))
+    await http("POST", here, json.dumps(daily | {"tz": "UTC", "replace": True}))
+    every: dict[str, object] = {"name": "all", "every_ms": 60_000, "start_ms": 4_000_000_000_000, "jitter_ms": 5_000}
+    more = {"data_time": "at", "ttr_ms": 9_000, "attempts": 2, "priority": "high", "expires_in_ms": 60_000}
+    await http("POST", here, json.dumps(every | more | {"misfire": "all", "most_missed": 5, "overlap": "allow"}))
+    await http("POST", here, '{"name": "delay", "fixed_delay_ms": 60000, "initial_delay_ms": 4000000000}')
+    await http("POST", here, '{"name": "once", "at_ms": 4000000000000}')
+    await http("GET", "/v1/schedules?topic=tick")
+    await http("GET", f"{here}/all?next=2")
+    await http("GET", f"{here}/none")
+    await http("GET", f"{here}/b!")
+    for bad in ("next=101", "next=x", "what=1"):
+        await http("GET", f"{here}/all?{bad}")
+    for verb in ("pause", "pause", "resume", "resume"):
+        await http("POST", f"{here}/daily/{verb}")
+    await http("POST", f"{here}/all/trigger", '{"at_ms": 1690000000000}')
+    await http("POST", f"{here}/all/trigger", '{"at_ms": 1690000000000}')
+    await http("POST", f"{here}/all/trigger")
+    await http("POST", f"{here}/all/backfill", '{"from_ms": 1700000000000, "to_ms": 1700000600000}')
+    await http("POST", f"{here}/all/backfill", '{"from_ms": 1700000000000, "to_ms": 1700000600000}')
+    await http("POST", f"{here}/once/backfill", '{"from_ms": 1700000000000, "to_ms": 1700000600000}')
+    for bad in ("", "{", '{"from_ms": 5}', '{"from_ms": 5, "to_ms": -1}', '{"from_ms": 5, "to_ms": 5}'):
+        await http("POST", f"{here}/daily/backfill", bad)
+    await http("POST", f"{here}/daily/backfill", '{"from_ms": 5, "to_ms": 4000000000000}')
+    for bad in ("{", '{"at_ms": -1}', '{"at_ms": 4000000000000}', '{"what": 1}'):
+        await http("POST", f"{here}/all/trigger", bad)
+    for bad in (
+        "",
+        "{",
+        "7",
+        "{}",
+        '{"name": "x"}',
+        '{"name": "b!", "cron": "@daily"}',
+        '{"name": "x", "cron": "61 * * * *"}',
+        '{"name": "x", "cron": "@daily", "tz": "Europe/Berlim"}',
+        '{"name": "x", "cron": "@daily", "every_ms": 1000}',
+        '{"name": "x", "every_ms": 999}',
+        '{"name": "x", "every_ms": "10m"}',
+        '{"name": "x", "at_ms": 1700000000000}',
+        '{"name": "x", "cron": "@daily", "misfire": "all"}',
+        '{"name": "x", "cron": "@daily", "overlap": "what"}',
+        '{"name": "x", "cron": "@daily", "ttr_ms": 1}',
+        '{"name": "x", "cron": "@daily", "data_time": "at", "body": [1]}',
+        '{"name": "x", "cron": "@daily", "body": "\\ud800"}',
+        '{"name": "x", "corn": "@daily"}',
+    ):
+        await http("POST", here, bad)
+    for token in ("reader", "tenant", "counter", ""):
+        await http("POST", here, json.dumps(daily), token=token)
+        await http("GET", f"{here}/daily", token=token)
+        await http("GET", "/v1/schedules?topic=tick", token=token)
+    for verb in ("pause", "resume", "trigger", "backfill"):
+        await http("POST", f"{here}/daily/{verb}", "{}", token="reader")
+    await http("DELETE", f"{here}/daily", token="reader")
+    for name in ("daily", "daily", "all", "delay", "once", "b!"):
+        await http("DELETE", f"{here}/{name}")
+    await http("DELETE", f"{here}/daily", token="tenant")
+    await http("POST", "/v1/topics/bad!/schedules", json.dumps(daily))
+    check("schedules_http", asker.text)
+
+
+async def test_schedules_as_a_service(asker: Recorder) -> None:
+    async def ask(endpoint: str, payload: str | bytes = b"") -> None:
+        await asker.service("schedules", endpoint, payload)
+
+    await asker.about("penstock-schedules")
+    daily = {"topic": "tock", "name": "daily", "cron": "@daily", "body": [1]}
+    await ask("add", json.dumps(daily))
+    await ask("add", json.dumps(daily))
+    await ask("add", json.dumps(daily | {"cron": "@hourly"}))
+    await ask("add", json.dumps(daily | {"cron": "@hourly", "replace": True}))
+    await ask("list", '{"topic": "tock"}')
+    one = '"topic": "tock", "name": "daily"'
+    await ask("show", f'{{{one}, "next": 1}}')
+    for verb in ("pause", "pause", "resume"):
+        await ask(verb, f"{{{one}}}")
+    await ask("trigger", f'{{{one}, "at_ms": 1690000000000}}')
+    await ask("trigger", f"{{{one}}}")
+    await ask("backfill", f'{{{one}, "from_ms": 1700000000000, "to_ms": 1700006000000}}')
+    await ask("backfill", f'{{{one}, "from_ms": 1700000000000, "to_ms": 1700006000000}}')
+    for bad in ("", "{", '"cron": 7', '"every_ms": 1', '"cron": "@daily", "x": 1', '"at_ms": 1700000000000'):
+        await ask("add", f'{{"topic": "tock", "name": "x", {bad}}}')
+    await ask("add", b"\xff")
+    await ask("add", '{"topic": "b!", "name": "x", "cron": "@daily"}')
+    await ask("list", '{"topic": "b!"}')
+    await ask("show", f'{{{one}, "next": 101}}')
+    await ask("trigger", f'{{{one}, "at_ms": 4000000000000}}')
+    await ask("backfill", f'{{{one}, "from_ms": 5, "to_ms": 5}}')
+    for verb in ("show", "pause", "resume", "trigger", "backfill", "remove"):
+        for bad in ("", "{", '{"topic": "tock"}', '{"topic": "tock", "name": "b!"}', f'{{{one}, "x": 1}}'):
+            await ask(verb, bad)
+    await ask("remove", f"{{{one}}}")
+    check("schedules_service", asker.text)
+
+
 async def test_batches_as_a_service(asker: Recorder) -> None:
     async def batch(endpoint: str, payload: str | bytes = b"") -> None:
         await asker.service("batch", endpoint, payload)

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
 from actors.jobs.reservations import JobStale
+from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
-from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule
+from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule, decode_schedule
 from actors.jobs.rules.schedule_times import occurrence, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.jobs.scheduler import JobFinder, KnownJob, Scheduler, decode_schedule
+from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
+from actors.jobs.scheduler import JobFinder, KnownJob, Scheduler
 from actors.jobs.store import JobStore
-from penstock.admin import recurring
-from penstock.errors import UsageError
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
@@ -91,6 +91,10 @@ class Ground(NamedTuple):
             stop=anyio.Event(),
         )
 
+    @property
+    def schedules(self) -> ScheduleDesk:
+        return ScheduleDesk(self.records, SYSTEM)
+
     async def put(self, record: Schedule, key: str = KEY) -> None:
         await self.records.put(key, msgspec.json.encode(record))
 
@@ -143,9 +147,9 @@ def has_runs(count: int) -> Callable[[Schedule], bool]:
 async def test_the_next_one_is_added_ahead_and_is_an_ordinary_job(ground: Ground) -> None:
     async with running(ground.actor()):
         wish = replace(FAR, body=Raw(b'{"n":1}'), ttr_ms=9000, attempts=2)
-        stored, _ = await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        stored = (await ground.schedules.add("mail", "nightly", wish)).schedule
         record = await ground.record_when(is_added)
-    [due_ms] = recurring.upcoming(stored, now_ms=now_ms(), most=1)
+    due_ms = stored.next_ms[0]
     assert (record.added_ms, record.last_ms) == (due_ms, due_ms)
     found = await ground.store.find("mail", occurrence_id("nightly", due_ms))
     assert found is not None
@@ -157,7 +161,7 @@ async def test_the_next_one_is_added_ahead_and_is_an_ordinary_job(ground: Ground
 async def test_they_come_one_after_the_other_each_at_its_time(ground: Ground) -> None:
     async with running(ground.actor()):
         record = replace(EACH_SECOND, overlap="allow")
-        stored, _ = await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+        stored = (await ground.schedules.add("mail", "nightly", record)).schedule
         seen = await ground.record_when(lambda record: is_added(record) and record.added_ms >= stored.start_ms + 3000)
     for due_ms in range(stored.start_ms + 1000, seen.added_ms + 1, 1000):
         assert await ground.state(due_ms) in ("delayed", "ready")
@@ -167,7 +171,7 @@ async def test_they_come_one_after_the_other_each_at_its_time(ground: Ground) ->
 
 async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -> None:
     async with running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", EACH_SECOND, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", EACH_SECOND)
         record = await ground.record_when(lambda record: record.left_out > 0)
         first_ms = record.added_ms
         assert (await ground.store.count("mail")).ready == 1
@@ -180,7 +184,7 @@ async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -
 async def test_one_waits_for_the_end_of_the_one_before_and_later_ones_are_left_out(ground: Ground) -> None:
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
         wish = replace(EACH_SECOND, overlap="buffer")
-        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", wish)
         record = await ground.record_when(lambda record: record.left_out > 1)
         first, waits_ms = record.runs[0], record.buffered_ms
         assert (waits_ms - first.due_ms, len(record.runs)) == (1000, 1)
@@ -194,7 +198,7 @@ async def test_one_waits_for_the_end_of_the_one_before_and_later_ones_are_left_o
 async def test_the_next_takes_the_place_of_one_that_is_held(ground: Ground) -> None:
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
         wish = replace(EACH_SECOND, overlap="cancel")
-        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", wish)
         held = await jobs.reserve()
         record = await ground.record_when(lambda record: len(record.runs) > 1 and record.runs[0].outcome != "")
         assert (held.job.id, record.runs[0].outcome) == (occurrence_id("nightly", record.runs[0].due_ms), "deleted")
@@ -224,14 +228,14 @@ async def test_a_leader_that_dies_before_it_deletes_the_one_before_is_followed(g
 
 async def test_a_trigger_adds_a_job_now_once_and_the_schedule_goes_on(ground: Ground) -> None:
     async with running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", FAR)
         before = await ground.record_when(is_added)
-        job_id = await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        job_id = (await ground.schedules.trigger("mail", "nightly")).id
         record = await ground.record_when(lambda record: not record.triggered and not record.adding)
         found = await ground.store.find("mail", job_id)
         assert (found is not None and found.state, record.added_ms) == ("ready", before.added_ms)
-        assert await recurring.pause(ground.records, "mail", "nightly")
-        await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        assert (await ground.schedules.pause("mail", "nightly")).is_changed
+        await ground.schedules.trigger("mail", "nightly")
         await ground.record_when(lambda record: len([run for run in record.runs if run.kind]) == 2)
     assert (await ground.store.count("mail")).ready == 2
 
@@ -244,7 +248,7 @@ async def test_a_person_who_asks_between_the_claim_and_the_job_makes_no_second_o
         held = await jobs.reserve()  # by the leader that died before it said so
         await jobs.store.finish_many([held.receipt], remember_s=0)
         await ground.put(claimed)
-        await recurring.trigger(ground.records, "mail", "nightly", now_ms=now_ms())
+        await ground.schedules.trigger("mail", "nightly")
         async with running(ground.actor()):
             await ground.record_when(lambda record: not record.triggered and is_added(record))
         assert (await ground.store.count("mail")).ready == 1, "the trigger's job alone"
@@ -261,8 +265,8 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
         await ground.desk.add([NewJob(topic="mail", id=occurrence_id("nightly", dues[1]))], trace_s=60)
         before = await jobs.reserve()
         await jobs.store.finish_many([before.receipt], remember_s=60)
-        await recurring.add(ground.records, "mail", "nightly", wish, now_ms=now_ms())
-        await recurring.backfill(ground.records, "mail", "nightly", dues[0], hour_ms, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", wish)
+        await ground.schedules.backfill("mail", "nightly", dues[0], hour_ms)
         seen = []
         for _ in dues:
             held = await jobs.reserve()
@@ -276,8 +280,8 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
         f"{datetime.fromtimestamp(due_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z" for due_ms in dues
     ]
     assert ([run.due_ms for run in record.runs if run.kind], record.backfill) == (dues, None)
-    with pytest.raises(UsageError, match="lies ahead"):
-        await recurring.backfill(ground.records, "mail", "nightly", dues[0], now_ms() + HOUR, now_ms=now_ms())
+    with pytest.raises(BadRecurrence, match="lies ahead"):
+        await ground.schedules.backfill("mail", "nightly", dues[0], now_ms() + HOUR)
 
 
 # ---- crashes
@@ -307,7 +311,7 @@ async def test_another_node_takes_over(ground: Ground) -> None:
             await tasks.start(first)
             await one.elected.wait()
             record = replace(EACH_SECOND, overlap="allow", misfire="all")
-            stored, _ = await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+            stored = (await ground.schedules.add("mail", "nightly", record)).schedule
             await ground.record_when(is_added)
             await tasks.start(two.run)
             killed.cancel()
@@ -340,7 +344,7 @@ async def test_what_was_missed_while_no_node_was_there_is_run_as_its_policy_says
 async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:
     ground.desk.refuses = True
     async with running(ground.actor()), logging_of() as logged:
-        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", FAR)
         told = await logged.first("schedule.failed")
         assert "quota: full" in told["error"]
         assert (await ground.record_when(lambda record: bool(record.adding))).added_ms
@@ -355,7 +359,7 @@ async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:
 
 async def test_a_run_is_told_with_its_start_and_its_end(ground: Ground) -> None:
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", EACH_SECOND, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", EACH_SECOND)
         first = await ground.record_when(is_added)
         assert [run.due_ms for run in first.runs] == [first.added_ms]
         held = await jobs.reserve()
@@ -369,7 +373,7 @@ async def test_a_run_is_told_with_its_start_and_its_end(ground: Ground) -> None:
 
 async def test_the_next_begins_a_fixed_delay_after_the_end_of_the_one_before(ground: Ground) -> None:
     async with open_jobs(ground.connection) as jobs, running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", Schedule(fixed_delay_ms=1500), now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", Schedule(fixed_delay_ms=1500))
         for count in (1, 2, 3):
             held = await jobs.reserve()
             if count == 2:
@@ -410,34 +414,49 @@ async def test_one_that_it_was_too_late_to_add_has_expired(ground: Ground) -> No
 
 async def test_a_pause_takes_back_what_is_not_due_and_resuming_adds_it_anew(ground: Ground) -> None:
     async with running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", FAR)
         record = await ground.record_when(is_added)
-        assert await recurring.pause(ground.records, "mail", "nightly")
-        assert not await recurring.pause(ground.records, "mail", "nightly")
+        assert (await ground.schedules.pause("mail", "nightly")).is_changed
+        assert not (await ground.schedules.pause("mail", "nightly")).is_changed
         await ground.record_when(lambda record: record.is_paused and not record.stale)
         assert await ground.state(record.added_ms) == ""
-        assert await recurring.resume(ground.records, "mail", "nightly", now_ms=now_ms())
+        assert (await ground.schedules.resume("mail", "nightly")).is_changed
         await ground.record_when(lambda record: not record.adding and record.last_ms == record.added_ms)
         assert await ground.state(record.added_ms) == "delayed"
-    assert not await recurring.resume(ground.records, "mail", "nightly", now_ms=now_ms())
+    assert not (await ground.schedules.resume("mail", "nightly")).is_changed
+
+
+async def test_a_trigger_that_is_repeated_adds_no_second_job(ground: Ground) -> None:
+    at_ms = now_ms()
+    async with running(ground.actor()):
+        await ground.schedules.add("mail", "nightly", FAR)
+        first = await ground.schedules.trigger("mail", "nightly", at_ms=at_ms)
+        assert await ground.schedules.trigger("mail", "nightly", at_ms=at_ms) == first
+        await ground.record_when(lambda record: at_ms in [run.due_ms for run in record.runs] and not record.adding)
+        assert await ground.schedules.trigger("mail", "nightly", at_ms=at_ms) == first
+        await ground.schedules.trigger("mail", "nightly", at_ms=at_ms + 1)
+        record = await ground.record_when(lambda record: len([run for run in record.runs if run.kind]) > 1)
+    assert [run.due_ms for run in record.runs if run.kind] == [at_ms, at_ms + 1]
+    with pytest.raises(BadRecurrence, match="lies ahead"):
+        await ground.schedules.trigger("mail", "nightly", at_ms=now_ms() + HOUR)
 
 
 async def test_another_definition_takes_the_place_of_the_first(ground: Ground) -> None:
     async with running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", FAR)
         first = await ground.record_when(is_added)
         other = replace(FAR, cron="0 0 2 1 *")
-        with pytest.raises(UsageError, match="--replace"):
-            await recurring.add(ground.records, "mail", "nightly", other, now_ms=now_ms())
-        assert await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms()) == (first, False)
-        await recurring.add(ground.records, "mail", "nightly", other, now_ms=now_ms(), is_replaced=True)
+        with pytest.raises(ScheduleRefused, match="replace it, or use another name"):
+            await ground.schedules.add("mail", "nightly", other)
+        assert not (await ground.schedules.add("mail", "nightly", FAR)).is_changed
+        await ground.schedules.add("mail", "nightly", other, is_replaced=True)
         second = await ground.record_when(lambda record: is_added(record) and record.cron == other.cron)
     assert (await ground.state(first.added_ms), await ground.state(second.added_ms)) == ("", "delayed")
 
 
 async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_had(ground: Ground) -> None:
     async with running(ground.actor()):
-        await recurring.add(ground.records, "mail", "nightly", FAR, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", FAR)
         record = await ground.record_when(is_added)
         found = await ground.store.find("mail", occurrence_id("nightly", record.added_ms))
         assert found is not None
@@ -446,21 +465,21 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
             found.job, attempts=1, nonce="~another-one"
         )  # it was handed out before, and waits for its next attempt
         [_] = await ground.store.add_many([(tried, "replace")])
-        await recurring.remove(ground.records, "mail", "nightly")
+        await ground.schedules.remove("mail", "nightly")
         with anyio.fail_after(20):
             while await ground.records.get(KEY) is not None:
                 await anyio.lowlevel.checkpoint()
         assert await ground.state(record.added_ms) == "delayed"
-        await recurring.add(ground.records, "mail", "nightly", replace(FAR, cron="0 0 3 1 *"), now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", replace(FAR, cron="0 0 3 1 *"))
         record = await ground.record_when(is_added)
-        await recurring.remove(ground.records, "mail", "nightly")
+        await ground.schedules.remove("mail", "nightly")
         with anyio.fail_after(20):
             while await ground.records.get(KEY) is not None:
                 await anyio.lowlevel.checkpoint()
         assert await ground.state(record.added_ms) == ""
-    assert await recurring.records(ground.records) == []
-    with pytest.raises(UsageError, match="no schedule mail/nightly; there is none at all"):
-        await recurring.find(ground.records, "mail", "nightly")
+    assert await ground.schedules.list() == []
+    with pytest.raises(ScheduleRefused, match="no schedule mail/nightly; there is none at all"):
+        await ground.schedules.show("mail", "nightly")
 
 
 @pytest.mark.parametrize(
@@ -486,8 +505,10 @@ async def test_a_record_that_cannot_be_followed_is_told_and_holds_up_no_other(
         await ground.put(FAR, "mail.other")
         await ground.record_when(is_added, "mail.other")
         if key == KEY:
-            [bad, _] = await recurring.records(ground.records, "mail")
-            assert (bad.recurring, said in bad.fault) == (None, True)
+            [bad, _] = await ground.schedules.list("mail")
+            assert (bad.state, said in bad.fault) == ("unreadable", True)
+            with pytest.raises(ScheduleRefused, match="replace it with a correct one"):
+                await ground.schedules.pause("mail", "nightly")
             await ground.put(FAR)
             await ground.record_when(is_added)
 
@@ -508,7 +529,7 @@ async def test_a_job_that_has_not_ended_is_looked_at_once_a_second_at_most_besid
     store = CountingStore(ground.store)
     record = replace(EACH_SECOND, overlap="skip")
     async with running(ground.actor(store=store)):
-        await recurring.add(ground.records, "mail", "nightly", record, now_ms=now_ms())
+        await ground.schedules.add("mail", "nightly", record)
         first = await ground.record_when(is_added)
         left_out = await ground.record_when(lambda record: record.left_out >= 2)
     assert set(store.asked) == {token_of(occurrence_id("nightly", first.added_ms))}

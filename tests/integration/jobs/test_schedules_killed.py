@@ -5,11 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from actors.jobs.rules.schedule_record import Schedule
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule
 from actors.jobs.rules.schedule_times import occurrence_id
-from actors.jobs.scheduler import decode_schedule
+from actors.jobs.rules.schedule_views import ScheduleView
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
-from penstock.admin import recurring
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
@@ -36,9 +36,10 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
     killed = {"PENSTOCK_LOG_FORM": "json", "PENSTOCK_CRASH_AT": point}
     async with node(*arguments, "--name", "first", environment=killed) as first:
         await first.logged("node.ready", LONG_S)
-        stored, _ = await recurring.add(records, "mail", "each", wish, now_ms=now_ms())
-        await recurring.backfill(records, "mail", "each", *backfilled(stored), now_ms=now_ms())
-        job_id = await recurring.trigger(records, "mail", "each", now_ms=now_ms())
+        desk = ScheduleDesk(records, SYSTEM)
+        stored = (await desk.add("mail", "each", wish)).schedule
+        await desk.backfill("mail", "each", *backfilled(stored))
+        job_id = (await desk.trigger("mail", "each")).id
         assert await first.end(within_s=LONG_S) == -9
     async with node(*arguments, "--name", "second", environment={"PENSTOCK_LOG_FORM": "json"}):
         with anyio.fail_after(LONG_S):
@@ -53,7 +54,7 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
     assert counts.delayed + counts.ready == len(dues) + 1, "none is there twice"
 
 
-def backfilled(record: Schedule) -> tuple[int, int]:
+def backfilled(record: ScheduleView) -> tuple[int, int]:
     """Return a range with thirty times before the start: more than one claim."""
     return record.start_ms - 30_000, record.start_ms
 

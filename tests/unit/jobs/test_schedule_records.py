@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_checks import check_schedule
-from actors.jobs.rules.schedule_record import PastRun, Schedule
+from actors.jobs.rules.schedule_record import PastRun, Schedule, decode_schedule, names_of
 from actors.jobs.rules.schedule_steps import decide
-from actors.jobs.scheduler import decode_schedule, names_of
 from streams.errors import MalformedMessage
 
 GOLDEN = Path(__file__).parents[2] / "golden"

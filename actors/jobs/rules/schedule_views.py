@@ -1,0 +1,85 @@
+"""A schedule as it is shown at every door, and what its desk answers. Pure."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule
+from actors.jobs.rules.schedule_times import next_dues
+from streams.job_messages import Priority
+
+MOST_NEXT = 100
+"""Due times in one view."""
+
+
+class ScheduleView(Struct, frozen=True, kw_only=True):
+    """A schedule as it is now, with its definition. `state`: `over` after its one moment, `unreadable` if it cannot be
+    followed, and `fault` says why. `next_ms`: when it is due next, nothing while it is paused. `added_ms`: when the
+    latest job that was added is due. `left_out`: how many were left out because the one before was not finished.
+    `backfill`: what is still to come of a past range, after the first moment, before the second. `runs`: the latest
+    ones, the last of them last."""
+
+    topic: str
+    name: str
+    state: Literal["runs", "paused", "over", "unreadable"] = "unreadable"
+    fault: str = ""
+    cron: str = ""
+    every_ms: int = 0
+    fixed_delay_ms: int = 0
+    at_ms: int = 0
+    tz: str = "UTC"
+    start_ms: int = 0
+    initial_delay_ms: int = 0
+    jitter_ms: int = 0
+    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    data_time: str = ""
+    ttr_ms: int | None = None
+    attempts: int | None = None
+    priority: Priority = "normal"
+    expires_in_ms: int | None = None
+    misfire: Misfire = "once"
+    most_missed: int | None = None
+    overlap: Overlap = "skip"
+    next_ms: list[int] = []
+    added_ms: int = 0
+    left_out: int = 0
+    backfill: tuple[int, int] | None = None
+    runs: tuple[PastRun, ...] = ()
+
+
+class ScheduleChanged(Struct, frozen=True, kw_only=True):
+    """A schedule after a change. `is_changed`: False if it was so already."""
+
+    is_changed: bool
+    schedule: ScheduleView
+
+
+class Triggered(Struct, frozen=True, kw_only=True):
+    """A job that is added now, in the topic of the schedule's jobs."""
+
+    topic: str
+    id: str
+
+
+class ScheduleRemoved(Struct, frozen=True, kw_only=True):
+    """A schedule that adds no more jobs."""
+
+    topic: str
+    name: str
+
+
+_OWN = frozenset(("topic", "name", "state", "fault", "next_ms"))
+_SHOWN = [field for field in ScheduleView.__struct_fields__ if field not in _OWN]
+
+
+def view_of(topic: str, name: str, record: Schedule, *, now_ms: int, most: int) -> ScheduleView:
+    """Return a schedule as it is shown, with at most `most` of the next due times."""
+    is_over = 0 < record.at_ms <= record.last_ms
+    return ScheduleView(
+        topic=topic,
+        name=name,
+        state="over" if is_over else "paused" if record.is_paused else "runs",
+        next_ms=[] if record.is_paused else next_dues(record, now_ms, most),
+        **{field: getattr(record, field) for field in _SHOWN},
+    )

@@ -1,0 +1,211 @@
+"""Schedules, as people change and read them: the operations that every door calls. The leading node
+(actors/jobs/scheduler.py) does the rest. State: none. Each change is stored by the revision that it was made from.
+
+Under repeats: the same add, pause or resume again changes nothing, and so does the same trigger if it names its moment.
+A repeated removal finds nothing."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
+from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
+from actors.jobs.rules.schedule_times import occurrence_id
+from actors.jobs.rules.schedule_views import (
+    MOST_NEXT,
+    ScheduleChanged,
+    ScheduleRemoved,
+    ScheduleView,
+    Triggered,
+    view_of,
+)
+from actors.runtime.rules.setting_values import nearest
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.entries import Entry
+from streams.errors import MalformedMessage
+from streams.subjects import check_token
+
+R = TypeVar("R")
+_LEADERS = (
+    "last_ms",
+    "added_ms",
+    "adding",
+    "stale",
+    "claim_ms",
+    "triggered",
+    "backfill",
+    "cancelling",
+    "buffered_ms",
+    "left_out",
+    "runs",
+    "is_paused",
+    "is_removed",
+)
+"""Fields that the leading node writes, or a person by another operation than an add."""
+
+
+class ScheduleRefused(ValueError):
+    """Nothing was done. The message says what was tried, and what to do. `code`: `not_found`, `exists` or `state`."""
+
+    def __init__(self, reason: str, code: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class ScheduleDesk:
+    """One desk. `clock` is the server's. Raises BadRecurrence for a wrong value, ScheduleRefused, MalformedSubject, and
+    the broker's errors. After many conflicts with other people's changes it raises RevisionConflict, and nothing was
+    changed."""
+
+    def __init__(self, records: Bucket[bytes], clock: Clock) -> None:
+        self._records = records
+        self._clock = clock
+
+    async def add(self, topic: str, name: str, wanted: Schedule, *, is_replaced: bool = False) -> ScheduleChanged:
+        """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked."""
+        key = _key(topic, name)
+        check_wanted(wanted)
+        now_ms = self._clock.now_ms()
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
+            before = None if entry is None else _read(entry)
+            if isinstance(before, Schedule) and not before.is_removed:
+                if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
+                    return None, (before, False)
+                if not is_replaced:
+                    reason = f"{topic}/{name} is there already, and otherwise; replace it, or use another name"
+                    raise ScheduleRefused(reason, "exists")
+            if 0 < wanted.at_ms <= now_ms:
+                raise BadRecurrence("at_ms", wanted.at_ms, "is past", "give a later moment")
+            stored = begun(wanted, before if isinstance(before, Schedule) else None, now_ms=now_ms)
+            return msgspec.json.encode(stored), (stored, True)
+
+        (stored, is_changed), _ = await self._records.update(key, change)
+        return self._changed(topic, name, stored, is_changed=is_changed)
+
+    async def list(self, topic: str = "") -> builtins.list[ScheduleView]:
+        """Return all schedules, or those of a topic, by topic and name, each with its next due time."""
+        entries = await self._records.entries(f"{check_token('topic', topic)}.*" if topic else ">")
+        found = [(entry.key, _read(entry)) for entry in entries]
+        return [self._view(key, it, 1) for key, it in found if isinstance(it, str) or not it.is_removed]
+
+    async def show(self, topic: str, name: str, *, most: int = 5) -> ScheduleView:
+        """Return one schedule with its next `most` due times."""
+        if not 0 <= most <= MOST_NEXT:
+            raise BadRecurrence("most", most, "is out of range", f"use 0 to {MOST_NEXT}")
+        it, _ = await self._find(topic, name)
+        return self._view(_key(topic, name), it, most)
+
+    async def pause(self, topic: str, name: str) -> ScheduleChanged:
+        """Add no further jobs. A job that was added and is not due yet is removed."""
+        return await self._move(topic, name, lambda record: record if record.is_paused else paused(record))
+
+    async def resume(self, topic: str, name: str) -> ScheduleChanged:
+        """Go on from now. Due times within the pause do not count as missed."""
+        now_ms = self._clock.now_ms()
+        return await self._move(
+            topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
+        )
+
+    async def trigger(self, topic: str, name: str, *, at_ms: int | None = None) -> Triggered:
+        """Have a job added now, beside the schedule, also during a pause. `at_ms`: the moment that names it, the same
+        in each repeat of this request."""
+        now_ms, moments = self._clock.now_ms(), builtins.list[int]()
+
+        def move(record: Schedule) -> Schedule:
+            after = triggered(record, now_ms=now_ms, at_ms=at_ms)
+            moments.append(after.triggered[-1] if at_ms is None else at_ms)
+            return after
+
+        await self._move(topic, name, move)
+        return Triggered(topic=topic, id=occurrence_id(name, moments[-1]))
+
+    async def backfill(self, topic: str, name: str, from_ms: int, to_ms: int | None = None) -> ScheduleChanged:
+        """Have a job added for each due time of the half-open range, which has passed. Without `to_ms` it ends now."""
+        now_ms = self._clock.now_ms()
+        end_ms = now_ms if to_ms is None else to_ms
+        return await self._move(topic, name, lambda record: backfilled(record, from_ms, end_ms, now_ms=now_ms))
+
+    async def remove(self, topic: str, name: str) -> ScheduleRemoved:
+        """Have the leading node remove it, and its jobs that are not due yet. A record that cannot be followed is
+        deleted at once."""
+        it, revision = await self._find(topic, name)
+        if isinstance(it, str):
+            await self._records.delete(_key(topic, name), revision=revision)
+        else:
+            await self._move(topic, name, removed)
+        return ScheduleRemoved(topic=topic, name=name)
+
+    # ---- one record
+
+    async def _find(self, topic: str, name: str) -> tuple[Schedule | str, int]:
+        """Return a record, or why it cannot be followed, and its revision."""
+        entry = await self._records.get(_key(topic, name))
+        it = _there(entry)
+        if entry is None or it is None:
+            known = [f"{view.topic}/{view.name}" for view in await self.list()]
+            hint = nearest(f"{topic}/{name}", known) if known else "there is none at all"
+            raise ScheduleRefused(f"no schedule {topic}/{name}; {hint}", "not_found")
+        return it, entry.revision
+
+    async def _move(self, topic: str, name: str, move: Callable[[Schedule], Schedule]) -> ScheduleChanged:
+        """Change one record."""
+        await self._find(topic, name)  # its error names the nearest
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
+            it = _there(entry)
+            if it is None:
+                raise ScheduleRefused(f"no schedule {topic}/{name}; it was removed just now", "not_found")
+            if isinstance(it, str):
+                raise ScheduleRefused(
+                    f"{topic}/{name} cannot be followed: {it}; replace it with a correct one", "state"
+                )
+            after = move(it)
+            is_changed = after is not it
+            return (msgspec.json.encode(after) if is_changed else None), (after, is_changed)
+
+        (after, is_changed), _ = await self._records.update(_key(topic, name), change)
+        return self._changed(topic, name, after, is_changed=is_changed)
+
+    def _changed(self, topic: str, name: str, record: Schedule, *, is_changed: bool) -> ScheduleChanged:
+        return ScheduleChanged(is_changed=is_changed, schedule=self._view(_key(topic, name), record, 3))
+
+    def _view(self, key: str, it: Schedule | str, most: int) -> ScheduleView:
+        topic, _, name = key.partition(".")
+        if isinstance(it, str):
+            return ScheduleView(topic=topic, name=name, fault=it)
+        return view_of(topic, name, it, now_ms=self._clock.now_ms(), most=most)
+
+
+def _key(topic: str, name: str) -> str:
+    """Return the key of a schedule. Raises MalformedSubject."""
+    return f"{check_token('topic', topic)}.{check_token('name', name)}"
+
+
+def _read(entry: Entry[bytes]) -> Schedule | str:
+    """Return a record, or why it cannot be followed."""
+    try:
+        names_of(entry.key)
+        return check_schedule(decode_schedule(entry.raw))
+    except (MalformedMessage, BadRecurrence) as error:
+        return str(error)
+
+
+def _there(entry: Entry[bytes] | None) -> Schedule | str | None:
+    """Return what is there, `None` if it is removed or being removed."""
+    it = None if entry is None else _read(entry)
+    return None if isinstance(it, Schedule) and it.is_removed else it
+
+
+def _definition(record: Schedule, start_ms: int) -> Schedule:
+    """Return the definition alone. Without a start of the person's own, the time of the add is left out."""
+    fresh = {name: getattr(Schedule(), name) for name in _LEADERS}
+    return replace(record, start_ms=record.start_ms if start_ms else 0, **fresh)

@@ -1,0 +1,155 @@
+"""The forms of schedules: what is asked of them at every door, and how it is answered. The answers that are the same at
+every door are in actors/jobs/rules/schedule_views.py. Times are whole milliseconds, moments UTC since 1970."""
+
+from datetime import datetime
+from typing import Annotated, TypedDict
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from actors.jobs.rules.cron import LONGEST_LINE
+from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule
+from actors.jobs.rules.schedule_views import MOST_NEXT, ScheduleView
+from actors.runtime.rules.setting_values import Duration
+from penstock.api.forms.jobs import Attempts, Moment, Ttr
+from penstock.api.forms.reading import RequestForm
+from streams.job_messages import Priority
+
+Span = Annotated[int, Meta(ge=0, description="milliseconds")]
+Most = Annotated[int, Meta(ge=0, le=MOST_NEXT)]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of a schedule, for Python callers. One of `cron`, `every`, `fixed_delay` and `at` says when it is
+    due. docs/howto/recurring.md explains each."""
+
+    cron: str
+    every: Duration
+    fixed_delay: Duration
+    at: datetime
+    tz: str
+    start: datetime
+    initial_delay: Duration
+    jitter: Duration
+    data_time: str
+    ttr: Duration
+    attempts: int
+    priority: Priority
+    expires_in: Duration
+    misfire: Misfire
+    most_missed: int
+    overlap: Overlap
+    replace: bool
+
+
+# ---- a definition
+
+
+class _Definition(RequestForm, frozen=True, kw_only=True):
+    cron: Annotated[str, Meta(max_length=LONGEST_LINE)] = ""
+    every_ms: Span = 0
+    fixed_delay_ms: Span = 0
+    at_ms: Moment = 0
+    tz: Annotated[str, Meta(max_length=64)] = "UTC"
+    start_ms: Moment = 0
+    initial_delay_ms: Span = 0
+    jitter_ms: Span = 0
+    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    data_time: str = ""
+    ttr_ms: Ttr | None = None
+    attempts: Attempts | None = None
+    priority: Priority = "normal"
+    expires_in_ms: Annotated[int, Meta(ge=1)] | None = None
+    misfire: Misfire = "once"
+    most_missed: Annotated[int, Meta(ge=1)] | None = None
+    overlap: Overlap = "skip"
+
+    def wanted(self) -> Schedule:
+        """Return the record of this definition."""
+        return Schedule(**{field: getattr(self, field) for field in _Definition.__struct_fields__})
+
+
+class ScheduleToAdd(_Definition, frozen=True, kw_only=True):
+    """A schedule of the topic. One of `cron`, `every_ms`, `fixed_delay_ms` and `at_ms` says when it is due. The same
+    again changes nothing. With `replace` it takes the place of another one of its name."""
+
+    name: Name
+    replace: bool = False
+
+
+class AddScheduleAsk(_Definition, frozen=True, kw_only=True):
+    """Add a schedule. With `replace` it takes the place of another one of its name."""
+
+    topic: str
+    name: str
+    replace: bool = False
+
+
+# ---- the service
+
+
+class ScheduleAsk(RequestForm, frozen=True, kw_only=True):
+    """Of one schedule: pause, resume or remove it."""
+
+    topic: str
+    name: str
+
+
+class ScheduleShowAsk(ScheduleAsk, frozen=True, kw_only=True):
+    """Show a schedule, with its next due times."""
+
+    next: int = 5
+
+
+class SchedulesAsk(RequestForm, frozen=True, kw_only=True):
+    """Show all schedules, or those of a topic."""
+
+    topic: str = ""
+
+
+class TriggerAsk(ScheduleAsk, frozen=True, kw_only=True):
+    """Add a job now. `at_ms`: the moment that names it, the same in each repeat of this request."""
+
+    at_ms: int | None = None
+
+
+class BackfillAsk(ScheduleAsk, frozen=True, kw_only=True):
+    """Add a job for each due time from `from_ms` on and before `to_ms`, by default before now."""
+
+    from_ms: int
+    to_ms: int | None = None
+
+
+# ---- HTTP
+
+
+class ScheduleQuery(RequestForm, frozen=True, kw_only=True):
+    """`next`: so many of the next due times."""
+
+    next: Most = 5
+
+
+class SchedulesQuery(RequestForm, frozen=True, kw_only=True):
+    """`topic`: only of this one."""
+
+    topic: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ToTrigger(RequestForm, frozen=True, kw_only=True):
+    """`at_ms`: the moment that names the job, the same in each repeat of this request."""
+
+    at_ms: Moment | None = None
+
+
+class ToBackfill(RequestForm, frozen=True, kw_only=True):
+    """A half-open range in the past. Without `to_ms` it ends now."""
+
+    from_ms: Moment
+    to_ms: Moment | None = None
+
+
+class SchedulesShown(Struct, frozen=True, kw_only=True):
+    """By topic and name."""
+
+    schedules: list[ScheduleView]

@@ -1,0 +1,116 @@
+"""Schedules of the client: jobs that come again and again.
+
+    await client.schedules.add("reports/daily", {"kind": "daily"}, cron="30 9 * * MON-FRI", tz="Europe/Berlin")
+    view = await client.schedules.show("reports/daily")
+
+A schedule is named TOPIC/NAME. A length of time is a text with its unit ("10m"), a number of seconds, or a `timedelta`.
+"""
+
+import builtins
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+
+from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
+from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown
+from penstock.errors import NotAccepted, UsageError
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_forms import decode, encode, millis, moment_ms
+from streams.clock import now_ms
+from streams.errors import MalformedSubject
+from streams.subjects import check_token
+
+__all__ = ["Schedules", "read_name"]
+
+_MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
+    "every": millis,
+    "fixed_delay": millis,
+    "at": moment_ms,
+    "start": moment_ms,
+    "initial_delay": millis,
+    "jitter": millis,
+    "ttr": millis,
+    "expires_in": millis,
+}
+"""How to convert the options whose fields end with `_ms`."""
+
+
+def read_name(text: str) -> tuple[str, str]:
+    """Return topic and name of TOPIC/NAME. Raises UsageError."""
+    topic, slash, name = text.partition("/")
+    try:
+        if slash:
+            return check_token("topic", topic), check_token("name", name)
+    except MalformedSubject as error:
+        raise UsageError(f"{error}; a schedule is named TOPIC/NAME, as in mail/nightly") from error
+    raise UsageError(f"schedule {text[:80]!r}: write TOPIC/NAME, as in mail/nightly")
+
+
+class Schedules:
+    """The schedules of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`, `exists`, `state`),
+    Timeout, Unavailable, and UsageError for arguments that cannot be sent."""
+
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
+
+    async def add(self, which: str, body: object = None, **options: Unpack[ScheduleOptions]) -> ScheduleChanged:
+        """Add a schedule whose jobs have this body, any JSON value. The same again changes nothing.
+
+        The options are those of `ScheduleOptions`. One of `cron`, `every`, `fixed_delay` and `at` says when it is due.
+        With `replace=True` it takes the place of another one of its name. Without it NotAccepted is raised, `code`
+        `exists`."""
+        if unknown := options.keys() - ScheduleOptions.__optional_keys__:
+            raise TypeError(f"a schedule has no option {min(unknown)!r}")
+        asked: dict[str, object] = {"body": body}
+        for option, value in options.items():
+            if value is None:
+                continue
+            read = _MILLISECONDS.get(option)
+            asked[f"{option}_ms" if read else option] = read(option, value) if read else value
+        return await self._changed("add", which, asked)
+
+    async def list(self, topic: str = "") -> builtins.list[ScheduleView]:
+        """Return all schedules, or those of a topic, each with its next due time."""
+        return decode(await self._ask("list", {"topic": topic}), SchedulesShown).schedules
+
+    async def show(self, which: str, *, next: int = 5) -> ScheduleView:
+        """Return a schedule with its next due times and its latest runs."""
+        return decode(await self._of("show", which, {"next": next}), ScheduleView)
+
+    async def pause(self, which: str) -> ScheduleChanged:
+        """Add no more jobs. Jobs that were added and are not due yet are removed."""
+        return await self._changed("pause", which)
+
+    async def resume(self, which: str) -> ScheduleChanged:
+        """Go on from now. Due times within the pause do not count as missed."""
+        return await self._changed("resume", which)
+
+    async def trigger(self, which: str) -> Triggered:
+        """Add a job now, beside the schedule, also during a pause."""
+        at_ms = now_ms()  # named here, so that asking again adds no second one
+        return decode(await self._of("trigger", which, {"at_ms": at_ms}), Triggered)
+
+    async def backfill(self, which: str, start: datetime, end: datetime | None = None) -> ScheduleChanged:
+        """Add a job for each due time from `start` on and before `end`, by default before now."""
+        span = {"from_ms": moment_ms("start", start), "to_ms": end and moment_ms("end", end)}
+        return await self._changed("backfill", which, span)
+
+    async def remove(self, which: str) -> ScheduleRemoved:
+        """Remove a schedule, and its jobs that are not due yet."""
+        topic, name = read_name(which)
+        try:
+            return decode(await self._ask("remove", {"topic": topic, "name": name}), ScheduleRemoved)
+        except NotAccepted as refused:
+            if refused.code == "not_found" and refused.is_repeated:
+                return ScheduleRemoved(topic=topic, name=name)  # an earlier try of this call did it
+            raise
+
+    async def _ask(self, endpoint: str, ask: Mapping[str, object]) -> bytes:
+        return (await self._service.request(endpoint, encode(ask))).payload
+
+    async def _of(self, endpoint: str, which: str, more: Mapping[str, object] = {}) -> bytes:
+        topic, name = read_name(which)
+        return await self._ask(endpoint, {"topic": topic, "name": name, **more})
+
+    async def _changed(self, endpoint: str, which: str, more: Mapping[str, object] = {}) -> ScheduleChanged:
+        return decode(await self._of(endpoint, which, more), ScheduleChanged)

@@ -1,0 +1,89 @@
+"""Schedules by the Python client, through the service of a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import msgspec
+import pytest
+
+import penstock
+from actors.jobs.schedule_desk import ScheduleDesk
+from penstock.api.service.service import DeskService
+from streams.bucket import Bucket
+from streams.clock import SYSTEM
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.specs import wanted
+from streams.topology import apply
+from tests.support.desks import Started
+
+NIGHTLY = "mail/nightly"
+
+
+@pytest.fixture
+async def client(
+    connection: Connection, publisher: Publisher, server: EmbeddedServer
+) -> AsyncIterator[penstock.Client]:
+    namespace = connection.namespace
+    await apply(connection, wanted(namespace, profile="fast"))
+    desk = ScheduleDesk(Bucket(connection, publisher, namespace.bucket("RECURRING"), bytes), SYSTEM)
+    stop, started = anyio.Event(), Started()
+    service = DeskService("schedules", desk, connection, stop)
+    running = asyncio.create_task(service.run(task_status=started))
+    await started.wait()
+    async with penstock.connect(server.url, namespace=namespace.name) as client:
+        yield client
+    stop.set()
+    await running
+
+
+async def test_a_schedule_is_added_shown_steered_and_removed(client: penstock.Client) -> None:
+    schedules = client.schedules
+    start = datetime(2096, 1, 1, tzinfo=UTC)
+    wish = {"every": "10m", "start": start, "jitter": timedelta(seconds=5), "ttr": 9, "attempts": 2, "overlap": "allow"}
+    added = await schedules.add(NIGHTLY, {"n": 1}, **wish)  # type: ignore[arg-type] # a plain dict
+    assert added.is_changed
+    assert not (await schedules.add(NIGHTLY, {"n": 1}, **wish)).is_changed  # type: ignore[arg-type]
+    view = await schedules.show(NIGHTLY, next=2)
+    assert (view.every_ms, view.jitter_ms, view.ttr_ms, view.attempts, view.overlap) == (
+        600_000,
+        5_000,
+        9_000,
+        2,
+        "allow",
+    )
+    start_ms = round(start.timestamp() * 1000)
+    assert (msgspec.json.decode(view.body), view.next_ms) == ({"n": 1}, [start_ms, start_ms + 600_000])
+    with pytest.raises(penstock.NotAccepted, match="replace it") as taken:
+        await schedules.add(NIGHTLY, cron="@daily")
+    assert taken.value.code == "exists"
+    assert (await schedules.add(NIGHTLY, cron="@daily", replace=True)).schedule.cron == "@daily"
+    assert (await schedules.pause(NIGHTLY)).schedule.state == "paused"
+    assert not (await schedules.pause(NIGHTLY)).is_changed
+    assert (await schedules.resume(NIGHTLY)).schedule.state == "runs"
+    assert (await schedules.trigger(NIGHTLY)).id.startswith("nightly.2")
+    filled = await schedules.backfill(NIGHTLY, datetime.now(UTC) - timedelta(days=3))
+    assert filled.schedule.backfill is not None
+    assert [each.name for each in await schedules.list("mail")] == ["nightly"]
+    assert await schedules.list("other") == []
+    assert (await schedules.remove(NIGHTLY)).name == "nightly"
+    with pytest.raises(penstock.NotAccepted, match="no schedule mail/nightly; there is none at all") as gone:
+        await schedules.show(NIGHTLY)
+    assert gone.value.code == "not_found"
+
+
+async def test_what_cannot_be_meant_is_refused(client: penstock.Client) -> None:
+    with pytest.raises(penstock.UsageError, match="write TOPIC/NAME"):
+        await client.schedules.pause("mail")
+    with pytest.raises(TypeError, match="no option 'corn'"):
+        await client.schedules.add(NIGHTLY, corn="@daily")  # type: ignore[call-arg]
+    with pytest.raises(penstock.UsageError, match="has no zone"):
+        await client.schedules.add(NIGHTLY, at=datetime(2096, 1, 1))  # noqa: DTZ001 # that is the point
+    with pytest.raises(penstock.NotAccepted, match="the minute is not understood") as bad:
+        await client.schedules.add(NIGHTLY, cron="61 * * * *")
+    assert (bad.value.code, bad.value.field) == ("bad", "cron")
