@@ -21,6 +21,7 @@ from actors.jobs.rules.schedule_times import occurrence_id
 from actors.jobs.rules.schedule_views import (
     MOST_NEXT,
     ScheduleChanged,
+    ScheduleLine,
     ScheduleRemoved,
     ScheduleView,
     Triggered,
@@ -91,7 +92,7 @@ class ScheduleDesk:
         (stored, is_changed), _ = await self._records.update(key, change)
         return self._changed(topic, name, stored, is_changed=is_changed)
 
-    async def list(self, topic: str = "") -> builtins.list[ScheduleView]:
+    async def list(self, topic: str = "") -> builtins.list[ScheduleLine]:
         """Return all schedules, or those of a topic, by topic and name, each with its next due time."""
         entries = await self._records.entries(f"{check_token('topic', topic)}.*" if topic else ">")
         found = [(entry.key, _read(entry)) for entry in entries]

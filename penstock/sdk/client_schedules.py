@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Unpack
 
-from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
+from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleLine, ScheduleRemoved, ScheduleView, Triggered
 from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown
 from penstock.errors import NotAccepted, UsageError
 from penstock.sdk.calls import ServiceClient
@@ -22,6 +22,7 @@ from streams.subjects import check_token
 
 __all__ = ["Schedules", "read_name"]
 
+PAGE = 500
 _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
     "every": millis,
     "fixed_delay": millis,
@@ -69,9 +70,15 @@ class Schedules:
             asked[f"{option}_ms" if read else option] = read(option, value) if read else value
         return await self._changed("add", which, asked)
 
-    async def list(self, topic: str = "") -> builtins.list[ScheduleView]:
+    async def list(self, topic: str = "") -> builtins.list[ScheduleLine]:
         """Return all schedules, or those of a topic, each with its next due time."""
-        return decode(await self._ask("list", {"topic": topic}), SchedulesShown).schedules
+        found, after = builtins.list[ScheduleLine](), ""
+        while True:
+            page = decode(await self._ask("list", {"topic": topic, "after": after, "limit": PAGE}), SchedulesShown)
+            found += page.schedules
+            after = page.next
+            if not after:
+                return found
 
     async def show(self, which: str, *, next: int = 5) -> ScheduleView:
         """Return a schedule with its next due times and its latest runs."""

@@ -13,12 +13,11 @@ MOST_NEXT = 100
 """Due times in one view."""
 
 
-class ScheduleView(Struct, frozen=True, kw_only=True):
-    """A schedule as it is now, with its definition. `state`: `over` after its one moment, `unreadable` if it cannot be
-    followed, and `fault` says why. `next_ms`: when it is due next, nothing while it is paused. `added_ms`: when the
-    latest job that was added is due. `left_out`: how many were left out because the one before was not finished.
-    `backfill`: what is still to come of a past range, after the first moment, before the second. `runs`: the latest
-    ones, the last of them last."""
+class ScheduleLine(Struct, frozen=True, kw_only=True):
+    """A schedule as a list shows it, with its definition. `state`: `over` after its one moment, `unreadable` if it
+    cannot be followed, and `fault` says why. `next_ms`: when it is due next, nothing while it is paused. `added_ms`:
+    when the latest job that was added is due. `left_out`: how many were left out because the one before was not
+    finished. `backfill`: what is still to come of a past range, after the first moment, before the second."""
 
     topic: str
     name: str
@@ -32,7 +31,6 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     start_ms: int = 0
     initial_delay_ms: int = 0
     jitter_ms: int = 0
-    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
     data_time: str = ""
     ttr_ms: int | None = None
     attempts: int | None = None
@@ -45,6 +43,12 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     added_ms: int = 0
     left_out: int = 0
     backfill: tuple[int, int] | None = None
+
+
+class ScheduleView(ScheduleLine, frozen=True, kw_only=True):
+    """A schedule as it is now. `runs`: the latest ones, the last of them last."""
+
+    body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
     runs: tuple[PastRun, ...] = ()
 
 

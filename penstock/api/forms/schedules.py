@@ -1,6 +1,7 @@
 """The forms of schedules: what is asked of them at every door, and how it is answered. The answers that are the same at
 every door are in actors/jobs/rules/schedule_views.py. Times are whole milliseconds, moments UTC since 1970."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, TypedDict
 
@@ -9,14 +10,15 @@ from msgspec import Meta, Raw, Struct
 
 from actors.jobs.rules.cron import LONGEST_LINE
 from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule
-from actors.jobs.rules.schedule_views import MOST_NEXT, ScheduleView
+from actors.jobs.rules.schedule_views import MOST_NEXT, ScheduleLine
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import Attempts, Moment, Ttr
-from penstock.api.forms.reading import RequestForm
+from penstock.api.forms.reading import RequestForm, picked
 from streams.job_messages import Priority
 
 Span = Annotated[int, Meta(ge=0, description="milliseconds")]
-Most = Annotated[int, Meta(ge=0, le=MOST_NEXT)]
+MostNext = Annotated[int, Meta(ge=0, le=MOST_NEXT)]
+MostLines = Annotated[int, Meta(ge=1, le=1_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -103,9 +105,11 @@ class ScheduleShowAsk(ScheduleAsk, frozen=True, kw_only=True):
 
 
 class SchedulesAsk(RequestForm, frozen=True, kw_only=True):
-    """Show all schedules, or those of a topic."""
+    """Show all schedules, or those of a topic, by topic and name, from `after` on, which an earlier page gave."""
 
     topic: str = ""
+    after: str = ""
+    limit: MostLines = 100
 
 
 class TriggerAsk(ScheduleAsk, frozen=True, kw_only=True):
@@ -127,13 +131,15 @@ class BackfillAsk(ScheduleAsk, frozen=True, kw_only=True):
 class ScheduleQuery(RequestForm, frozen=True, kw_only=True):
     """`next`: so many of the next due times."""
 
-    next: Most = 5
+    next: MostNext = 5
 
 
 class SchedulesQuery(RequestForm, frozen=True, kw_only=True):
-    """`topic`: only of this one."""
+    """`topic`: only of this one. `after`: the `next` of the page before."""
 
     topic: Annotated[str, Meta(max_length=64)] = ""
+    after: Annotated[str, Meta(max_length=129)] = ""
+    limit: MostLines = 100
 
 
 class ToTrigger(RequestForm, frozen=True, kw_only=True):
@@ -149,7 +155,16 @@ class ToBackfill(RequestForm, frozen=True, kw_only=True):
     to_ms: Moment | None = None
 
 
-class SchedulesShown(Struct, frozen=True, kw_only=True):
-    """By topic and name."""
+class SchedulesShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page by topic and name. `next` is the `after` of the following page. The last page has none."""
 
-    schedules: list[ScheduleView]
+    schedules: list[ScheduleLine]
+    next: str = ""
+
+
+def page_of(lines: Iterable[ScheduleLine], after: str, limit: int) -> SchedulesShown:
+    """Return a page of these schedules."""
+    named = sorted(((f"{line.topic}/{line.name}", line) for line in lines), key=lambda one: one[0])
+    wanted = [(name, picked(ScheduleLine, line)) for name, line in named if name > after][: limit + 1]
+    page = wanted[:limit]
+    return SchedulesShown(schedules=[line for _, line in page], next=page[-1][0] if len(wanted) > limit else "")

@@ -9,15 +9,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
+from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleLine, ScheduleRemoved, Triggered
 from actors.jobs.schedule_desk import ScheduleRefused
 from penstock.api.forms.schedules import (
     ScheduleQuery,
     SchedulesQuery,
-    SchedulesShown,
     ScheduleToAdd,
     ToBackfill,
     ToTrigger,
+    page_of,
 )
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit, check_body
@@ -26,7 +26,7 @@ from penstock.api.replies import NUMBERS
 from streams.job_messages import NewJob
 from streams.subjects import TOKEN
 
-A = TypeVar("A", bound=ScheduleView | Triggered | ScheduleRemoved)
+A = TypeVar("A", bound=ScheduleLine | Triggered | ScheduleRemoved)
 _add = msgspec.json.Decoder(ScheduleToAdd).decode
 _trigger = msgspec.json.Decoder(ToTrigger).decode
 _backfill = msgspec.json.Decoder(ToBackfill).decode
@@ -44,14 +44,13 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def list_schedules(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List your schedules, or those of one topic."""
+    """List your schedules, or those of one topic, a page at a time, without their bodies and runs."""
     asked = query_of(SchedulesQuery, call.query)
     topic = call.caller.inner(asked.topic) if asked.topic else ""
     with shared.load.work("other", call.caller.key), _telling(call):
         found = await shared.schedules.list(topic)
-    return HttpAnswer(
-        SchedulesShown(schedules=[_outer(call, view) for view in found if call.caller.is_own(view.topic)])
-    )
+    mine = [_outer(call, line) for line in found if call.caller.is_own(line.topic)]
+    return HttpAnswer(page_of(mine, asked.after, asked.limit))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:

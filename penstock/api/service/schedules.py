@@ -10,6 +10,7 @@ from penstock.api.forms.schedules import (
     ScheduleShowAsk,
     SchedulesShown,
     TriggerAsk,
+    page_of,
 )
 from penstock.api.service.calls import Question
 
@@ -19,7 +20,7 @@ async def add(desk: ScheduleDesk, ask: AddScheduleAsk, _question: Question) -> S
 
 
 async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, _question: Question) -> SchedulesShown:
-    return SchedulesShown(schedules=await desk.list(ask.topic))
+    return page_of(await desk.list(ask.topic), ask.after, ask.limit)
 
 
 async def show(desk: ScheduleDesk, ask: ScheduleShowAsk, _question: Question) -> ScheduleView:

@@ -412,6 +412,9 @@ async def test_schedules_over_http(asker: Recorder) -> None:
     await http("POST", here, '{"name": "delay", "fixed_delay_ms": 60000, "initial_delay_ms": 4000000000}')
     await http("POST", here, '{"name": "once", "at_ms": 4000000000000}')
     await http("GET", "/v1/schedules?topic=tick")
+    await http("GET", "/v1/schedules?topic=tick&limit=1&after=tick/daily")
+    for bad in ("topic=b!", "limit=0", "what=1"):
+        await http("GET", f"/v1/schedules?{bad}")
     await http("GET", f"{here}/all?next=2")
     await http("GET", f"{here}/none")
     await http("GET", f"{here}/b!")

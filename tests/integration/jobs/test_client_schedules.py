@@ -42,7 +42,9 @@ async def client(
     await running
 
 
-async def test_a_schedule_is_added_shown_steered_and_removed(client: penstock.Client) -> None:
+async def test_a_schedule_is_added_shown_steered_and_removed(
+    client: penstock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schedules = client.schedules
     start = datetime(2096, 1, 1, tzinfo=UTC)
     wish = {"every": "10m", "start": start, "jitter": timedelta(seconds=5), "ttr": 9, "attempts": 2, "overlap": "allow"}
@@ -69,9 +71,12 @@ async def test_a_schedule_is_added_shown_steered_and_removed(client: penstock.Cl
     assert (await schedules.trigger(NIGHTLY)).id.startswith("nightly.2")
     filled = await schedules.backfill(NIGHTLY, datetime.now(UTC) - timedelta(days=3))
     assert filled.schedule.backfill is not None
-    assert [each.name for each in await schedules.list("mail")] == ["nightly"]
+    await schedules.add("mail/a", every="1h")
+    monkeypatch.setattr("penstock.sdk.client_schedules.PAGE", 1)
+    assert [each.name for each in await schedules.list("mail")] == ["a", "nightly"]
     assert await schedules.list("other") == []
-    assert (await schedules.remove(NIGHTLY)).name == "nightly"
+    for which in (NIGHTLY, "mail/a"):
+        assert (await schedules.remove(which)).topic == "mail"
     with pytest.raises(penstock.NotAccepted, match="no schedule mail/nightly; there is none at all") as gone:
         await schedules.show(NIGHTLY)
     assert gone.value.code == "not_found"
