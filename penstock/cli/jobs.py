@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from msgspec.structs import replace
 
-from penstock.cli import held, job_list, recur
+from penstock.cli import held, job_list
 from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs
 from penstock.cli.help import Group
@@ -34,7 +34,6 @@ def add_to(app: typer.Typer) -> None:
     command(group, "add")(_add)
     held.add_to(group)
     job_list.add_to(group)
-    recur.add_to(group)
 
 
 async def _add(

@@ -41,7 +41,8 @@ COMMANDS = {
         CommandEntry("verify", "verify", "Show which time was read, by whom, and what is missing."),
     ),
     "Run delayed jobs and schedules": (
-        CommandEntry("jobs", "jobs", "Add, list, hold and delete jobs; set up topics and schedules."),
+        CommandEntry("jobs", "jobs", "Add, list, hold and delete jobs, and set up topics."),
+        CommandEntry("schedules", "schedules", "Have jobs come again and again, by a clock or at an interval."),
         CommandEntry("outbox", "outbox", "Send the jobs that your database transactions added."),
     ),
     "Run batches of rows": (

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Unpack
 
+from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleLine, ScheduleRemoved, ScheduleView, Triggered
-from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown
-from penstock.errors import NotAccepted, UsageError
+from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown, definition_of
+from penstock.errors import NotAccepted
+from penstock.rows.schedule_names import read_name
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode, millis, moment_ms
 from streams.clock import now_ms
-from streams.errors import MalformedSubject
-from streams.subjects import check_token
 
-__all__ = ["Schedules", "read_name"]
+__all__ = ["Schedules"]
 
 PAGE = 500
 _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
@@ -34,17 +34,6 @@ _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
     "expires_in": millis,
 }
 """How to convert the options whose fields end with `_ms`."""
-
-
-def read_name(text: str) -> tuple[str, str]:
-    """Return topic and name of TOPIC/NAME. Raises UsageError."""
-    topic, slash, name = text.partition("/")
-    try:
-        if slash:
-            return check_token("topic", topic), check_token("name", name)
-    except MalformedSubject as error:
-        raise UsageError(f"{error}; a schedule is named TOPIC/NAME, as in mail/nightly") from error
-    raise UsageError(f"schedule {text[:80]!r}: write TOPIC/NAME, as in mail/nightly")
 
 
 class Schedules:
@@ -69,6 +58,10 @@ class Schedules:
             read = _MILLISECONDS.get(option)
             asked[f"{option}_ms" if read else option] = read(option, value) if read else value
         return await self._changed("add", which, asked)
+
+    async def put(self, which: str, wanted: Schedule, *, is_replaced: bool = False) -> ScheduleChanged:
+        """Add a schedule with the definition of this record."""
+        return await self._changed("add", which, {**definition_of(wanted), "replace": is_replaced})
 
     async def list(self, topic: str = "") -> builtins.list[ScheduleLine]:
         """Return all schedules, or those of a topic, each with its next due time."""

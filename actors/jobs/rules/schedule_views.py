@@ -4,10 +4,11 @@ from typing import Literal
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import asdict
 
-from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule
+from actors.jobs.rules.schedule_record import Kind, Misfire, Overlap, Schedule
 from actors.jobs.rules.schedule_times import next_dues
-from streams.job_messages import Priority
+from streams.job_messages import Outcome, Priority
 
 MOST_NEXT = 100
 """Due times in one view."""
@@ -45,11 +46,21 @@ class ScheduleLine(Struct, frozen=True, kw_only=True):
     backfill: tuple[int, int] | None = None
 
 
+class RunView(Struct, frozen=True, kw_only=True):
+    """An occurrence that was added, as in `PastRun`. `outcome` is empty until it has ended."""
+
+    due_ms: int
+    kind: Kind
+    started_ms: int
+    ended_ms: int
+    outcome: Outcome | Literal["", "unknown"]
+
+
 class ScheduleView(ScheduleLine, frozen=True, kw_only=True):
     """A schedule as it is now. `runs`: the latest ones, the last of them last."""
 
     body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
-    runs: tuple[PastRun, ...] = ()
+    runs: list[RunView] = []
 
 
 class ScheduleChanged(Struct, frozen=True, kw_only=True):
@@ -73,7 +84,7 @@ class ScheduleRemoved(Struct, frozen=True, kw_only=True):
     name: str
 
 
-_OWN = frozenset(("topic", "name", "state", "fault", "next_ms"))
+_OWN = frozenset(("topic", "name", "state", "fault", "next_ms", "runs"))
 _SHOWN = [field for field in ScheduleView.__struct_fields__ if field not in _OWN]
 
 
@@ -85,5 +96,6 @@ def view_of(topic: str, name: str, record: Schedule, *, now_ms: int, most: int) 
         name=name,
         state="over" if is_over else "paused" if record.is_paused else "runs",
         next_ms=[] if record.is_paused else next_dues(record, now_ms, most),
+        runs=[RunView(**asdict(run)) for run in record.runs],
         **{field: getattr(record, field) for field in _SHOWN},
     )

@@ -24,7 +24,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=64)]
 
 class ScheduleOptions(TypedDict, total=False):
     """The options of a schedule, for Python callers. One of `cron`, `every`, `fixed_delay` and `at` says when it is
-    due. docs/howto/recurring.md explains each."""
+    due. docs/howto/schedules.md explains each."""
 
     cron: str
     every: Duration
@@ -70,6 +70,13 @@ class _Definition(RequestForm, frozen=True, kw_only=True):
     def wanted(self) -> Schedule:
         """Return the record of this definition."""
         return Schedule(**{field: getattr(self, field) for field in _Definition.__struct_fields__})
+
+
+def definition_of(record: Schedule) -> dict[str, object]:
+    """Return the definition of a record as a request has it, without what is left to the defaults."""
+    plain = Schedule()
+    fields = ((field, getattr(record, field)) for field in _Definition.__struct_fields__)
+    return {field: value for field, value in fields if value != getattr(plain, field)}
 
 
 class ScheduleToAdd(_Definition, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 LINES = [
     ("penstock jo", {"jobs"}),
-    ("penstock jobs re", {"reserve", "release", "recur"}),
-    ("penstock jobs recur pa", {"pause"}),
+    ("penstock jobs re", {"reserve", "release"}),
+    ("penstock schedules pa", {"pause"}),
     ("penstock jobs add t --priority ", {"high", "normal", "low"}),
     ("penstock batch submit --ta", {"--task"}),
     ("penstock sources list --name", {"--namespace"}),
@@ -45,4 +45,4 @@ def test_zsh_and_fish_are_given_a_script_and_its_answers(shell: str) -> None:
         _TYPER_COMPLETE_ARGS="penstock jobs re",
         _TYPER_COMPLETE_FISH_ACTION="get-args",
     )
-    assert all(name in answer for name in ("reserve", "release", "recur"))
+    assert all(name in answer for name in ("reserve", "release"))

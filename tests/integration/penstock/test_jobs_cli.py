@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -26,7 +27,7 @@ from tests.support.docs import DOCS, Page, commands
 
 
 @asynccontextmanager
-async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIterator[None]:
+async def node(cli: CommandLine, *, follows_schedules: bool = False) -> AsyncIterator[None]:
     """Run what answers: a desk and its service, and if so asked the actor of schedules."""
     connection, namespace, stop = cli.records.connection, cli.records.namespace, anyio.Event()
     session = cli.records.session
@@ -40,7 +41,9 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
         )
         async with opened as desk:
             await tasks.start(DeskService("jobs", desk, connection, stop, desk.end_waits).run)
-            if follows_recurring:
+            schedules = ScheduleDesk(session.bucket("RECURRING"), SYSTEM)
+            await tasks.start(DeskService("schedules", schedules, connection, stop).run)
+            if follows_schedules:
                 actor = Scheduler(
                     node="n1",
                     connection=connection,
@@ -56,8 +59,12 @@ async def node(cli: CommandLine, *, follows_recurring: bool = False) -> AsyncIte
         tasks.cancel_scope.cancel()
 
 
+async def as_json(cli: CommandLine, *arguments: str) -> Any:
+    return (await cli(*arguments, "--json")).ok().json()
+
+
 async def told(cli: CommandLine, *arguments: str) -> Any:
-    return (await cli("jobs", *arguments, "--json")).ok().json()
+    return await as_json(cli, "jobs", *arguments)
 
 
 # ---- the life of a job
@@ -204,85 +211,88 @@ async def test_a_file_is_added_and_its_bad_lines_are_told(cli: CommandLine, tmp_
 
 
 async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLine) -> None:
-    async with node(cli, follows_recurring=True):
-        line = ["recur", "add", "mail/nightly", '{"n":1}', "--cron", "0 9 1 1 *", "--tz", "Europe/Berlin"]
-        added = await told(cli, *line, "--overlap", "allow")
+    async with node(cli, follows_schedules=True):
+        line = ["schedules", "add", "mail/nightly", '{"n":1}', "--cron", "0 9 1 1 *", "--tz", "Europe/Berlin"]
+        added = await as_json(cli, *line, "--overlap", "allow")
         assert (added["is_new"], added["cron"], added["body"], len(added["next_ms"])) == (
             True,
             "0 9 1 1 *",
             {"n": 1},
             3,
         )
-        assert not (await told(cli, *line, "--overlap", "allow"))["is_new"]
-        other = await cli("jobs", *line[:4], "--every", "10m")
-        assert (other.code, "--replace" in other.err) == (2, True)
+        assert not (await as_json(cli, *line, "--overlap", "allow"))["is_new"]
+        other = await cli(*line[:4], "--every", "10m")
+        assert (other.code, "replace it, or use another name" in other.err) == (1, True)
         with anyio.fail_after(20):
             while not (jobs := (await told(cli, "list", "mail"))["jobs"]):
                 await anyio.lowlevel.checkpoint()
         assert [job["due_ms"] for job in jobs] == added["next_ms"][:1]
         assert jobs[0]["id"].startswith("nightly.20")
-        assert "0 9 1 1 * (Europe/Berlin)" in (await cli("jobs", "recur", "list")).ok().out
-        shown = await told(cli, "recur", "show", "mail/nightly", "--next", "7")
+        assert "0 9 1 1 * (Europe/Berlin)" in (await cli("schedules", "list")).ok().out
+        shown = await as_json(cli, "schedules", "show", "mail/nightly", "--next", "7")
         assert (shown["next_ms"][:3], len(shown["next_ms"])) == (added["next_ms"], 7)
-        shown = (await cli("jobs", "recur", "show", "mail/nightly", "--next", "1")).ok().out
+        shown = (await cli("schedules", "show", "mail/nightly", "--next", "1")).ok().out
         assert 'when: 0 9 1 1 * (Europe/Berlin)\nstate: runs\nmisfire: once\noverlap: allow\nbody: {"n":1}' in shown
-        assert (await told(cli, "recur", "pause", "mail/nightly"))["is_changed"]
+        assert (await as_json(cli, "schedules", "pause", "mail/nightly"))["is_changed"]
         with anyio.fail_after(20):
             while (await told(cli, "count", "mail"))[0]["delayed"]:
                 await anyio.lowlevel.checkpoint()
-        assert (await told(cli, "recur", "list"))[0]["next_ms"] is None
-        job_id = (await told(cli, "recur", "trigger", "mail/nightly"))["id"]
+        assert (await as_json(cli, "schedules", "list"))[0]["next_ms"] == []
+        job_id = (await as_json(cli, "schedules", "trigger", "mail/nightly"))["id"]
         with anyio.fail_after(20):
             while job_id not in [job["id"] for job in (await told(cli, "list", "mail", "--state", "ready"))["jobs"]]:
                 await anyio.lowlevel.checkpoint()
-        ahead = await cli("jobs", "recur", "backfill", "mail/nightly", "-1d", "now")
+        ahead = await cli("schedules", "backfill", "mail/nightly", "-1d", "now")
         assert (ahead.code, "has no occurrence" in ahead.err) == (2, True)
-        told_of = await told(cli, "recur", "backfill", "mail/nightly", "2024-01-01T00:00:00Z", "2026-01-31T00:00:00Z")
+        told_of = await as_json(
+            cli, "schedules", "backfill", "mail/nightly", "2024-01-01T00:00:00Z", "2026-01-31T00:00:00Z"
+        )
         assert told_of["end_ms"] == 1_769_817_600_000
-        shown = (await cli("jobs", "recur", "show", "mail/nightly")).ok().out
+        shown = (await cli("schedules", "show", "mail/nightly")).ok().out
         assert "backfill: goes on until 2026-01-31T00:00:00Z" in shown
-        assert (await told(cli, "recur", "resume", "mail/nightly"))["is_changed"]
-        unsure = await cli("jobs", "recur", "remove", "mail/nightly")
+        assert (await as_json(cli, "schedules", "resume", "mail/nightly"))["is_changed"]
+        unsure = await cli("schedules", "remove", "mail/nightly")
         assert (unsure.code, "--yes" in unsure.err) == (2, True)
-        (await cli("jobs", "recur", "remove", "mail/nightly", "--yes")).ok()
-        assert (await told(cli, "recur", "list")) == []
-        gone = await cli("jobs", "recur", "show", "mail/nightly")
-        assert (gone.code, "no schedule mail/nightly" in gone.err) == (2, True)
+        (await cli("schedules", "remove", "mail/nightly", "--yes")).ok()
+        assert (await as_json(cli, "schedules", "list")) == []
+        gone = await cli("schedules", "show", "mail/nightly")
+        assert (gone.code, "no schedule mail/nightly" in gone.err) == (1, True)
 
 
 async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLine) -> None:
-    page = Page(DOCS, (DOCS / "howto" / "recurring.md").read_text(encoding="utf-8")).section("What failed for good")
+    page = Page(DOCS, (DOCS / "howto" / "schedules.md").read_text(encoding="utf-8")).section("What failed for good")
     typed = [shlex.split(line)[1:] for block in page.blocks for line in commands(block)]
-    for words in typed:
-        (await cli(*words)).ok()
+    async with node(cli):
+        for words in typed:
+            (await cli(*words)).ok()
+        names = [each["name"] for each in (await as_json(cli, "schedules", "list"))]
     assert len(typed) == 13
-    names = [each["name"] for each in (await told(cli, "recur", "list"))]
     assert names == ["jubilee", "hourly", "crawl", "sweep", "sync"]
 
 
 async def test_one_that_is_due_once_is_over_after_it(cli: CommandLine) -> None:
-    async with node(cli, follows_recurring=True):
+    async with node(cli, follows_schedules=True):
         at = (datetime.now(UTC) + timedelta(seconds=3)).isoformat()
-        line = ["recur", "add", "mail/once", "1", "--at", at]
-        assert (await told(cli, *line))["is_new"]
+        line = ["schedules", "add", "mail/once", "1", "--at", at]
+        assert (await as_json(cli, *line))["is_new"]
         with anyio.fail_after(20):
             while (await told(cli, "count", "mail"))[0]["ready"] == 0:
                 await anyio.lowlevel.checkpoint()
-        shown = (await cli("jobs", "recur", "show", "mail/once")).ok().out
+        shown = (await cli("schedules", "show", "mail/once")).ok().out
         assert f"when: once, {at[:19]}" in shown
         assert "state: over\n" in shown
         [job] = (await told(cli, "reserve", "mail"))["jobs"]
         assert "not ended" in shown
         (await cli("jobs", "finish", job["receipt"])).ok()
         with anyio.fail_after(20):
-            while (run := (await told(cli, "recur", "show", "mail/once"))["runs"][0])["outcome"] != "finished":
+            while (run := (await as_json(cli, "schedules", "show", "mail/once"))["runs"][0])["outcome"] != "finished":
                 await anyio.lowlevel.checkpoint()
         assert run["due_ms"] <= run["started_ms"] <= run["ended_ms"]
-        shown = (await cli("jobs", "recur", "show", "mail/once")).ok().out
+        shown = (await cli("schedules", "show", "mail/once")).ok().out
         assert re.search(r"\nrun: 20[^ ]+Z, finished, started [^ ]+ later, took [^ ]+\n", shown), shown
-        again = await cli("jobs", *line)
+        again = await cli(*line)
         assert (again.code, "is there already" in again.out) == (0, True), "a program may add it at each start"
-        late = await cli("jobs", *line, "--misfire", "skip", "--replace")
+        late = await cli(*line, "--misfire", "skip", "--replace")
         assert (late.code, "is past; give a later moment" in late.err) == (2, True)
 
 

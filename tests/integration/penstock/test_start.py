@@ -57,14 +57,14 @@ jobs list t --limit 5
 jobs count
 jobs topics
 jobs topic t
-jobs recur add t/n 1 --every 5m
-jobs recur list
-jobs recur show t/n
-jobs recur pause t/n
-jobs recur resume t/n
-jobs recur trigger t/n
-jobs recur backfill t/n -2h now
-jobs recur remove t/n --yes
+schedules add t/n 1 --every 5m
+schedules list
+schedules show t/n
+schedules pause t/n
+schedules resume t/n
+schedules trigger t/n
+schedules backfill t/n -2h now
+schedules remove t/n --yes
 why 1
 batch submit --task t --input 1
 batch list

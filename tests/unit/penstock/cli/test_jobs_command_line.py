@@ -1,4 +1,4 @@
-"""What cannot be meant by a command about jobs or tokens is refused before anything is asked of a server."""
+"""What cannot be meant by a command about jobs, schedules or tokens is refused before anything is asked of a server."""
 
 import pytest
 from typer.testing import CliRunner
@@ -27,31 +27,6 @@ from penstock.cli.root import app
         (["finish"], "RECEIPT"),
         (["list", "mail", "--due-before", "12"], "is no moment"),
         (["list", "mail", "--state", "gone"], "gone"),
-        (["recur", "add", "mail", "--every", "1m"], "write TOPIC/NAME"),
-        (["recur", "add", "mail/a b", "--every", "1m"], "contains ' '"),
-        (["recur", "add", "mail/n", "--every", "0s"], "is no interval"),
-        (["recur", "add", "mail/n", "--every", "10"], "has no unit"),
-        (["recur", "add", "mail/n", "--every", "1ms"], "use 1s to 366d"),
-        (["recur", "add", "mail/n"], "either cron or every"),
-        (["recur", "add", "mail/n", "--cron", "61 * * * *"], "the minute is not understood"),
-        (["recur", "add", "mail/n", "--cron", "* * * *"], "has 4 fields"),
-        (["recur", "add", "mail/n", "--cron", "@daily", "--tz", "Europe/Berlim"], "did you mean Europe/Berlin?"),
-        (["recur", "add", "mail/n", "--cron", "@daily", "--misfire", "all"], "overlap allow"),
-        (["recur", "add", "mail/n", "--cron", "@daily", "--ttr", "1ms"], "ttr_ms 1: is out of range"),
-        (["recur", "add", "mail/n", "--at", "tomorrow"], "is no moment"),
-        (["recur", "add", "mail/n", "--every", "1m", "--at", "2096-01-31T08:00:00Z"], "or fixed_delay or at"),
-        (["recur", "add", "mail/n", "--every", "1m", "--jitter", "1m"], "use less than 60000ms"),
-        (["recur", "add", "mail/n", "--every", "1m", "--initial-delay", "5"], "has no unit"),
-        (["recur", "add", "mail/n", "--every", "1m", "--start", "now", "--initial-delay", "5s"], "beside a start"),
-        (["recur", "add", "mail/n", "--every", "1m", "--most-missed", "5"], "limits misfire all"),
-        (["recur", "add", "mail/n", "--every", "1m", "--misfire", "all", "--overlap", "cancel"], "overlap allow"),
-        (["recur", "add", "mail/n", "[1]", "--every", "1m", "--data-time", "at"], "a JSON object"),
-        (["recur", "trigger", "mail"], "write TOPIC/NAME"),
-        (["recur", "backfill", "mail/n", "-1d", "-2d"], "must lie before"),
-        (["recur", "add", "mail/n", "--fixed-delay", "0s"], "is no interval"),
-        (["recur", "add", "mail/n", "--fixed-delay", "1m", "--overlap", "allow"], "waits for its end"),
-        (["recur", "list", "--topic", "a.b"], "contains '.'"),
-        (["recur", "pause", "mail"], "write TOPIC/NAME"),
         (["topic", "mail", "ttr"], "write NAME=VALUE"),
         (["topic", "mail", "ttr=1s", "ttr=2s"], "given twice"),
         (["topic", "mail", "ttr=1s", "--unset", "ttr"], "set and unset"),
@@ -66,6 +41,31 @@ def test_a_wrong_argument_ends_with_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["schedules", "add", "mail", "--every", "1m"], "write TOPIC/NAME"),
+        (["schedules", "add", "mail/a b", "--every", "1m"], "contains ' '"),
+        (["schedules", "add", "mail/n", "--every", "0s"], "is no interval"),
+        (["schedules", "add", "mail/n", "--every", "10"], "has no unit"),
+        (["schedules", "add", "mail/n", "--every", "1ms"], "use 1s to 366d"),
+        (["schedules", "add", "mail/n"], "either cron or every"),
+        (["schedules", "add", "mail/n", "--cron", "61 * * * *"], "the minute is not understood"),
+        (["schedules", "add", "mail/n", "--cron", "* * * *"], "has 4 fields"),
+        (["schedules", "add", "mail/n", "--cron", "@daily", "--tz", "Europe/Berlim"], "did you mean Europe/Berlin?"),
+        (["schedules", "add", "mail/n", "--cron", "@daily", "--misfire", "all"], "overlap allow"),
+        (["schedules", "add", "mail/n", "--cron", "@daily", "--ttr", "1ms"], "ttr_ms 1: is out of range"),
+        (["schedules", "add", "mail/n", "--at", "tomorrow"], "is no moment"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--at", "2096-01-31T08:00:00Z"], "or fixed_delay or at"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--jitter", "1m"], "use less than 60000ms"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--initial-delay", "5"], "has no unit"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--start", "now", "--initial-delay", "5s"], "beside a start"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--most-missed", "5"], "limits misfire all"),
+        (["schedules", "add", "mail/n", "--every", "1m", "--misfire", "all", "--overlap", "cancel"], "overlap allow"),
+        (["schedules", "add", "mail/n", "[1]", "--every", "1m", "--data-time", "at"], "a JSON object"),
+        (["schedules", "trigger", "mail"], "write TOPIC/NAME"),
+        (["schedules", "backfill", "mail/n", "-1d", "-2d"], "must lie before"),
+        (["schedules", "add", "mail/n", "--fixed-delay", "0s"], "is no interval"),
+        (["schedules", "add", "mail/n", "--fixed-delay", "1m", "--overlap", "allow"], "waits for its end"),
+        (["schedules", "list", "--topic", "a.b"], "contains '.'"),
+        (["schedules", "pause", "mail"], "write TOPIC/NAME"),
         (["tokens", "add", "me", "--verb", "reed"], "did you mean read?"),
         (["tokens", "add", "me", "--expires", "90"], "has no unit"),
         (["tokens", "revoke", "me"], "--yes"),
@@ -76,7 +76,7 @@ def test_a_wrong_argument_ends_with_exit_code_2(
         (["dead", "replay", "--all", "--rate", "0"], "--rate"),
     ],
 )
-def test_so_does_one_about_tokens_and_dead_letters(
+def test_so_does_one_about_schedules_tokens_and_dead_letters(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     refused(*arguments, said=said, monkeypatch=monkeypatch)

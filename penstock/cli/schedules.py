@@ -1,35 +1,40 @@
-"""`penstock jobs recur`: jobs that are added again and again, by a cron line or at an interval."""
+"""`penstock schedules`: what comes again and again, by a cron line or at an interval."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from actors.jobs.rules.schedule_record import Misfire, Overlap
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.held import ASK_S
 from penstock.cli.help import Group
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
+from penstock.rows.schedule_names import read_name
 from penstock.times import read_moment, read_range, read_zone, span_text, time_text
 from streams.clock import now_ms
 from streams.job_messages import Priority
+from streams.subjects import check_token
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.schedule_record import PastRun, Schedule
-    from penstock.admin.recurring import Record
+    from actors.jobs.rules.schedule_views import RunView, ScheduleLine, ScheduleView
+    from penstock.sdk.client_schedules import Schedules
 
 __all__ = ["add_to"]
 
-_INSIDE = ("adding", "claim_ms", "triggered", "stale", "cancelling", "is_removed")
-"""Fields by which the leading node remembers what it is about to do."""
 Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The schedule.", show_default=False)]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the group to the group of jobs."""
-    group = typer.Typer(cls=Group, help="Jobs that are added again and again, each an ordinary job of its topic.")
-    app.add_typer(group, name="recur")
+    """Add the group to the command line."""
+    group = typer.Typer(
+        cls=Group, help="Jobs that come again and again. Each occurrence is an ordinary job of the topic."
+    )
+    app.add_typer(group, name="schedules")
     command(group, "add")(_add)
     command(group, "list")(_list)
     command(group, "show")(_show)
@@ -38,6 +43,16 @@ def add_to(app: typer.Typer) -> None:
     command(group, "trigger")(_trigger)
     command(group, "backfill", context=TAKES_TIMES)(_backfill)
     command(group, "remove")(_remove)
+
+
+@asynccontextmanager
+async def _opened(call: CommandCall) -> "AsyncIterator[Schedules]":
+    """Connect, and give the client's way to schedules."""
+    async with call.session() as session:
+        from penstock.sdk.calls import ServiceClient
+        from penstock.sdk.client_schedules import Schedules
+
+        yield Schedules(ServiceClient(session.connection, "schedules", ASK_S))
 
 
 async def _add(
@@ -94,11 +109,12 @@ async def _add(
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
     first time. Lines with a * for minute or hour follow the elapsed time."""
+    from actors.jobs.rules.cron import BadRecurrence
+    from actors.jobs.rules.schedule_checks import check_wanted
     from actors.jobs.rules.schedule_record import Schedule
-    from penstock.admin import recurring
     from penstock.rows.job_rows import read_body, read_span
 
-    topic, name = recurring.read_name(which)
+    read_name(which)
     zone = read_zone(tz)
     wanted = Schedule(
         cron=cron,
@@ -119,14 +135,16 @@ async def _add(
         most_missed=most_missed,
         overlap=overlap,
     )
-    recurring.check(wanted)
-    async with call.session() as session:
-        bucket = session.bucket(recurring.BUCKET)
-        stored, is_new = await recurring.add(bucket, topic, name, wanted, now_ms=now_ms(), is_replaced=replace)
-    nexts = recurring.upcoming(stored, now_ms=now_ms(), most=3)
-    nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else _state(stored)
-    call.out.say(f"{which}: {'added' if is_new else 'is there already, just so'}; {nexts_text}")
-    call.out.result({"is_new": is_new, **_document(recurring.Record(topic, name, stored)), "next_ms": nexts})
+    try:
+        check_wanted(wanted)
+    except BadRecurrence as error:
+        raise UsageError(str(error)) from error
+    async with _opened(call) as schedules:
+        told = await schedules.put(which, wanted, is_replaced=replace)
+    nexts = told.schedule.next_ms
+    nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else told.schedule.state
+    call.out.say(f"{which}: {'added' if told.is_changed else 'is there already, just so'}; {nexts_text}")
+    call.out.result({"is_new": told.is_changed, **_document(told.schedule)})
 
 
 def _interval(option: str, text: str) -> int:
@@ -142,38 +160,23 @@ async def _list(
     call: CommandCall,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = "",
 ) -> None:
-    """List schedules: when each is due next, and what became of the last ones."""
-    from penstock.admin import recurring
-
-    topic = recurring.read_topic(topic)
-    async with call.session() as session:
-        found = await recurring.records(session.bucket(recurring.BUCKET), topic)
-    at_ms = now_ms()
-    documents = []
-    for record in found:
-        nexts = recurring.upcoming(record.recurring, now_ms=at_ms, most=1) if record.recurring else []
-        documents.append({**_document(record), "next_ms": nexts[0] if nexts else None})
-    rows = [[str(record), *_cells(record, at_ms)] for record in found]
+    """List schedules: when each is due next, and how it fares."""
+    if topic:
+        check_token("topic", topic)
+    async with _opened(call) as schedules:
+        found = await schedules.list(topic)
+    rows = [[f"{line.topic}/{line.name}", *_cells(line)] for line in found]
     call.out.table(["schedule", "when", "next", "left out", "state"], rows, empty="no schedules")
-    call.out.result(documents)
+    call.out.result([_document(line) for line in found])
 
 
-def _cells(record: "Record", at_ms: int) -> list[object]:
-    from penstock.admin.recurring import upcoming
-
-    it = record.recurring
-    if it is None:
-        return ["-", "-", "-", f"not followed: {record.fault}"]
-    nexts = upcoming(it, now_ms=at_ms, most=1)
-    return [_when(it), time_text(nexts[0]) if nexts else "-", it.left_out, _state(it)]
+def _cells(line: "ScheduleLine") -> list[object]:
+    if line.state == "unreadable":
+        return ["-", "-", "-", f"not followed: {line.fault}"]
+    return [_when(line), time_text(line.next_ms[0]) if line.next_ms else "-", line.left_out, line.state]
 
 
-def _state(it: "Schedule") -> str:
-    is_over = 0 < it.at_ms <= it.last_ms
-    return "over" if is_over else "paused" if it.is_paused else "runs"
-
-
-def _when(it: "Schedule") -> str:
+def _when(it: "ScheduleLine") -> str:
     if it.at_ms:
         return f"once, {time_text(it.at_ms)}"
     if it.fixed_delay_ms:
@@ -186,23 +189,20 @@ async def _show(
     which: Which,
     most: Annotated[int, typer.Option("--next", min=0, max=100, help="So many of the next due times.")] = 5,
 ) -> None:
-    """Show one whole, with its next due times."""
-    from penstock.admin import recurring
-
-    names = recurring.read_name(which)
-    async with call.session() as session:
-        record = await recurring.find(session.bucket(recurring.BUCKET), *names)
-    nexts = recurring.upcoming(record.recurring, now_ms=now_ms(), most=most) if record.recurring else []
-    for name, value in _lines(record):
+    """Show one whole, with its next due times and how its latest runs ended."""
+    read_name(which)
+    async with _opened(call) as schedules:
+        view = await schedules.show(which, next=most)
+    for name, value in _lines(view):
         call.out.say(f"{name}: {value}")
-    for at_ms in nexts:
+    for at_ms in view.next_ms:
         call.out.say(f"due: {time_text(at_ms)}")
-    for run in reversed(record.recurring.runs if record.recurring else ()):
+    for run in reversed(view.runs):
         call.out.say(f"run: {_run_text(run)}")
-    call.out.result({**_document(record), "next_ms": nexts})
+    call.out.result(_document(view))
 
 
-def _run_text(run: "PastRun") -> str:
+def _run_text(run: "RunView") -> str:
     words = [time_text(run.due_ms), run.outcome or "not ended"]
     if run.kind:
         words.append(run.kind)
@@ -213,15 +213,14 @@ def _run_text(run: "PastRun") -> str:
     return ", ".join(words)
 
 
-def _lines(record: "Record") -> Iterator[tuple[str, object]]:
+def _lines(it: "ScheduleView") -> Iterator[tuple[str, object]]:
     """Yield what is shown to people of one. Values of the topic are left out."""
-    it = record.recurring
-    yield "schedule", record
-    if it is None:
-        yield "not followed", record.fault
+    yield "schedule", f"{it.topic}/{it.name}"
+    if it.state == "unreadable":
+        yield "not followed", it.fault
         return
     yield "when", _when(it)
-    yield "state", _state(it)
+    yield "state", it.state
     yield from (("jitter", span_text(it.jitter_ms)),) if it.jitter_ms else ()
     yield "misfire", it.misfire if it.most_missed is None else f"{it.misfire}, at most {it.most_missed}"
     yield "overlap", it.overlap
@@ -238,35 +237,29 @@ def _lines(record: "Record") -> Iterator[tuple[str, object]]:
 
 async def _pause(call: CommandCall, which: Which) -> None:
     """Add no more jobs. Jobs that were added and are not due yet are taken back."""
-    from penstock.admin import recurring
-
-    names = recurring.read_name(which)
-    async with call.session() as session:
-        is_new = await recurring.pause(session.bucket(recurring.BUCKET), *names)
+    read_name(which)
+    async with _opened(call) as schedules:
+        is_new = (await schedules.pause(which)).is_changed
     call.out.say(f"{which} {'is paused' if is_new else 'was paused before'}")
-    call.out.result({"recurring": which, "is_paused": True, "is_changed": is_new})
+    call.out.result({"schedule": which, "is_paused": True, "is_changed": is_new})
 
 
 async def _resume(call: CommandCall, which: Which) -> None:
     """Continue from now. Times within the pause do not count as missed."""
-    from penstock.admin import recurring
-
-    names = recurring.read_name(which)
-    async with call.session() as session:
-        is_new = await recurring.resume(session.bucket(recurring.BUCKET), *names, now_ms=now_ms())
+    read_name(which)
+    async with _opened(call) as schedules:
+        is_new = (await schedules.resume(which)).is_changed
     call.out.say(f"{which} {'goes on' if is_new else 'runs already'}")
-    call.out.result({"recurring": which, "is_paused": False, "is_changed": is_new})
+    call.out.result({"schedule": which, "is_paused": False, "is_changed": is_new})
 
 
 async def _trigger(call: CommandCall, which: Which) -> None:
     """Add a job now, beside the schedule, also during a pause."""
-    from penstock.admin import recurring
-
-    names = recurring.read_name(which)
-    async with call.session() as session:
-        job_id = await recurring.trigger(session.bucket(recurring.BUCKET), *names, now_ms=now_ms())
-    call.out.say(f"{which}: {job_id} is added now")
-    call.out.result({"recurring": which, "id": job_id})
+    read_name(which)
+    async with _opened(call) as schedules:
+        told = await schedules.trigger(which)
+    call.out.say(f"{which}: {told.id} is added now")
+    call.out.result({"schedule": which, "topic": told.topic, "id": told.id})
 
 
 async def _backfill(
@@ -277,39 +270,31 @@ async def _backfill(
     tz: Annotated[str, typer.Option(metavar="ZONE", help="Of moments that have none.", show_default=False)] = "",
 ) -> None:
     """Add a job for each time of the schedule in a past range. Jobs that may not overlap come one after the other."""
-    from penstock.admin import recurring
-
-    names = recurring.read_name(which)
+    read_name(which)
     span = read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
-    async with call.session() as session:
-        await recurring.backfill(session.bucket(recurring.BUCKET), *names, *span, now_ms=now_ms())
+    async with _opened(call) as schedules:
+        await schedules.backfill(which, *(datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in span))
     call.out.say(f"{which}: adds {time_text(span[0])} to {time_text(span[1])}")
-    call.out.result({"recurring": which, "start_ms": span[0], "end_ms": span[1]})
+    call.out.result({"schedule": which, "start_ms": span[0], "end_ms": span[1]})
 
 
 async def _remove(call: CommandCall, which: Which, yes: Yes = False) -> None:
     """Remove a schedule. Jobs that were added and are not due yet go too, as soon as a node sees it."""
-    from penstock.admin import recurring
-
-    topic, name = recurring.read_name(which)
-    async with call.session() as session:
-        bucket = session.bucket(recurring.BUCKET)
-        await recurring.find(bucket, topic, name)
+    read_name(which)
+    async with _opened(call) as schedules:
+        await schedules.show(which, next=0)
         confirm(f"Remove the schedule {which}?", is_sure=yes)
-        await recurring.remove(bucket, topic, name)
+        await schedules.remove(which)
     call.out.say(f"{which} is removed")
-    call.out.result({"recurring": which, "removed": True})
+    call.out.result({"schedule": which, "removed": True})
 
 
-def _document(record: "Record") -> dict[str, object]:
-    """Return what is shown of one."""
+def _document(it: "ScheduleLine | ScheduleView") -> dict[str, object]:
+    """Return what programs are shown of one."""
     import msgspec
 
-    names: dict[str, object] = {"topic": record.topic, "name": record.name}
-    if record.recurring is None:
-        return {**names, "fault": record.fault}
-    fields = msgspec.structs.asdict(record.recurring) | {
-        "body": msgspec.json.decode(record.recurring.body),
-        "runs": [msgspec.structs.asdict(run) for run in record.recurring.runs],
-    }
-    return names | {key: value for key, value in fields.items() if key not in _INSIDE}
+    document = msgspec.structs.asdict(it)
+    if "body" in document:
+        document["body"] = msgspec.json.decode(document["body"])
+        document["runs"] = msgspec.to_builtins(document["runs"])
+    return document
