@@ -89,6 +89,16 @@ async def test_the_page_about_batches_works_as_it_is_typed(tmp_path: Path) -> No
         assert sorted(shop.execute("SELECT sku FROM products")) == [("C-200",), ("T-100",), ("T-101",)]
 
 
+async def test_the_page_about_flows_works_as_it_is_typed(tmp_path: Path) -> None:
+    async with Reader(tmp_path, dict(zip(("4222",), free_ports(1), strict=True)), PENSTOCK_HTTP="off") as reader:
+        typed = await reader.follow(howto("flows.md"))
+        assert typed >= 7
+        await reader.type_until("python left.py | grep 'left: 0$'")
+        assert json.loads(await reader.see("penstock dead list --json")) == []
+    assert "pay-prizes: runs, 1000/s" in reader.printed
+    assert "pay-prizes: paused" in reader.printed
+
+
 async def test_the_page_about_batches_checks_signatures_in_php(tmp_path: Path) -> None:
     if (php := shutil.which("php")) is None:
         pytest.skip("the page uses php")
