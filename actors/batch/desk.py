@@ -88,16 +88,8 @@ class BatchDesk:
         """Make an instance. `upload`: a file to run it on, in place of one that `new` names. A repeat under the
         caller's own id is the same instance, which stays as it was made first."""
         self._admit("batches")
-        callback = self._checked_callback(new.callback or self._tasks.current(new.task).callback)
+        callback, input_json, encoding = self.check(new)
         chosen = check_token("instance", new.id or secrets.token_hex(8))
-        if not 1 <= new.weight <= 1_000 or not -100 <= new.priority <= 100:
-            raise BatchRefused(f"weight {new.weight}, priority {new.priority}: use 1 to 1000, and -100 to 100")
-        input_json = _checked_input(new.input)
-        if new.tenant:
-            check_token("tenant", new.tenant)
-        _check_name("name", new.name)
-        _check_name("sheet", new.sheet)
-        encoding = _checked_encoding(new.encoding)
         file = new.file
         if upload is not None:
             file = upload_name(chosen)
@@ -116,6 +108,20 @@ class BatchDesk:
             callback=callback,
         )
         return self._view(await self._create(record))
+
+    def check(self, new: NewBatch) -> tuple[str, Raw, str]:
+        """Return the callback, the input and the encoding of a submission that can be made. Nothing is stored."""
+        callback = self._checked_callback(new.callback or self._tasks.current(new.task).callback)
+        if new.id:
+            check_token("instance", new.id)
+        if not 1 <= new.weight <= 1_000 or not -100 <= new.priority <= 100:
+            raise BatchRefused(f"weight {new.weight}, priority {new.priority}: use 1 to 1000, and -100 to 100")
+        input_json = _checked_input(new.input)
+        if new.tenant:
+            check_token("tenant", new.tenant)
+        _check_name("name", new.name)
+        _check_name("sheet", new.sheet)
+        return callback, input_json, _checked_encoding(new.encoding)
 
     def _checked_callback(self, url: str) -> str:
         if url in ("", NO_CALLBACK):

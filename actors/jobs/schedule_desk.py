@@ -17,7 +17,8 @@ from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
 from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
-from actors.jobs.rules.schedule_times import occurrence_id
+from actors.jobs.rules.schedule_targets import has_target
+from actors.jobs.rules.schedule_times import job_of
 from actors.jobs.rules.schedule_views import (
     MOST_NEXT,
     ScheduleChanged,
@@ -61,19 +62,28 @@ class ScheduleRefused(ValueError):
         self.code = code
 
 
+def _accept_none(record: Schedule) -> None:
+    field = "batch" if record.batch else "source"
+    raise BadRecurrence(field, getattr(record, field), "is not known here", "ask a node")
+
+
 class ScheduleDesk:
     """One desk. `clock` is the server's. Raises BadRecurrence for a wrong value, ScheduleRefused, MalformedSubject, and
     the broker's errors. After many conflicts with other people's changes it raises RevisionConflict, and nothing was
     changed."""
 
-    def __init__(self, records: Bucket[bytes], clock: Clock) -> None:
+    def __init__(self, records: Bucket[bytes], clock: Clock, accept: Callable[[Schedule], None] = _accept_none) -> None:
+        """`accept` checks the target of a schedule that has one. It raises BadRecurrence."""
         self._records = records
         self._clock = clock
+        self._accept = accept
 
     async def add(self, topic: str, name: str, wanted: Schedule, *, is_replaced: bool = False) -> ScheduleChanged:
         """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked."""
         key = _key(topic, name)
         check_wanted(wanted)
+        if has_target(wanted):
+            self._accept(wanted)
         now_ms = self._clock.now_ms()
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
@@ -84,6 +94,9 @@ class ScheduleDesk:
                 if not is_replaced:
                     reason = f"{topic}/{name} is there already, and otherwise; replace it, or use another name"
                     raise ScheduleRefused(reason, "exists")
+            if isinstance(before, Schedule) and has_target(before) != has_target(wanted):
+                reason = f"{topic}/{name}: jobs of the first one are in another topic; remove it, and add this one then"
+                raise ScheduleRefused(reason, "state")
             if 0 < wanted.at_ms <= now_ms:
                 raise BadRecurrence("at_ms", wanted.at_ms, "is past", "give a later moment")
             stored = begun(wanted, before if isinstance(before, Schedule) else None, now_ms=now_ms)
@@ -119,15 +132,16 @@ class ScheduleDesk:
     async def trigger(self, topic: str, name: str, *, at_ms: int | None = None) -> Triggered:
         """Have a job added now, beside the schedule, also during a pause. `at_ms`: the moment that names it, the same
         in each repeat of this request."""
-        now_ms, moments = self._clock.now_ms(), builtins.list[int]()
+        now_ms, jobs = self._clock.now_ms(), builtins.list[tuple[str, str]]()
 
         def move(record: Schedule) -> Schedule:
             after = triggered(record, now_ms=now_ms, at_ms=at_ms)
-            moments.append(after.triggered[-1] if at_ms is None else at_ms)
+            jobs.append(job_of(topic, name, record, after.triggered[-1] if at_ms is None else at_ms))
             return after
 
         await self._move(topic, name, move)
-        return Triggered(topic=topic, id=occurrence_id(name, moments[-1]))
+        job_topic, job_id = jobs[-1]
+        return Triggered(topic=job_topic, id=job_id)
 
     async def backfill(self, topic: str, name: str, from_ms: int, to_ms: int | None = None) -> ScheduleChanged:
         """Have a job added for each due time of the half-open range, which has passed. Without `to_ms` it ends now."""

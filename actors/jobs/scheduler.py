@@ -30,7 +30,7 @@ from actors.jobs.rules.schedule_checks import check_schedule
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
-from actors.jobs.rules.schedule_times import occurrence, occurrence_id
+from actors.jobs.rules.schedule_times import job_of, occurrence
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
@@ -179,14 +179,14 @@ class Scheduler:
         while lease.is_held() and (held := self._live.get(key)) is not None:
             record = held.record
             if record.stale:
-                gone = await self._take_back(topic, name, record.stale)
+                gone = await self._take_back(topic, name, record)
                 await self._set(key, held, taken_back(record, record.stale, gone))
             elif record.is_removed:
                 await self._records.delete(key, revision=held.revision)
                 self._live.drop(key)
             elif record.cancelling:
                 for due_ms in record.cancelling:
-                    await self._desk.delete(topic, occurrence_id(name, due_ms))
+                    await self._desk.delete(*job_of(topic, name, record, due_ms))
                 await self._set(key, held, cancelled(record))
             elif record.adding:
                 reach("job.claim")
@@ -220,7 +220,7 @@ class Scheduler:
         ends = []
         for run in open_runs(record):
             if run.due_ms <= now_ms:
-                found = await self._store.find_key(topic, token_of(occurrence_id(name, run.due_ms)))
+                found = await self._find(topic, name, record, run.due_ms)
                 if found is None or found.state not in OPEN_STATES:
                     ends.append(ended(run, found.done if found else None, now_ms=now_ms))
         return with_ends(record, ends)
@@ -240,16 +240,20 @@ class Scheduler:
         jobs = [job for due_ms, job in claimed.items() if due_ms not in expired]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and answer.code != "over":
-                raise OccurrenceRefused(f"{job.id} of {topic}: {answer.code}: {answer.reason}")
+                raise OccurrenceRefused(f"{job.id} of {job.topic}: {answer.code}: {answer.reason}")
             log.debug("schedule.added", extra=fields(topic=topic, id=job.id, code=answer.code))
         return expired
 
-    async def _take_back(self, topic: str, name: str, dues: Sequence[int]) -> set[int]:
+    async def _find(self, topic: str, name: str, record: Schedule, due_ms: int) -> KnownJob | None:
+        job_topic, job_id = job_of(topic, name, record, due_ms)
+        return await self._store.find_key(job_topic, token_of(job_id))
+
+    async def _take_back(self, topic: str, name: str, record: Schedule) -> set[int]:
         """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
         become due is taken from its worker. Return those that have no job now."""
         gone = set()
-        for due_ms in dues:
-            found = await self._store.find_key(topic, token_of(occurrence_id(name, due_ms)))
+        for due_ms in record.stale:
+            found = await self._find(topic, name, record, due_ms)
             is_gone = found is None
             if found is not None and found.state == "delayed" and found.job and not found.job.attempts:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)

@@ -75,6 +75,13 @@ async def _add(
     jitter: Annotated[
         str, typer.Option(metavar="SPAN", help="Each is due up to so much later.", show_default=False)
     ] = "",
+    batch: Annotated[
+        str, typer.Option(metavar="TASK", help='Submit a batch each time; BODY as {"input": …}.', show_default=False)
+    ] = "",
+    source: Annotated[
+        str,
+        typer.Option(metavar="PLATFORM/SOURCE", help='Have it look again; BODY as {"last": "2h"}.', show_default=False),
+    ] = "",
     data_time: Annotated[
         str, typer.Option(metavar="FIELD", help="Field of the body that tells each its time.", show_default=False)
     ] = "",
@@ -126,6 +133,8 @@ async def _add(
         initial_delay_ms=read_span("--initial-delay", initial_delay) if initial_delay else 0,
         jitter_ms=read_span("--jitter", jitter) if jitter else 0,
         body=read_body(body, sys.stdin.buffer),
+        batch=batch,
+        source=source,
         data_time=data_time,
         ttr_ms=read_span("--ttr", ttr) if ttr else None,
         attempts=attempts,
@@ -228,6 +237,8 @@ def _lines(it: "ScheduleView") -> Iterator[tuple[str, object]]:
     yield from (("attempts", it.attempts),) if it.attempts else ()
     yield from (("priority", it.priority),) if it.priority != "normal" else ()
     yield from (("expires", f"{span_text(it.expires_in_ms)} after it was due"),) if it.expires_in_ms else ()
+    yield from (("batch", it.batch),) if it.batch else ()
+    yield from (("source", it.source),) if it.source else ()
     yield "body", bytes(it.body).decode("utf-8", "replace")
     yield from (("data time", it.data_time),) if it.data_time else ()
     yield from (("backfill", f"goes on until {time_text(it.backfill[1])}"),) if it.backfill else ()

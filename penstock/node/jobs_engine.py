@@ -1,12 +1,13 @@
 """Wires the delay queue of one node: what its parts share, and the actors with their roles."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
 from actors.jobs.overdue import OverdueJobs
+from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
@@ -54,8 +55,11 @@ class JobsEngine:
 
 
 @asynccontextmanager
-async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> AsyncIterator[JobsEngine]:
-    """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own."""
+async def open_jobs_engine(
+    node: Node, built_in: Sequence[Handler] = (), accept: Callable[[Schedule], None] | None = None
+) -> AsyncIterator[JobsEngine]:
+    """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own. `accept`
+    checks the target of a schedule."""
     namespace = node.connection.namespace
     clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
@@ -97,7 +101,7 @@ async def open_jobs_engine(node: Node, built_in: Sequence[Handler] = ()) -> Asyn
             handlers=handlers,
             timer=timer,
             scheduler=scheduler,
-            schedules=ScheduleDesk(node.bucket("RECURRING"), clock),
+            schedules=ScheduleDesk(node.bucket("RECURRING"), clock, *([accept] if accept else [])),
             overdue=OverdueJobs(node.connection, store),
             resurrected=ResurrectedMessages(
                 node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory

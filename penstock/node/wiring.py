@@ -25,14 +25,19 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
     from penstock.node.metrics import serve_metrics
+    from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.sinks import open_sink_actors
 
     flow_handlers = FlowHandlers()
     async with (
         open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
-        open_jobs_engine(node, [*callbacks, *flow_handlers.job_handlers()]) as jobs,
         open_batch_engine(node) as batches,
+        open_jobs_engine(
+            node,
+            (*callbacks, *flow_handlers.job_handlers(), target_handler(batches.desk, fetch.ledgers)),
+            accepts(batches.desk, fetch.sources),
+        ) as jobs,
         open_flow_engine(node) as flow,
         open_flow_loads(node, flow_handlers, jobs) as loads,
     ):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import FORM, BadRecurrence, check_cron
 from actors.jobs.rules.job_rules import BadJob, make_job
 from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule, due_of
+from actors.jobs.rules.schedule_targets import check_target
 from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
 from actors.jobs.rules.topic_settings import TopicSettings
 from streams.timetable import LATEST_MS, BadSchedule, check_tz
@@ -66,6 +67,7 @@ def check_schedule(record: Schedule) -> Schedule:
     if not dues:
         raise BadRecurrence("cron", record.cron, "never comes", f"write {FORM}")
     first_ms = dues[0]
+    check_target(record)
     _check_data_time(record)
     _check_jitter(record, dues[1] - first_ms if len(dues) > 1 else LONGEST_EVERY_MS)
     try:
@@ -88,7 +90,7 @@ def _check_data_time(record: Schedule) -> None:
         hint = f"use 1 to {LONGEST_FIELD} printable characters"
         raise BadRecurrence("data_time", field, "is no name of a field", hint)
     try:
-        body_at(record, 0)
+        body_at("topic", "name", record, 0)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = "write the body as a JSON object, or leave data_time out"
         raise BadRecurrence("data_time", field, "needs a body that has fields", hint) from error

@@ -48,6 +48,12 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jitter_ms: int = 0
     """Each occurrence is due up to so much later than its time."""
     body: Raw = Raw(b"null")
+    batch: str = ""
+    """The task of which each occurrence is a batch (schedule_targets.py). Empty: each is a job of the topic."""
+    tenant: str = ""
+    """The owner of these batches."""
+    source: str = ""
+    """`platform/source`, which at each occurrence reads a past window once more."""
     data_time: str = ""
     """The field of the body that tells each job its time. Empty: none does."""
     ttr_ms: int | None = None

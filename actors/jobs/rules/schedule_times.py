@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import next_cron
 from actors.jobs.rules.schedule_record import Schedule, asked_of
+from actors.jobs.rules.schedule_targets import TOPIC as TARGETS
+from actors.jobs.rules.schedule_targets import has_target, target_of, with_time
 from streams.job_messages import NewJob
 from streams.timetable import LATEST_MS
 
@@ -101,14 +103,20 @@ def jittered(topic: str, name: str, record: Schedule, due_ms: int) -> int:
     return due_ms + int.from_bytes(facts, "big") % (record.jitter_ms + 1)
 
 
-def body_at(record: Schedule, due_ms: int) -> Raw:
-    """Return the body of an occurrence's job. Raises msgspec's errors for one that cannot have the time."""
-    if not record.data_time:
-        return record.body
-    fields: dict[str, Raw | str] = {**(json.decode(record.body, type=dict[str, Raw] | None) or {})}
-    moment = datetime.fromtimestamp(due_ms / 1000, UTC)
-    text = moment.isoformat(timespec="milliseconds" if due_ms % 1000 else "seconds").replace("+00:00", "Z")
-    return Raw(json.encode(fields | {record.data_time: text}))
+def job_of(topic: str, name: str, record: Schedule, due_ms: int) -> tuple[str, str]:
+    """Return topic and id of the job of an occurrence. Jobs for a target are in a built-in topic, where the id names
+    the schedule's topic too."""
+    own = occurrence_id(name, due_ms)
+    return (TARGETS, f"{topic}.{own}") if has_target(record) else (topic, own)
+
+
+def body_at(topic: str, name: str, record: Schedule, due_ms: int) -> Raw:
+    """Return the body of an occurrence's job. Raises BadRecurrence for one that the target does not take, and msgspec's
+    errors for one that cannot have the time."""
+    if not has_target(record):
+        return with_time(record.body, record.data_time, datetime.fromtimestamp(due_ms / 1000, UTC))
+    _, job_id = job_of(topic, name, record, due_ms)
+    return Raw(json.encode(target_of(record, job_id, name, due_ms)))
 
 
 def occurrence(topic: str, name: str, record: Schedule, due_ms: int, *, claim: int) -> NewJob:
@@ -116,10 +124,11 @@ def occurrence(topic: str, name: str, record: Schedule, due_ms: int, *, claim: i
     the same job. What people asked for is due at once, and runs again if it has run."""
     is_asked = due_ms in asked_of(record)
     job_due_ms = record.claim_ms if is_asked else jittered(topic, name, record, due_ms)
+    job_topic, job_id = job_of(topic, name, record, due_ms)
     return NewJob(
-        topic=topic,
-        id=occurrence_id(name, due_ms),
-        body=body_at(record, due_ms),
+        topic=job_topic,
+        id=job_id,
+        body=body_at(topic, name, record, due_ms),
         due_ms=job_due_ms,
         ttr_ms=record.ttr_ms,
         attempts=record.attempts,

@@ -32,6 +32,8 @@ class ScheduleLine(Struct, frozen=True, kw_only=True):
     start_ms: int = 0
     initial_delay_ms: int = 0
     jitter_ms: int = 0
+    batch: str = ""
+    source: str = ""
     data_time: str = ""
     ttr_ms: int | None = None
     attempts: int | None = None

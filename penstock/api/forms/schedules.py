@@ -34,6 +34,9 @@ class ScheduleOptions(TypedDict, total=False):
     start: datetime
     initial_delay: Duration
     jitter: Duration
+    batch: str
+    tenant: str
+    source: str
     data_time: str
     ttr: Duration
     attempts: int
@@ -58,6 +61,8 @@ class _Definition(RequestForm, frozen=True, kw_only=True):
     initial_delay_ms: Span = 0
     jitter_ms: Span = 0
     body: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    batch: Annotated[str, Meta(max_length=64, description="a task: each occurrence submits a batch")] = ""
+    source: Annotated[str, Meta(max_length=129, description="platform/source: each occurrence has it look")] = ""
     data_time: str = ""
     ttr_ms: Ttr | None = None
     attempts: Attempts | None = None
@@ -67,15 +72,18 @@ class _Definition(RequestForm, frozen=True, kw_only=True):
     most_missed: Annotated[int, Meta(ge=1)] | None = None
     overlap: Overlap = "skip"
 
-    def wanted(self) -> Schedule:
-        """Return the record of this definition."""
-        return Schedule(**{field: getattr(self, field) for field in _Definition.__struct_fields__})
+    def wanted(self, tenant: str = "") -> Schedule:
+        """Return the record of this definition. `tenant`: the owner of its batches."""
+        return Schedule(
+            tenant=tenant if self.batch else "",
+            **{field: getattr(self, field) for field in _Definition.__struct_fields__},
+        )
 
 
 def definition_of(record: Schedule) -> dict[str, object]:
     """Return the definition of a record as a request has it, without what is left to the defaults."""
     plain = Schedule()
-    fields = ((field, getattr(record, field)) for field in _Definition.__struct_fields__)
+    fields = ((field, getattr(record, field)) for field in (*_Definition.__struct_fields__, "tenant"))
     return {field: value for field, value in fields if value != getattr(plain, field)}
 
 
@@ -92,6 +100,7 @@ class AddScheduleAsk(_Definition, frozen=True, kw_only=True):
 
     topic: str
     name: str
+    tenant: str = ""
     replace: bool = False
 
 

@@ -2,7 +2,7 @@
 
 A tenant's topic `orders` is `<namespace>--orders` on the broker, in receipts too. A namespace neither contains `--` nor
 ends with `-`, so it ends at the first `--`. `*` alone in a token without a namespace does not match the topics of
-tenants: the pattern must contain the `--`. Nor does `*` match `default`, whose settings apply to all topics.
+tenants: the pattern must contain the `--`. Nor does `*` match a topic that is the operator's (`OPERATORS`).
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from penstock.api.http.tokens import VERBS, TokenRecord, Verb
 __all__ = ["ANYBODY", "Caller", "caller_of"]
 
 PART = "--"
-DEFAULT = "default"
-"""Holds the settings of all topics. It is not a topic itself."""
+OPERATORS = frozenset(("default", "schedule-targets"))
+"""`default` holds the settings of all topics. It is not a topic itself. The jobs of `schedule-targets` are those of all
+tenants' schedules of batches. Only a token that names one of them in full reaches it."""
 
 
 class Caller:
@@ -110,7 +111,7 @@ class Caller:
         if self._is_whole or topic in self._exact:
             return True
         is_foreign = not self._prefix and PART in topic
-        if topic == DEFAULT and not self._prefix:
+        if topic in OPERATORS and not self._prefix:
             return False
         return any(topic.startswith(start) for start in self._starts if not is_foreign or PART in start)
 

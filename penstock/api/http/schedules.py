@@ -36,9 +36,12 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Add a schedule of the topic. Each of its due times is a job."""
     topic, asked = call.topic(), decoded(_add, call.body)
     check_body(asked.body)
+    _check_target(call, asked)
     with shared.load.work("add", call.caller.key), _telling(call):
         await shared.quotas.check(call.caller, topic, [NewJob(topic=topic)])
-        told = await shared.schedules.add(topic, asked.name, asked.wanted(), is_replaced=asked.replace)
+        told = await shared.schedules.add(
+            topic, asked.name, asked.wanted(call.caller.tenant), is_replaced=asked.replace
+        )
     audit(call, "schedule.added", topic=topic, name=asked.name, is_changed=told.is_changed)
     return HttpAnswer(_changed(call, told), 201 if told.is_changed else 200)
 
@@ -105,6 +108,14 @@ async def remove(shared: GatewayState, call: HttpCall) -> HttpAnswer:
         told = await shared.schedules.remove(topic, name)
     audit(call, "schedule.removed", topic=topic, name=name)
     return HttpAnswer(_outer(call, told))
+
+
+def _check_target(call: HttpCall, asked: ScheduleToAdd) -> None:
+    """Raise RefusedRequest for a task that the caller may not run, and for a source, unless the operator asks."""
+    if asked.batch and not call.caller.may_run(asked.batch):
+        raise refused(422, "bad", "no such task, or none that you may run", what="batch", value=asked.batch)
+    if asked.source and call.caller.tenant:
+        raise refused(403, "forbidden", "sources are the operator's", what="source")
 
 
 def _names(call: HttpCall) -> tuple[str, str]:

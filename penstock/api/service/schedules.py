@@ -16,7 +16,7 @@ from penstock.api.service.calls import Question
 
 
 async def add(desk: ScheduleDesk, ask: AddScheduleAsk, _question: Question) -> ScheduleChanged:
-    return await desk.add(ask.topic, ask.name, ask.wanted(), is_replaced=ask.replace)
+    return await desk.add(ask.topic, ask.name, ask.wanted(ask.tenant), is_replaced=ask.replace)
 
 
 async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, _question: Question) -> SchedulesShown:

@@ -454,6 +454,23 @@ async def test_schedules_over_http(asker: Recorder) -> None:
         '{"name": "x", "corn": "@daily"}',
     ):
         await http("POST", here, bad)
+    batch = {"name": "batch", "every_ms": 60_000, "batch": "count", "body": {"input": {"n": 3}, "weight": 2}}
+    for wish in (
+        batch,
+        batch | {"batch": "none"},
+        batch | {"body": {"n": 3}},
+        batch | {"body": {"weight": 0}},
+        batch | {"source": "mall/s1"},
+        batch | {"batch": "", "source": "mall/s1", "body": {"last": "2h"}},
+        batch | {"batch": "", "source": "mall", "body": {"last": "2h"}},
+        batch | {"batch": "", "body": None, "replace": True},
+    ):
+        await http("POST", here, json.dumps(wish))
+    await http("POST", here, json.dumps(batch), token="tenant")
+    await http("POST", here, json.dumps(batch | {"batch": "", "source": "mall/s1"}), token="tenant")
+    await http("POST", f"{here}/batch/trigger", '{"at_ms": 1690000000000}', token="tenant")
+    await http("DELETE", f"{here}/batch", token="tenant")
+    await http("DELETE", f"{here}/batch")
     for token in ("reader", "tenant", "counter", ""):
         await http("POST", here, json.dumps(daily), token=token)
         await http("GET", f"{here}/daily", token=token)
@@ -478,6 +495,12 @@ async def test_schedules_as_a_service(asker: Recorder) -> None:
     await ask("add", json.dumps(daily))
     await ask("add", json.dumps(daily | {"cron": "@hourly"}))
     await ask("add", json.dumps(daily | {"cron": "@hourly", "replace": True}))
+    wish = {"topic": "tock", "name": "batch", "cron": "@daily", "batch": "count", "tenant": "t1", "body": {"input": 1}}
+    await ask("add", json.dumps(wish))
+    await ask("add", json.dumps(wish | {"name": "x", "tenant": "b!"}))
+    await ask("add", json.dumps(wish | {"name": "x", "body": {}, "batch": "none"}))
+    await ask("trigger", '{"topic": "tock", "name": "batch", "at_ms": 1690000000000}')
+    await ask("remove", '{"topic": "tock", "name": "batch"}')
     await ask("list", '{"topic": "tock"}')
     one = '"topic": "tock", "name": "daily"'
     await ask("show", f'{{{one}, "next": 1}}')

@@ -46,6 +46,8 @@ def test_a_token_without_a_namespace_does_not_reach_into_tenants_by_a_star(names
         (("*",), "anything", True),
         (("*",), "default", False),
         (("*", "default"), "default", True),
+        (("*",), "schedule-targets", False),
+        (("*", "schedule-targets"), "schedule-targets", True),
     ],
 )
 def test_patterns_are_names_or_beginnings(patterns: tuple[str, ...], topic: str, is_own: bool) -> None:
