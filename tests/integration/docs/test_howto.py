@@ -64,6 +64,33 @@ async def test_the_page_about_jobs_works_as_it_is_typed(tmp_path: Path) -> None:
         assert log.count(f"closed {shop_name}-") == 3
 
 
+async def test_the_page_about_schedules_works_as_it_is_typed(tmp_path: Path) -> None:
+    nats, gateway = free_ports(2)
+    ports = {"4222": nats, "7070": gateway}
+    async with Reader(tmp_path, ports, PENSTOCK_HTTP=f"127.0.0.1:{gateway}") as reader:
+        typed = await reader.follow(howto("schedules.md").section("What failed for good"))
+        await reader.type_until('penstock batch list --json | grep \'"state":"done"\'')
+        for name in ("weekly", "monthly"):
+            await reader.type_until(f"penstock schedules show reports/{name} | grep 'finished, triggered'")
+        schedules = json.loads(await reader.see("penstock schedules list --json"))
+    assert typed == 7
+    names = [f"{one['topic']}/{one['name']}" for one in schedules]
+    assert names == [
+        "prices/nightly",
+        "reports/jubilee",
+        "reports/monthly",
+        "reports/weekly",
+        "sales/hourly",
+        "stock/crawl",
+        "stock/sweep",
+        "stock/sync",
+    ]
+    assert "new 3\ntriggered reports\nas before 3\ntriggered reports\n" in reader.printed
+    log = reader.log.read_text(encoding="utf-8")
+    assert log.count("report weekly.") == 2
+    assert all(f"prices of shop {shop}\n" in log for shop in range(3))
+
+
 def test_the_page_about_jobs_shows_the_examples_as_they_are() -> None:
     shown = {block.file: block.text for block in howto("jobs.md").blocks if block.file}
     for name in ("close_orders.py", "shop.py", "shop.php"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import anyio
 import msgspec
 import pytest
 
 import penstock
+from actors.jobs.rules.schedule_record import decode_schedule
 from actors.jobs.schedule_desk import ScheduleDesk
 from penstock.api.service.service import DeskService
 from streams.bucket import Bucket
@@ -21,6 +24,7 @@ from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
 from tests.support.desks import Started
+from tests.support.natscli import NatsCli
 
 NIGHTLY = "mail/nightly"
 
@@ -80,6 +84,20 @@ async def test_a_schedule_is_added_shown_steered_and_removed(
     with pytest.raises(penstock.NotAccepted, match="no schedule mail/nightly; there is none at all") as gone:
         await schedules.show(NIGHTLY)
     assert gone.value.code == "not_found"
+
+
+async def test_the_nats_command_shows_them(
+    client: penstock.Client, connection: Connection, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    nats, bucket = NatsCli.or_skip(server.url, tmp_path), connection.namespace.bucket("RECURRING")
+    await client.schedules.add(NIGHTLY, {"n": 1}, cron="@daily")
+    assert "mail.nightly" in await nats.run("kv", "ls", bucket)
+    raw = await nats.run("kv", "get", bucket, "mail.nightly", "--raw")
+    record = decode_schedule(raw.strip().encode())
+    assert (record.cron, msgspec.json.decode(record.body)) == ("@daily", {"n": 1})
+    subject = connection.namespace.api("schedules", "show")
+    shown = await nats.run("req", subject, '{"topic": "mail", "name": "nightly"}', "--raw")
+    assert json.loads(shown)["cron"] == "@daily"
 
 
 async def test_what_cannot_be_meant_is_refused(client: penstock.Client) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,6 @@ from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
-from tests.support.docs import DOCS, Page, commands
 
 
 @asynccontextmanager
@@ -257,17 +255,6 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
         assert (await as_json(cli, "schedules", "list")) == []
         gone = await cli("schedules", "show", "mail/nightly")
         assert (gone.code, "no schedule mail/nightly" in gone.err) == (1, True)
-
-
-async def test_the_page_about_recurring_jobs_works_as_it_is_typed(cli: CommandLine) -> None:
-    page = Page(DOCS, (DOCS / "howto" / "schedules.md").read_text(encoding="utf-8")).section("What failed for good")
-    typed = [shlex.split(line)[1:] for block in page.blocks for line in commands(block)]
-    async with node(cli):
-        for words in typed:
-            (await cli(*words)).ok()
-        names = [each["name"] for each in (await as_json(cli, "schedules", "list"))]
-    assert len(typed) == 13
-    assert names == ["jubilee", "hourly", "crawl", "sweep", "sync"]
 
 
 async def test_one_that_is_due_once_is_over_after_it(cli: CommandLine) -> None:
