@@ -14,19 +14,22 @@ LIFE_S = 1.5
 """How long a share lasts, counted by the node from the moment at which it sent its request."""
 SECOND_S = 1.0
 """No span of this length has more than the rate. What a node spent stays its own for so long."""
-MARGIN_S = 0.2
+MARGIN_S = 0.1
 """How much later the governor believes that a share has ended: for clocks that differ in speed."""
 ANSWER_S = 0.5
 """How long a node waits for a reply. What a request says is true for `LIFE_S` + `SECOND_S`. It must not come later."""
+CLAIM_S = LIFE_S + SECOND_S - ANSWER_S
+"""How long after its request a node may ask for the same share again, also of another governor: for so long the one who
+gave it has given it to nobody else, even if this reply takes `ANSWER_S`."""
 MOST_KEYS = 1_000
 """Keys in one request."""
 
 
 class KeyAsk(Struct, frozen=True, array_like=True):
-    """What a node says about one key. `share`: what it may spend a second. `held`: in no second that ends from now on
-    does it spend more, unless it gets more. `used`: what it spent a second lately. `is_wanted`: it needs the key.
-    `is_short`: its share held something back lately. `has_turn`: it has a single turn and has not used it. `rest_ms`:
-    how long no node gets another turn, as far as it knows."""
+    """What a node says about one key. `share`: the `most` that it was given at last, for `CLAIM_S`. `held`: in no
+    second that ends from now on does it spend more, unless it gets more. `used`: what it spent a second lately.
+    `is_wanted`: it needs the key. `is_short`: its share held something back lately. `has_turn`: it has a single turn
+    and has not used it. `rest_ms`: how long no node gets another turn, as far as it knows."""
 
     key: str
     share: float = 0.0
@@ -52,13 +55,15 @@ class AskShares(Struct, frozen=True, kw_only=True, tag="ask_shares"):
 
 
 class KeyDealt(Struct, frozen=True, array_like=True):
-    """The node's share of one key, per second. `has_turn`: it may begin one, once, in place of a share. `rest_ms`: how
-    long no node gets another turn."""
+    """The node's share of one key, per second: its pace. `has_turn`: it may begin one, once, in place of a share.
+    `rest_ms`: how long no node gets another turn. `most`: what it may begin in any one second. It is below the share
+    while others have yet to give way. Below 0: as much as the share."""
 
     key: str
     share: float = 0.0
     has_turn: bool = False
     rest_ms: int = 0
+    most: float = -1.0
 
 
 class SharesDealt(Struct, frozen=True, kw_only=True, tag="shares_dealt"):

@@ -34,8 +34,8 @@ from streams.rate_messages import AskShares, decode_rates
 log = logging.getLogger(__name__)
 
 LEASE = "flow.governor"
-LEASE_TTL_S = 2
-"""A killed governor has a successor within three seconds."""
+LEASE_TTL_S = 1
+"""A killed governor has a successor within two seconds. So the nodes can still ask for what they had (`CLAIM_S`)."""
 AGAIN_S = 0.2
 """Between two tries to be elected."""
 BACKLOG = 1_000

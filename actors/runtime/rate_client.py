@@ -44,7 +44,7 @@ class LeasedRates:
 
     def __init__(self, connection: Connection, node: str) -> None:
         self._connection = connection
-        self._shares = Shares(self._share, now_ms=lambda: self._now_s * 1000)
+        self._shares = Shares(self._share, most=self._bound, now_ms=lambda: self._now_s * 1000)
         self._leased = LeasedShares(node, secrets.token_hex(8), self._shares.spent)
         self._kinds: dict[str, Callable[[str], float]] = {}
         self._on_silence: Callable[[], None] = lambda: None
@@ -181,6 +181,9 @@ class LeasedRates:
 
     def _share(self, key: str) -> float:
         return self._leased.share(key, self._now_s)
+
+    def _bound(self, key: str) -> float:
+        return self._leased.bound(key)
 
 
 class KindRates:

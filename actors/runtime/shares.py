@@ -6,20 +6,23 @@ returns the share: the governor deals those of jobs and batches (ADR 39), and th
 late caller may catch up on at most a quarter of a second's worth.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.rules.leased import GATHER_S
 from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, stop_until
 from actors.runtime.rules.second_cap import SecondCap
 from streams.clock import monotonic_s
 
 LATE_S = 0.25
 """How much a late caller may catch up on: a call that takes this long keeps the next one from its turn."""
-GATHER_S = 0.05
-"""If several may begin at once, wait for this much of a second's worth: two cost as much as twenty."""
+SECOND = 1.0
+"""Between an item's permission and its start lie milliseconds. A longer second would make up for them, but the rate
+would be lower by as much in every second."""
 FIRST_MS = 1000
-"""With a new share the first item begins after one interval, but after this long at the most."""
+"""A key that begins has its first item after one interval, but after this long at the most."""
 LOOK_MS = 250
 """How soon a caller that waits for a turn sees that the share has grown, or that it does not need the turn any more."""
 FEW = 256
@@ -37,15 +40,18 @@ class SharedRates(Protocol):
 
 class Shares:
     """Grants turns, key by key. All parts of this node that spend the same rates use one object. `share(key)`: this
-    node's part of the rate, per second. `None`: no limit. `0`: nothing may begin now."""
+    node's part of the rate, per second: its pace. `None`: no limit. `0`: nothing may begin now. `most(key)`: how many
+    may begin in any one second, by default the share."""
 
     def __init__(
         self,
         share: Callable[[str], float | None],
         *,
+        most: Callable[[str], float | None] | None = None,
         now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
     ) -> None:
         self._share = share
+        self._most = share if most is None else most
         self._now_ms = now_ms
         self._spent: dict[str, tuple[Rate, Pace, SecondCap, float]] = {}
 
@@ -55,20 +61,21 @@ class Shares:
         if per_s is None:
             self._spent.pop(key, None)
             return most, 0
-        if per_s <= 0:
+        limit = self._most(key) or 0.0
+        if per_s <= 0 or limit <= 0:
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), Rate(per_s, max(2, int(per_s * LATE_S)))
         pace, cap = self._current(key, rate, now_ms)
         least, ready = min(most, max(1, int(per_s * GATHER_S))), conforming(pace, rate, now_ms)
-        granted = min(most, ready, cap.room(per_s, now_ms)) if ready >= least else 0
+        granted = min(most, ready, cap.room(limit, now_ms)) if ready >= least else 0
         if granted:
             pace = acquire(pace, rate, now_ms, granted)[0]
             cap.add(granted, now_ms)
         self._spent[key] = rate, pace, cap, now_ms
         if granted:
             return granted, 0
-        wait_ms = max(acquire(pace, rate, now_ms, least)[1], cap.wait_ms(per_s, now_ms))
-        return 0, max(1, min(LOOK_MS, round(wait_ms)))
+        wait_ms = max(acquire(pace, rate, now_ms, least)[1], cap.wait_ms(limit, now_ms))
+        return 0, max(1, min(LOOK_MS, math.ceil(wait_ms)))
 
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
@@ -82,14 +89,15 @@ class Shares:
         return self._spent[key][2].spent(self._now_ms()) if key in self._spent else 0
 
     def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap]:
-        """Return how far the rate is spent. After a time without calls, and when the share has changed, it begins anew
-        without a burst: the nodes that had this share before have spent it in the second before."""
+        """Return how far the rate is spent. After a time without calls it begins anew without a burst. When the share
+        has changed, the wait for the next item changes as the interval does."""
         if key not in self._spent:
             self._forget(now_ms)
-            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, rate.interval_ms)), SecondCap()
+            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, rate.interval_ms)), SecondCap(SECOND)
         before, pace, cap, called_ms = self._spent[key]
         if before != rate:
-            pace = stop_until(pace, rate, now_ms + min(FIRST_MS, rate.interval_ms))
+            waits_ms = acquire(pace, before, now_ms)[1] * rate.interval_ms / before.interval_ms
+            pace = stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms))
         elif now_ms - called_ms > 2 * LOOK_MS:
             pace = stop_until(pace, rate, now_ms)
         return pace, cap

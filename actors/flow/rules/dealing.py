@@ -7,6 +7,8 @@ have what they ask for, the rest is divided equally, so that each can begin more
 from collections.abc import Mapping
 
 WASTE = 1e-9
+DIGITS = 6
+"""Parts that differ by less are the same. Otherwise the last bits of a sum decide who has one more."""
 
 
 def deal(rate: float, demands: Mapping[str, float]) -> dict[str, float]:
@@ -15,7 +17,7 @@ def deal(rate: float, demands: Mapping[str, float]) -> dict[str, float]:
     whole, fraction = int(rate), rate - int(rate)
     parts = _filled(whole, demands)
     dealt = {name: float(int(part + WASTE)) for name, part in parts.items()}
-    by_loss = sorted(parts, key=lambda name: (dealt[name] - parts[name], name))
+    by_loss = sorted(parts, key=lambda name: (round(dealt[name] - parts[name], DIGITS), name))
     for name in by_loss[: whole - int(sum(dealt.values()))]:
         dealt[name] += 1
     if by_loss:

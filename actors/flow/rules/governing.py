@@ -5,12 +5,15 @@ are at most its rate**, so a node gets more only when others surely have less.
 
 - A node reports its bound (`held`): its share, or what it spent in the last second if that is more. A lower share
   becomes free when the node has reported it.
+- A share is a pace. With it goes the most that the node may begin in any one second (`most`). Of a higher share the
+  pace comes at once, and `most` follows as the others' last second passes. So the sum hardly falls while nodes join.
 - A reply may be lost, or come late. Until the node's next request its bound is the larger of what it reported and what
   it was given. Each request makes the replies to earlier ones void.
 - A node that goes silent keeps its bound for the life of a share, and for the second after it. The governor counts
   from the receipt of the request, the node from its sending. So wall clocks do not matter.
 - A new governor knows no bounds. For as long as an old share may count it lets nodes keep what they report and gives
-  no more. What they report has been given by its predecessor, whose sum was right.
+  no more. What they report has been given by its predecessor, whose sum was right. A share that ended while there was
+  no governor is reported as well, for `CLAIM_S`: nobody can have given it to another node in that time.
 - Of a lower rate, nodes get their new parts at once. What they held before counts until it has ended.
 
 **Turns.** If a rate is too low for one a second for each node that asks, there are no shares but single turns, one
@@ -38,6 +41,8 @@ STEP_BACK_S = 0.3
 FIRST_PART = 1 / 8
 """The part of a rate that a node may ask for before it has shown that it uses what it has. Then its part can double
 with each request. So a node that only looks whether there is work does not slow down the others."""
+FIRST_LEAST = 2.0
+"""The same, per second, for low rates."""
 ENOUGH = 2
 """If the rate is so many times the number of nodes, turns become shares again."""
 KEPT_S = 60.0
@@ -50,13 +55,15 @@ LONGEST_S = 86_400.0
 
 class Holding(NamedTuple):
     """What one node has of one key. `bound`: in no second does it spend more. `demand`: what it could use a second,
-    until `fresh_until_s`. `turn`: the number of the request whose reply gave it a turn. `0`: none, or it arrived.
-    `served_s`: when it was given its last turn. `is_waiting`: it waits for the next one."""
+    until `fresh_until_s`. `share`: the pace that it was given, to which its bound falls. `turn`: the number of the
+    request whose reply gave it a turn. `0`: none, or it arrived. `served_s`: when it was given its last turn.
+    `is_waiting`: it waits for the next one."""
 
     bound: float
     until_s: float
     demand: float = 0.0
     fresh_until_s: float = 0.0
+    share: float = 0.0
     turn: int = 0
     served_s: float = -math.inf
     is_waiting: bool = False
@@ -109,6 +116,14 @@ class KeyBook:
             self._parts, self._rate = deal(rate, self.demands), rate
         return self._parts[run]
 
+    def to_come(self, run: str, now_s: float) -> float:
+        """Return what the others will begin a second, once those that live have given way."""
+        return sum(
+            held.share if now_s < held.fresh_until_s else held.bound
+            for name, held in self.holdings.items()
+            if name != run
+        )
+
     def hold(self, run: str, holding: Holding) -> None:
         """Take what a node has."""
         self.bound += holding.bound - self.holdings.get(run, NOTHING).bound
@@ -149,36 +164,39 @@ class Governing:
         demand = _demand(key, rate) if key.is_wanted else 0.0
         book.want(ask.run, demand)
         book.has_turns = rate < max(1, len(book.demands) * (ENOUGH if book.has_turns else 1))
-        share, turn, again_s = 0.0, None, AGAIN_S
+        share, most, turn, again_s = 0.0, 0.0, None, AGAIN_S
         if book.has_turns and rate > 0:
             turn = self._turn(ask, key, book, before, rate, now_s)
             again_s = min(AGAIN_S, max(TURN_AGAIN_S, book.turn_s - now_s)) if key.is_short and turn is None else AGAIN_S
         elif key.is_wanted and rate > 0:
             target = book.part(ask.run, rate)
             others = book.bound - book.holdings.get(ask.run, NOTHING).bound
-            share = self._share(key, target, rate - others, before, now_s)
-            again_s = AGAIN_S if share >= target else SHORT_AGAIN_S
-        lasts_s = (LIFE_S if share or key.share else 0.0) + SECOND_S + MARGIN_S
+            most = self._most(key, target, rate - others, before, now_s)
+            share = most if most >= target else min(target, max(most, rate - book.to_come(ask.run, now_s)))
+            share = share if share >= 1 else 0.0
+            again_s = AGAIN_S if most >= target else SHORT_AGAIN_S
+        lasts_s = (LIFE_S if most or key.share else 0.0) + SECOND_S + MARGIN_S
         mine = Holding(
-            bound=max(key.held, share),
+            bound=max(key.held, most),
             until_s=now_s + lasts_s,
             demand=demand,
             fresh_until_s=now_s + LIFE_S,
+            share=share,
             turn=turn or 0,
             served_s=now_s if turn else before.served_s,
             is_waiting=key.is_short and turn is None,
         )
         book.hold(ask.run, mine)
         rest_s = min(LONGEST_S, max(0.0, book.turn_s - now_s)) if book.has_turns else 0.0
-        return KeyDealt(key.key, share, turn is not None, int(rest_s * 1000)), again_s
+        return KeyDealt(key.key, share, turn is not None, int(rest_s * 1000), most), again_s
 
-    def _share(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
-        """Return a share: up to the target, as far as it is free or the node's own already."""
+    def _most(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
+        """Return what the node may begin in a second: up to the target, as far as it is free or its own already."""
         if now_s < self._quiet_until_s:
-            share = min(target, key.share)
+            most = min(target, key.share)
         else:
-            share = min(target, max(free, min(key.share, before.bound)))
-        return share if share >= 1 else 0.0
+            most = min(target, max(free, min(key.share, before.bound)))
+        return most if most >= 1 else 0.0
 
     def _turn(
         self,
@@ -228,5 +246,5 @@ def _demand(key: KeyAsk, rate: float) -> float:
     """Return what a node could use a second. Without a shortage it is rounded up to a power of two, so that it seldom
     changes."""
     if key.is_short:
-        return min(rate, max(1.0, 2 * key.used, rate * FIRST_PART))
+        return min(rate, max(FIRST_LEAST, 2 * key.used, rate * FIRST_PART))
     return min(rate, 2.0 ** math.ceil(math.log2(max(1.0, key.used))))

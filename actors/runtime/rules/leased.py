@@ -13,7 +13,7 @@ Times are seconds of the node's monotonic clock. Pure but for its memory.
 import math
 from collections.abc import Callable, Iterator
 
-from streams.rate_messages import LIFE_S, MOST_KEYS, AskShares, KeyAsk, SharesDealt
+from streams.rate_messages import CLAIM_S, LIFE_S, MOST_KEYS, AskShares, KeyAsk, SharesDealt
 
 DEMAND_S = 2.0
 SHORT_S = 1.0
@@ -24,6 +24,9 @@ COUNT_S = 0.25
 """Over how long the use is counted, at least."""
 CONFIRM_S = 0.02
 """How soon the node reports that a share is lower. Others wait for it."""
+GATHER_S = 0.005
+"""Begin this much of a second's worth together: two cost as much as ten. A lump that is late takes its place in the
+second after it, so a lump is small."""
 LOWER_S = 0.1
 """The same, while what it spent in the last second is more than the lower share."""
 
@@ -33,7 +36,9 @@ class KeyLease:
 
     __slots__ = (
         "asked_s",
+        "bound",
         "has_turn",
+        "most",
         "rest_until_s",
         "share",
         "short_s",
@@ -46,6 +51,9 @@ class KeyLease:
 
     def __init__(self) -> None:
         self.share = 0.0
+        self.most = 0.0
+        self.bound = 0.0
+        """In no second from now on does the node begin more. While it gives way it is what it began in the last one."""
         self.until_s = -math.inf
         self.has_turn = False
         self.turn_used = False
@@ -94,6 +102,16 @@ class LeasedShares:
         lease = self._keys.get(key)
         return lease.share if lease is not None and now_s < lease.until_s else 0.0
 
+    def bound(self, key: str) -> float:
+        """Return what the node may begin in any one second, while it has a share. As it gives way, this falls with what
+        it began in the last second."""
+        lease = self._keys.get(key)
+        if lease is None:
+            return 0.0
+        if lease.bound > lease.most:
+            lease.bound = max(lease.most, min(lease.bound, self._spent(key) + max(1.0, lease.share * GATHER_S)))
+        return lease.bound
+
     def asks(self, now_s: float, *, is_last: bool = False) -> Iterator[AskShares]:
         """Yield requests for all keys. Send each, and take its reply, before the next. `is_last`: the node stops and
         hands back what it has."""
@@ -121,11 +139,12 @@ class LeasedShares:
         lease.told_turn = lease.has_turn
         if not is_wanted:
             del self._keys[key]
-        share = lease.share if is_wanted and now_s < lease.until_s else 0.0
+        claimed = lease.most if is_wanted and now_s < lease.until_s - LIFE_S + CLAIM_S else 0.0
+        lease.bound = max(claimed, self._spent(key))
         return KeyAsk(
             key,
-            share,
-            max(share, self._spent(key)),
+            claimed,
+            lease.bound,
             round(lease.used, 3),
             is_wanted,
             now_s - lease.short_s < SHORT_S,
@@ -144,11 +163,13 @@ class LeasedShares:
             lease = self._keys.get(key.key)
             if lease is None:
                 continue
-            if self._spent(key.key) > key.share:
+            most, spent = key.share if key.most < 0 else key.most, self._spent(key.key)
+            if spent > most:
                 again_s = min(again_s, LOWER_S)
-            elif key.share < self.share(key.key, now_s):
+            elif most < lease.most:
                 again_s = min(again_s, CONFIRM_S)
-            lease.share, lease.until_s = key.share, sent_s + LIFE_S
+            lease.share, lease.most, lease.until_s = key.share, most, sent_s + LIFE_S
+            lease.bound = max(most, spent)
             lease.has_turn = key.has_turn and (lease.has_turn or not lease.told_turn)
             lease.rest_until_s = now_s + key.rest_ms / 1000
         return again_s

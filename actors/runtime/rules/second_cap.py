@@ -16,20 +16,21 @@ class SecondCap:
     """Counts what was let through, or will be. Moments do not go back. For rates below one a second the span is longer,
     the count one."""
 
-    def __init__(self) -> None:
+    def __init__(self, margin: float = MARGIN) -> None:
+        self._margin = margin
         self._lumps: deque[tuple[float, int]] = deque()
         self._count = 0
 
     def room(self, per_s: float, now_ms: float) -> int:
         """Return how many may be let through now."""
-        most, span_ms = _measure(per_s)
+        most, span_ms = self._measure(per_s)
         while self._lumps and self._lumps[0][0] + span_ms <= now_ms:
             self._count -= self._lumps.popleft()[1]
         return max(0, most - self._count)
 
     def spent(self, now_ms: float) -> int:
         """Return how many were let through in the last second. For rates of one a second or more."""
-        while self._lumps and self._lumps[0][0] + 1000 * MARGIN <= now_ms:
+        while self._lumps and self._lumps[0][0] + 1000 * self._margin <= now_ms:
             self._count -= self._lumps.popleft()[1]
         return self._count
 
@@ -50,7 +51,7 @@ class SecondCap:
     def wait_ms(self, per_s: float, now_ms: float, count: int = 1) -> float:
         """Return how many milliseconds it takes until there is room for `count`, 0 if there is. A count above one
         second's limit waits until the span is empty."""
-        most, span_ms = _measure(per_s)
+        most, span_ms = self._measure(per_s)
         over = self._count - most + min(count, most)
         if over <= 0:
             return 0.0
@@ -60,8 +61,7 @@ class SecondCap:
                 return max(0.0, at_ms + span_ms - now_ms)
         return 0.0
 
-
-def _measure(per_s: float) -> tuple[int, float]:
-    """Return a whole number of items, and the milliseconds in which they may be let through."""
-    most = max(1, int(per_s))
-    return most, most / per_s * 1000 * MARGIN
+    def _measure(self, per_s: float) -> tuple[int, float]:
+        """Return a whole number of items, and the milliseconds in which they may be let through."""
+        most = max(1, int(per_s))
+        return most, most / per_s * 1000 * self._margin

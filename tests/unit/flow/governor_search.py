@@ -67,7 +67,7 @@ class SearchedNode:
     def frozen(self, now_s: float) -> tuple[object, ...]:
         leased = self.leased
         keys = [
-            (round(max(0.0, lease.until_s - now_s), 3), lease.share if now_s < lease.until_s else 0.0)
+            (round(max(-LIFE_S, lease.until_s - now_s), 3), lease.share, lease.most, lease.bound)
             for lease in leased._keys.values()
         ]
         waits_s = round(now_s - self.sent_s, 3) if self.is_waiting(now_s) else None
@@ -190,7 +190,7 @@ class SearchedWorld:
                 line = f"{told}; governor {governor + 1} answers {ask.run}"
                 if reply is not None and late is not None:
                     new.replies = (*new.replies, (self.now_s + late * STEP_S, ask.run, reply))
-                    line += f" {reply.keys[0].share}, {late} late"
+                    line += f" {reply.keys[0].share} and {reply.keys[0].most}, {late} late"
                 new._heard()
                 yield from new._delivered(line)
                 if reply is None:
@@ -206,7 +206,8 @@ class SearchedWorld:
 
     def _begins(self, name: str, place: int) -> Iterator[tuple[str, SearchedWorld]]:
         node = self.nodes[name]
-        room = node.leased.share(KEY, self.now_s) - node.before - node.now
+        can = node.leased.share(KEY, self.now_s) > 0
+        room = node.leased.bound(KEY) - node.before - node.now if can else 0.0
         if room > 0:
             new = self.copy()
             new.place = place
@@ -292,7 +293,7 @@ def _copied_book(book: KeyBook) -> KeyBook:
 def _frozen(governor: Governing, now_s: float, numbers: dict[str, int]) -> tuple[object, ...]:
     def held(holding: Holding) -> tuple[object, ...]:
         left_s = (holding.until_s - now_s, holding.fresh_until_s - now_s)
-        return holding.bound, holding.demand, *(round(max(0.0, left), 3) for left in left_s)
+        return holding.bound, holding.demand, holding.share, *(round(max(0.0, left), 3) for left in left_s)
 
     return (
         round(max(0.0, governor._quiet_until_s - now_s), 3),

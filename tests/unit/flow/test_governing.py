@@ -37,7 +37,7 @@ class FlowNode:
             self.ask_s = now_s
         wanted = int(min(self.most, 1e6) * STEP_S) or (now_s * self.most) // 1 > ((now_s - STEP_S) * self.most) // 1
         for _ in range(int(wanted)):
-            if self.leased.share("k", now_s) >= self.lately(now_s) + 1:
+            if self.leased.share("k", now_s) and self.leased.bound("k") >= self.lately(now_s) + 1:
                 self.shared.append(now_s)
             elif lease.has_turn and now_s < lease.until_s:
                 lease.has_turn = False

@@ -66,7 +66,7 @@ class WithoutWaiting(Governing):
 class RaisesTooEarly(Governing):
     """Gives a node its part before the others have given way."""
 
-    def _share(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
+    def _most(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
         return target
 
 
@@ -76,7 +76,7 @@ class TrustsItsReply(Governing):
     def _deal(self, ask, key, rate, now_s):  # type: ignore[no-untyped-def] # as it is
         dealt = super()._deal(ask, key, rate, now_s)
         book = self._books[key.key]
-        book.hold(ask.run, book.holdings[ask.run]._replace(bound=dealt[0].share))
+        book.hold(ask.run, book.holdings[ask.run]._replace(bound=dealt[0].most))
         return dealt
 
 

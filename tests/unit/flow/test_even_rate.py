@@ -1,0 +1,216 @@
+"""Nodes with endless work spend a rate evenly: near to it in each second, whoever joins and dies, and never above it.
+
+The rules and the spending are the real ones. Time and messages are simulated: timers fire late, sometimes by 20 ms, and
+a message takes a millisecond or more.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from actors.flow.rules.governing import Governing
+from actors.runtime import rate_client
+from actors.runtime.rate_client import GAP_S, RETRY_S, LeasedRates
+
+NO_CONNECTION: Any = None
+LOOK_S = 0.005
+STALLED = 0.002
+"""The part of all waits that end up to 40 ms late."""
+
+
+class EvenTown:
+    """Nodes and a governor, from one event to the next."""
+
+    def __init__(self, rate: float, seed: int) -> None:
+        self.rate = rate
+        self.now_s = 1_000.0
+        self.governing: Governing | None = Governing(1, 0.0)
+        self.nodes: dict[str, EvenNode] = {}
+        self.asked = 0
+        self._chance = random.Random(seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._began_s: list[float] = []
+        self._sums: list[int] = [0]
+
+    def at(self, moment_s: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (moment_s, next(self._numbers), event))
+
+    def late_s(self) -> float:
+        stalled_s = self._chance.random() * 0.04 if self._chance.random() < STALLED else 0.0
+        return self._chance.expovariate(1_000) + stalled_s
+
+    def run(self, lasts_s: float) -> None:
+        until_s = self.now_s + lasts_s
+        while self._events and self._events[0][0] <= until_s:
+            moment_s, _, event = heapq.heappop(self._events)
+            self.now_s = max(self.now_s, moment_s)
+            event()
+        self.now_s = until_s
+
+    def join(self, *names: str) -> None:
+        for name in names:
+            self.nodes[name] = EvenNode(self, name)
+
+    def kill(self, name: str) -> None:
+        self.nodes.pop(name).is_dead = True
+
+    def follow(self, dead_s: float) -> None:
+        """Have the governor die, and another one elected after so long."""
+        self.governing = None
+        self.at(self.now_s + dead_s, self._elect)
+
+    def _elect(self) -> None:
+        self.governing = Governing(2, self.now_s)
+
+    def began(self, count: int) -> None:
+        self._began_s.append(self.now_s)
+        self._sums.append(self._sums[-1] + count)
+
+    def between(self, from_s: float, to_s: float) -> int:
+        return (
+            self._sums[bisect.bisect_left(self._began_s, to_s)] - self._sums[bisect.bisect_left(self._began_s, from_s)]
+        )
+
+    def fullest(self) -> int:
+        return max(self.between(at_s, at_s + 1 - 1e-9) for at_s in self._began_s)
+
+    def seconds(self, lasts_s: int) -> list[int]:
+        """Go on for so long. Return what began in each second."""
+        began_s = self.now_s
+        self.run(lasts_s)
+        return [self.between(began_s + second, began_s + second + 1) for second in range(lasts_s)]
+
+    def back_s(self, upto_s: float) -> float:
+        """Go on for so long. Return after which time all seconds are within 5 % of the rate, or one below."""
+        began_s, low_s = self.now_s, 0.0
+        self.run(upto_s)
+        for tenth in range(int((upto_s - 1) * 10)):
+            if self.between(began_s + tenth / 10, began_s + tenth / 10 + 1) < min(0.95 * self.rate, self.rate - 1):
+                low_s = tenth / 10 + 0.1
+        return low_s
+
+
+class EvenNode:
+    """One node's rates. It begins whatever it may."""
+
+    def __init__(self, town: EvenTown, name: str) -> None:
+        self.is_dead = False
+        self._town = town
+        self._rates = LeasedRates(NO_CONNECTION, name)
+        self._topics = self._rates.of("topic", lambda _topic: town.rate)
+        town.at(town.now_s, self._work)
+        town.at(town.now_s, self._ask)
+
+    @property
+    def share(self) -> float:
+        return self._rates._leased.share("topic.t", self._town.now_s)
+
+    def _work(self) -> None:
+        if self.is_dead:
+            return
+        granted, wait_ms = self._topics.take("t", 1_000_000)
+        if granted:
+            self._town.began(granted)
+        self._town.at(self._town.now_s + wait_ms / 1000 + self._town.late_s() * (1 if wait_ms else 0.1), self._work)
+
+    def _ask(self) -> None:
+        """Do as LeasedRates.run does."""
+        town, rates = self._town, self._rates
+        due_s = max(rates._due_s, rates._asked_s + GAP_S)
+        if self.is_dead:
+            return
+        if due_s > town.now_s:
+            town.at(min(due_s, town.now_s + LOOK_S), self._ask)
+            return
+        rates._asked_s, rates._due_s, rates._is_asking = town.now_s, math.inf, True
+        (ask,) = rates._leased.asks(rates._take_now())
+        sent_s = town.now_s
+        town.asked += 1
+
+        def arrives() -> None:
+            governing = town.governing
+            reply = governing.answer(ask, lambda _key: town.rate, town.now_s) if governing is not None else None
+            town.at(town.now_s + 0.001 + town.late_s(), lambda: answered(reply))
+
+        def answered(reply: Any) -> None:
+            heard_s = None if reply is None else rates._leased.hear(reply, sent_s, rates._take_now())
+            rates._is_asking = False
+            rates._due_s = min(rates._due_s, rates._asked_s + (RETRY_S if heard_s is None else heard_s))
+            self._ask()
+
+        town.at(town.now_s + 0.001 + town.late_s(), arrives)
+
+
+@pytest.fixture(params=range(3))
+def town_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], EvenTown]:
+    """Returns a function that makes a town in whose time the rates go."""
+
+    def make(rate: float) -> EvenTown:
+        town = EvenTown(rate, seed=request.param)
+        monkeypatch.setattr(rate_client, "monotonic_s", lambda: town.now_s)
+        return town
+
+    return make
+
+
+RATES = pytest.mark.parametrize("rate", [5, 10, 100, 500, 8_000])
+
+
+@RATES
+def test_three_nodes_keep_the_rate_in_each_second(town_of: Callable[[float], EvenTown], rate: int) -> None:
+    town = town_of(rate)
+    town.join("a", "b", "c")
+    town.run(8)
+    asked = town.asked
+    seconds = town.seconds(20)
+    assert sum(seconds) >= 0.99 * 20 * rate
+    assert min(seconds) >= min(0.98 * rate, rate - 1)
+    assert town.fullest() <= rate
+    assert town.asked - asked <= 3 * 20 * 2 + 3
+    shares = sorted(node.share for node in town.nodes.values())
+    assert sum(shares) == rate
+    assert shares[-1] - shares[0] <= 1
+
+
+@RATES
+def test_the_rate_is_back_three_seconds_after_a_join_and_a_death(
+    town_of: Callable[[float], EvenTown], rate: int
+) -> None:
+    town = town_of(rate)
+    town.join("a", "b")
+    town.run(8)
+    town.join("c")
+    assert town.back_s(8) <= 3
+    town.kill("a")
+    assert town.back_s(8) <= 3
+    assert town.fullest() <= rate
+
+
+@RATES
+def test_while_one_joins_no_second_is_far_below_the_rate(town_of: Callable[[float], EvenTown], rate: int) -> None:
+    town = town_of(rate)
+    town.join("a", "b")
+    town.run(8)
+    town.join("c")
+    assert min(town.seconds(6)) >= min(0.8 * rate, rate - 2)
+
+
+@RATES
+def test_after_the_death_of_the_governor_its_successor_confirms_what_nodes_had(
+    town_of: Callable[[float], EvenTown], rate: int
+) -> None:
+    town = town_of(rate)
+    town.join("a", "b", "c")
+    town.run(8)
+    town.follow(1.4)
+    assert town.back_s(10) <= 2
+    assert town.fullest() <= rate
