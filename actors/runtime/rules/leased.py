@@ -109,7 +109,7 @@ class LeasedShares:
         if lease is None:
             return 0.0
         if lease.bound > lease.most:
-            lease.bound = max(lease.most, min(lease.bound, self._spent(key) + max(1.0, lease.share * GATHER_S)))
+            lease.bound = max(lease.most, min(lease.bound, self._spent(key) + max(1, int(lease.share * GATHER_S))))
         return lease.bound
 
     def asks(self, now_s: float, *, is_last: bool = False) -> Iterator[AskShares]:
