@@ -19,7 +19,7 @@ import msgspec
 from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rules.groups import split_shards
-from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, target
+from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
 from actors.runtime.logs import fields
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
@@ -34,6 +34,8 @@ BUSY_S = 0.05
 """Before a shard is asked again whose nodes have enough in hand."""
 MOST_ERRORS = 3
 LONGEST_ERROR = 200
+AT_LEAST_S = 0.005
+"""Shards that are due within less are asked together."""
 LEAST_S = 0.8
 """A round has at least so long to hear from its shards."""
 
@@ -114,7 +116,9 @@ class Rounds:
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = max(0, wanted - in_flight - sum(states[shard].quota for shard in busy))
         asking = _Asking(self._connection, flow, groups, states, self._clock)
-        await asking.ask(mine, asked, progress.first, deadline_s=began_s + max(LEAST_S, every_ms / 1000), limits=limits)
+        spread = spread_s(self._rows.rate(flow), every_ms, in_flight)
+        deadline_s = began_s + max(LEAST_S, every_ms / 1000)
+        await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
         made = RoundReport(
             began_ms=began_ms,
             took_ms=round((monotonic_s() - began_s) * 1000),
@@ -164,19 +168,20 @@ class _Asking:
         self.failed: dict[str, str] = {}
 
     async def ask(
-        self, shards: Sequence[str], total: int, first: int, *, deadline_s: float, limits: FlowLimits
+        self, shards: Sequence[str], total: int, first: int, *, spread_s: float, deadline_s: float, limits: FlowLimits
     ) -> None:
-        """Ask for `total` rows, until the deadline."""
+        """Ask for `total` rows, evenly over `spread_s`, and for what is missing then at once, until the deadline."""
         open_shards, left = list(shards), total
         while open_shards and left > 0 and monotonic_s() < deadline_s:
             quotas = deal(left, open_shards, first)
-            before, promised = self.new, await self._ask_all(quotas, deadline_s, limits)
+            before, promised = self.new, await self._ask_all(quotas, spread_s, deadline_s, limits)
+            spread_s = 0.0
             left -= self.new - before + promised
             over = self.short | self.failed.keys()
             open_shards = [one for one in open_shards if one not in over and not self.states[one].busy_ms]
             first += len(quotas)
 
-    async def _ask_all(self, quotas: Mapping[str, int], deadline_s: float, limits: FlowLimits) -> int:
+    async def _ask_all(self, quotas: Mapping[str, int], spread_s: float, deadline_s: float, limits: FlowLimits) -> int:
         """Ask each shard for its quota. Return how many rows may still come from shards that did not answer."""
         places, promised = anyio.Semaphore(AT_ONCE), 0
 
@@ -198,8 +203,12 @@ class _Asking:
             elif loaded.is_short or loaded.new < quota:
                 self.short.add(shard)
 
+        began_s = monotonic_s()
         async with anyio.create_task_group() as tasks:
-            for shard, quota in quotas.items():
+            for number, (shard, quota) in enumerate(quotas.items()):
+                wait_s = began_s + spread_s * number / len(quotas) - monotonic_s()
+                if wait_s > AT_LEAST_S:
+                    await anyio.sleep(wait_s)
                 tasks.start_soon(ask, shard, quota)
         return promised
 

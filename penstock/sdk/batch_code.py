@@ -21,7 +21,7 @@ import anyio
 from actors.batch.executor.handler import NextRound
 from actors.runtime.closing import is_run_by
 
-__all__ = ["CodeEnded", "each_in_a_thread", "guarded", "in_a_thread"]
+__all__ = ["CodeEnded", "as_failure", "each_in_a_thread", "guarded", "in_a_thread"]
 
 Call = Callable[[], object]
 
@@ -44,7 +44,7 @@ def guarded(function: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
                 raise
             if isinstance(error, GeneratorExit) and not is_run_by(task):
                 raise
-            raise _as_failure(error) from error
+            raise as_failure(error) from error
 
     return run
 
@@ -124,8 +124,9 @@ def _answer(call: Call) -> object:
     except Exception as error:  # the border to the user's code
         return error
     except BaseException as error:
-        return _as_failure(error)
+        return as_failure(error)
 
 
-def _as_failure(error: BaseException) -> CodeEnded:
+def as_failure(error: BaseException) -> CodeEnded:
+    """Return what stands for an error of user code that would end the node."""
     return CodeEnded(f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -21,7 +21,6 @@ A row may run twice, because its process may die before its end is stored: let t
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -33,9 +32,10 @@ from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits,
 from actors.flow.handler import FlowContext, FlowHandler, RowBody
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
+from actors.jobs.worker.threads import WorkThread
 from actors.runtime.rules.setting_values import BadSetting, Duration, span_ms
 from penstock.errors import UsageError
-from penstock.sdk.batch_code import guarded, in_a_thread
+from penstock.sdk.batch_code import as_failure, guarded
 from streams.flow_messages import ANY_GROUP
 from streams.subjects import TOKEN
 
@@ -177,10 +177,29 @@ def _async(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     if inspect.iscoroutinefunction(function):
         return guarded(function)
 
-    def in_thread(*arguments: Any) -> Awaitable[Any]:
-        return in_a_thread(functools.partial(function, *arguments))
+    return _KeptThreads(function).call
 
-    return in_thread
+
+class _KeptThreads:
+    """Calls a plain function in threads that stay, so that what it keeps for a thread, such as a connection, stays."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._idle: list[WorkThread] = []
+
+    async def call(self, *arguments: Any) -> Any:
+        """Return the result of the function. Raises its exception, or CodeEnded. If cancelled, the thread ends with the
+        function."""
+        thread = self._idle.pop() if self._idle else WorkThread("flow")
+        try:
+            result, error = await thread.run(lambda given: self._function(*given), arguments)
+        except BaseException:
+            thread.close()
+            raise
+        self._idle.append(thread)
+        if error is not None:
+            raise error if isinstance(error, Exception) else as_failure(error)
+        return result
 
 
 # ---- rows

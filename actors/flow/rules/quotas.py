@@ -15,6 +15,12 @@ def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
     return math.ceil(rate * (every_ms + lead_ms) / 1000) if rate else most
 
 
+def spread_s(rate: float, every_ms: int, in_flight: int) -> float:
+    """Return over how many seconds a round's requests go out, so that the database and the nodes have no burst: for
+    most of the interval, but no longer than the rows in flight last."""
+    return min(SPREAD * every_ms / 1000, in_flight / rate) if rate else 0.0
+
+
 def deal(total: int, shards: Sequence[str], first: int) -> dict[str, int]:
     """Deal `total` rows over the shards. No two differ by more than one, the sum is `total`, and nobody gets one that
     is not there: with more shards than rows, the rows go to the shards from `first` on. Shards without any are left
@@ -59,5 +65,6 @@ def shards_of(answer: Collection[object]) -> list[str]:
     return checked
 
 
+SPREAD = 0.6
 LONGEST_SHARD = 64
 MOST_SHARDS = 10_000
