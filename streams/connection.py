@@ -159,6 +159,11 @@ class Connection:
             raise
         return answer
 
+    def expect_reply(self, subject: str) -> "tuple[str, asyncio.Future[Message]]":
+        """Return a subject for one more reply to a request to `subject`, and the future of that reply. A caller that no
+        longer waits cancels the future."""
+        return self._answers.expect(subject)
+
     async def api(self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
         """Send a request to the JetStream API and return its reply. Raises the Refused that fits its `err_code`, and
         what `request` raises."""

@@ -15,12 +15,13 @@ ANY_GROUP = "any"
 
 class LoadShard(Struct, frozen=True, kw_only=True, tag="load_shard", forbid_unknown_fields=True):
     """A request. `limit`: rows that are to be new. `after`: the key of the last row that was read from this shard
-    before. Empty: begin at its start."""
+    before. Empty: begin at its start. `taken`: where the node that has it says so at once."""
 
     flow: str
     shard: str
     limit: int
     after: str = ""
+    taken: str = ""
 
 
 class ShardLoaded(Struct, frozen=True, kw_only=True, tag="shard_loaded", omit_defaults=True):

@@ -58,12 +58,10 @@ class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShardState(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """`after`: the key that was read last. `busy_ms`: until when a load that did not answer may go on, with `quota`
-    rows."""
+    """`after`: the key that was read last. `busy_ms`: until when a load that did not answer may go on."""
 
     after: str = ""
     busy_ms: int = 0
-    quota: int = 0
 
 
 class RoundReport(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,8 +1,8 @@
 """The loader: reads rows of one shard by the user's code, and puts those in flight that are not.
 
-In: requests of rounds (`LoadShard`), one a shard, to any node of the group. Out: rows, each a job under its shard and
-key, and the reply. State: none. A row that is in flight, or ended since the read began, is not loaded again, whoever
-loads at the same time (`RowDoor.add_rows`).
+In: requests of rounds (`LoadShard`), one a shard, to any node of the group. Out: a word at once that a request is here,
+then rows, each a job under its shard and key, and the reply. State: none. A row that is in flight, or ended since the
+read began, is not loaded again, whoever loads at the same time (`RowDoor.add_rows`).
 
 Under repeats: rows that were stored are known. When it cannot go on (the code fails, takes too long, or the store takes
 nothing) the reply says why, and a later round makes up for it.
@@ -23,7 +23,7 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
 from streams.frames import Message
-from streams.micro import Endpoint, RequestRefused, Service
+from streams.micro import Endpoint, RequestRefused, Service, is_inbox
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Loader:
     ) -> None:
         self._handlers = {handler.flow: handler for handler in handlers}
         self._places = {flow: anyio.Semaphore(handler.loads_at_once) for flow, handler in self._handlers.items()}
+        self._connection = connection
         self._door = door
         self._stop = stop
         flow_loads = connection.namespace.flow_loads
@@ -85,6 +86,8 @@ class Loader:
             handler = self._handlers[ask.flow]
         except (MalformedMessage, KeyError) as error:
             raise RequestRefused(400, f"no request to load a shard: {error}") from error
+        if is_inbox(ask.taken.encode()):
+            await self._connection.publish_core(ask.taken)
         async with self._places[ask.flow]:
             return msgspec.json.encode(await self.load(handler, ask))
 

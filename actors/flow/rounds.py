@@ -9,6 +9,7 @@ much between them at most once. The rate of the executors stays what it is, and 
 fails, the round is noted with the reason, and the next one tries again.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -23,8 +24,9 @@ from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of,
 from actors.runtime.logs import fields
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
-from streams.errors import MalformedMessage, NoStream, StreamError
+from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, StreamError, no_responders
 from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
+from streams.frames import Message
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ AT_ONCE = 64
 """Shards that are asked at the same time."""
 BUSY_S = 0.05
 """Before a shard is asked again whose nodes have enough in hand."""
+TAKEN_S = 0.3
+"""How soon a node says that it has a request. One that stands still does not, and another one is asked."""
 MOST_ERRORS = 3
 LONGEST_ERROR = 200
 AT_LEAST_S = 0.005
@@ -114,7 +118,7 @@ class Rounds:
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
         busy = {shard for shard, state in states.items() if state.busy_ms > began_ms}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
-        asked = max(0, wanted - in_flight - sum(states[shard].quota for shard in busy))
+        asked = max(0, wanted - in_flight)
         asking = _Asking(self._connection, flow, groups, states, self._clock)
         spread = spread_s(self._rows.rate(flow), every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
@@ -174,26 +178,26 @@ class _Asking:
         open_shards, left = list(shards), total
         while open_shards and left > 0 and monotonic_s() < deadline_s:
             quotas = deal(left, open_shards, first)
-            before, promised = self.new, await self._ask_all(quotas, spread_s, deadline_s, limits)
+            before = self.new
+            await self._ask_all(quotas, spread_s, deadline_s, limits)
             spread_s = 0.0
-            left -= self.new - before + promised
+            left -= self.new - before
             over = self.short | self.failed.keys()
             open_shards = [one for one in open_shards if one not in over and not self.states[one].busy_ms]
             first += len(quotas)
 
-    async def _ask_all(self, quotas: Mapping[str, int], spread_s: float, deadline_s: float, limits: FlowLimits) -> int:
-        """Ask each shard for its quota. Return how many rows may still come from shards that did not answer."""
-        places, promised = anyio.Semaphore(AT_ONCE), 0
+    async def _ask_all(self, quotas: Mapping[str, int], spread_s: float, deadline_s: float, limits: FlowLimits) -> None:
+        """Ask each shard for its quota. A shard that does not answer is left alone for as long as its load may take.
+        Its rows may come or not. The next round sees what came, and asks other shards for the rest."""
+        places = anyio.Semaphore(AT_ONCE)
 
         async def ask(shard: str, quota: int) -> None:
-            nonlocal promised
             async with places:
                 loaded = await self._answer(shard, quota, deadline_s)
             if loaded is None:
                 self.silent += 1
-                promised += quota
                 busy_ms = self._clock.now_ms() + limits.load_timeout_ms
-                self.states[shard] = msgspec.structs.replace(self.states[shard], busy_ms=busy_ms, quota=quota)
+                self.states[shard] = msgspec.structs.replace(self.states[shard], busy_ms=busy_ms)
                 return
             self.new += loaded.new
             self.known += loaded.known
@@ -210,15 +214,16 @@ class _Asking:
                 if wait_s > AT_LEAST_S:
                     await anyio.sleep(wait_s)
                 tasks.start_soon(ask, shard, quota)
-        return promised
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
         """Return the reply of a node of the shard's group. None: there was none in time."""
         subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP))
         ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
-        while (left_s := deadline_s - monotonic_s()) > 0:
+        while monotonic_s() < deadline_s:
             try:
-                message = await self._connection.request(subject, msgspec.json.encode(ask), timeout_s=left_s)
+                message = await self._asked(subject, ask, deadline_s)
+                if message is None:
+                    continue
                 if "Nats-Service-Error" not in message.headers:
                     return decode_flow(message.payload, ShardLoaded)
                 if message.headers.get("Nats-Service-Error-Code") != "503":
@@ -229,3 +234,26 @@ class _Asking:
                 return None
             await anyio.sleep(BUSY_S)
         return None
+
+    async def _asked(self, subject: str, ask: LoadShard, deadline_s: float) -> Message | None:
+        """Return the reply to one request. None: no node took it, since the one that got it stands still. Raises what
+        a request raises."""
+        told_at, taken = self._connection.expect_reply(subject)
+        payload = msgspec.json.encode(msgspec.structs.replace(ask, taken=told_at))
+        try:
+            answer = await self._connection.send_request(subject, payload, deadline_s=deadline_s)
+            try:
+                done, _ = await asyncio.wait({taken, answer}, timeout=TAKEN_S, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    return None
+                async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
+                    message = await answer
+            except TimeoutError:
+                raise OutcomeUnknown("no answer in time", subject=subject) from None
+            finally:
+                answer.cancel()
+        finally:
+            taken.cancel()
+        if message.status == 503:
+            raise no_responders(subject)
+        return message

@@ -14,11 +14,12 @@ import msgspec
 import pytest
 from anyio import fail_after
 
-from actors.flow.flows import FlowProgress
+from actors.flow.flows import FlowProgress, RoundReport
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
 from streams.bucket import Bucket
+from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
@@ -109,6 +110,28 @@ async def test_no_row_is_left_behind_and_none_is_twice_when_nodes_are_killed(ban
             ran = await bank.until(lambda ran: len(ran) == 10_000)
     twice = sum(count - 1 for count in ran.values())
     assert twice <= 2 * 500, "more than what one node can have in its hands"
+
+
+async def test_a_node_that_stands_still_keeps_no_shard_from_the_others(bank: Bank) -> None:
+    """The server still gives it requests. There are more shards than are asked at the same time."""
+
+    async def later(than_ms: int) -> list[RoundReport]:
+        return [one for one in (await bank.progress()).rounds if one.began_ms > than_ms]
+
+    bank.make(tables=200, rows=200)
+    async with (
+        bank.node("n1", FLOW_RATE="200", FLOW_EVERY="3s"),
+        bank.node("n2", FLOW_RATE="200", FLOW_EVERY="3s") as second,
+    ):
+        await bank.until(lambda ran: len(ran) > 300)
+        second.process.send_signal(signal.SIGSTOP)
+        stopped_ms = now_ms()
+        with fail_after(WITHIN_S):
+            while not (rounds := await later(stopped_ms + 1_000)):  # noqa: ASYNC110 # a record is read now and then
+                await anyio.sleep(0.05)
+        second.process.send_signal(signal.SIGCONT)
+    assert rounds[0].silent <= 20
+    assert rounds[0].new >= 0.9 * rounds[0].asked > 0
 
 
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:
