@@ -21,6 +21,7 @@ can share a server. Subjects, with the namespace left out:
     due.<partition>                                   core     notices of delayed jobs for the timers
     gone                                              core     requests to handlers' nodes about a deleted job
     rates                                             core     requests of nodes for shares of the cluster's rates
+    rates-begun                                       core     requests to all nodes for what they began under rates
     api.flow-loads.<flow>.<group>                     core     requests to load rows of one shard
     api.<service>.<endpoint>                          core     requests to a node, and its replies
     ask.<program>.…                                   core     requests of a node to programs that run items
@@ -190,6 +191,10 @@ class Namespace(msgspec.Struct, frozen=True):
     def rates(self) -> str:
         """Return the subject on which nodes ask the governor for their shares of the cluster's rates."""
         return self.subject("rates")
+
+    def rates_begun(self) -> str:
+        """Return the subject of requests to all nodes for what they began under the cluster's rates. Each replies."""
+        return self.subject("rates-begun")
 
     def flow_loads(self, flow: str, group: str) -> str:
         """Return the subject of requests to load rows of one of a flow's shards, to the nodes of a group."""

@@ -154,7 +154,8 @@ class Tasks:
         self._live.learn(record.task, stored, revision)
 
     async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
-        """Change a task's present limits. Raises UnknownTask, MalformedMessage, RevisionConflict."""
+        """Change a task's present limits, which `current` knows at once. Raises UnknownTask, MalformedMessage,
+        RevisionConflict."""
 
         def limited(entry: Entry[bytes] | None) -> tuple[bytes, TaskRecord]:
             if entry is None:
@@ -163,5 +164,6 @@ class Tasks:
             record = msgspec.structs.replace(record, limits=change(record))
             return msgspec.json.encode(record), record
 
-        record, _ = await self._bucket.update(task, limited)
+        record, revision = await self._bucket.update(task, limited)
+        self._live.learn(task, record, revision)
         return record

@@ -19,9 +19,10 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
-from actors.runtime.rules.leased import LeasedShares
+from actors.runtime.rules.begun import BegunCounts
+from actors.runtime.rules.leased import SHORT_S, LeasedShares
 from actors.runtime.shares import LOOK_MS, Shares
-from streams.clock import monotonic_s
+from streams.clock import SYSTEM, Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.rate_messages import ANSWER_S, SharesDealt, decode_rates
@@ -46,6 +47,12 @@ class LeasedRates:
         self._connection = connection
         self._shares = Shares(self._share, most=self._bound, now_ms=lambda: self._now_s * 1000)
         self._leased = LeasedShares(node, secrets.token_hex(8), self._shares.spent)
+        self.begun = BegunCounts()
+        """What this node began, by the seconds of `clock`."""
+        self.clock: Clock = SYSTEM
+        """The server's, once the engine that has it is open."""
+        self._second = 0
+        self._second_ends_s = -math.inf
         self._kinds: dict[str, Callable[[str], float]] = {}
         self._on_silence: Callable[[], None] = lambda: None
         self._now_s = 0.0
@@ -67,6 +74,11 @@ class LeasedRates:
         rate = self._kinds.get(kind)
         return (rate(name) or None) if rate is not None else None
 
+    def standing(self, key: str) -> tuple[float, bool]:
+        """Return what the node may begin a second now, and whether its share held something back lately."""
+        lease, now_s = self._leased.find(key), monotonic_s()
+        return self._leased.share(key, now_s), lease is not None and now_s - lease.short_s < SHORT_S
+
     def on_silence(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each request that no governor answers."""
         self._on_silence = listener
@@ -79,12 +91,15 @@ class LeasedRates:
             if lease.share > 0:
                 granted, wait_ms = self._shares.take(key, most)
                 lease.spent += granted
-                if not granted:
+                if granted:
+                    self._count(key, granted, now_s)
+                else:
                     lease.short_s = now_s
                 return granted, wait_ms
             if lease.has_turn:
                 lease.has_turn, lease.turn_used = False, True
                 lease.spent += 1
+                self._count(key, 1, now_s)
                 self._ask_at(max(now_s, lease.rest_until_s))
                 return 1, 0
         lease.short_s = now_s
@@ -100,8 +115,10 @@ class LeasedRates:
         lease.spent = max(0, lease.spent - count)
         if lease.share > 0:
             self._shares.give_back(key, count)
+            self.begun.take_back(key, count)
         elif lease.turn_used:
             lease.has_turn, lease.turn_used = True, False
+            self.begun.take_back(key, 1)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Ask for shares until cancelled, and hand them back."""
@@ -178,6 +195,12 @@ class LeasedRates:
     def _take_now(self) -> float:
         self._now_s = monotonic_s()
         return self._now_s
+
+    def _count(self, key: str, count: int, now_s: float) -> None:
+        if now_s >= self._second_ends_s:  # the server's clock is read once a second: this is called for each item
+            now_ms = self.clock.now_ms()
+            self._second, self._second_ends_s = now_ms // 1000, now_s + (1000 - now_ms % 1000) / 1000
+        self.begun.add(key, count, self._second)
 
     def _share(self, key: str) -> float:
         return self._leased.share(key, self._now_s)

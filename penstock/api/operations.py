@@ -8,14 +8,16 @@ from typing import Any, Literal, NamedTuple
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
 from actors.flow.desk import FlowDesk, FlowView
+from actors.flow.rates_desk import RateChanged, RatesView
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
-from penstock.api.forms import batch, flows, jobs, schedules
+from penstock.api.forms import batch, flows, jobs, rates, schedules
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import flows as http_flows
 from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
+from penstock.api.http import rates as http_rates
 from penstock.api.http import schedules as http_schedules
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
@@ -25,6 +27,7 @@ from penstock.api.http.uploads import SHEETS
 from penstock.api.service import batch as nats_batch
 from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
+from penstock.api.service import rates as nats_rates
 from penstock.api.service import schedules as nats_schedules
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
@@ -60,7 +63,7 @@ class Operation(NamedTuple):
 
 
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
-F = "/v1/flows"
+F, Q = "/v1/flows", "/v1/rates"
 B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
 S = "/v1/topics/{topic}/schedules"
 
@@ -278,6 +281,21 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST", F + "/{flow}/run", "runFlow", "Have a round now", "admin",
         {200: FlowView}, http_flows.run, problems=(400, 404, 415, 422),
         endpoint=DeskEndpoint("flow", "run", flows.FlowAsk, nats_flows.of_flow(FlowDesk.run)),
+    ),
+    Operation(
+        "GET", Q, "listRates", "List the rates, and what is begun under each", "read",
+        {200: RatesView}, http_rates.list_rates, query=rates.RatesQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("rates", "list", rates.RatesAsk, nats_rates.list_rates),
+    ),
+    Operation(
+        "GET", Q + "/{kind}/{name}", "showRate", "Show a rate, and each of its last seconds", "read",
+        {200: RatesView}, http_rates.show, query=rates.RatesQuery, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("rates", "show", rates.RateAsk, nats_rates.show),
+    ),
+    Operation(
+        "PATCH", Q + "/{kind}/{name}", "changeRate", "Change a rate", "admin",
+        {200: RateChanged}, http_rates.change, rates.RateChange, problems=(*IN_BODY, 404),
+        endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

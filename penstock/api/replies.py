@@ -8,6 +8,7 @@ from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from actors.flow.flows import BadFlow, UnknownFlow
+from actors.flow.rates_desk import BadRate, UnknownRate
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import HTTP_CODES
 from actors.jobs.rules.job_rules import BadJob
@@ -42,6 +43,10 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "not_found", "flow"
         case BadFlow():
             return "bad", "set"
+        case UnknownRate():
+            return "not_found", "name"
+        case BadRate():
+            return "bad", error.field
         case UnknownInstance():
             return "not_found", "id"
         case InstanceExists():

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from actors.flow.governor import Governor
+from actors.runtime.rate_counts import RateCounts
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 
@@ -17,6 +18,7 @@ class FlowEngine:
 
     node: Node
     governor: Governor
+    counts: RateCounts
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order. They have no role: without a governor nothing with a rate runs,
@@ -24,6 +26,7 @@ class FlowEngine:
         return (
             ActorSpec(name="governor", role="", run=self.governor.run),
             ActorSpec(name="rates", role="", run=self.node.rates.run),
+            ActorSpec(name="counts of rates", role="", run=self.counts.run),
         )
 
 
@@ -38,4 +41,5 @@ async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
         stop=node.stop,
     )
     node.rates.on_silence(governor.missing)
-    yield FlowEngine(node=node, governor=governor)
+    counts = RateCounts(node.connection, node.rates, node.members.name, node.stop)
+    yield FlowEngine(node=node, governor=governor, counts=counts)

@@ -24,6 +24,7 @@ from anyio.abc import TaskStatus
 
 from actors.batch.desk import BatchDesk
 from actors.flow.desk import FlowDesk
+from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.logs import fields
@@ -43,7 +44,9 @@ BACKLOG = 2048
 Address = tuple[str, int]
 
 
-def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk, schedules: ScheduleDesk, flows: FlowDesk) -> ActorSpec:
+def gateway_spec(
+    node: Node, desk: JobDesk, batches: BatchDesk, schedules: ScheduleDesk, flows: FlowDesk, rates: RatesDesk
+) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     gateway = Gateway(
         node.config,
@@ -51,6 +54,7 @@ def gateway_spec(node: Node, desk: JobDesk, batches: BatchDesk, schedules: Sched
         batches,
         schedules,
         flows,
+        rates,
         LiveTokens(node.bucket("TOKENS"), now_ms),
         lambda: node.connection.is_connected,
         node.stop,
@@ -69,6 +73,7 @@ class Gateway:
         batches: BatchDesk,
         schedules: ScheduleDesk,
         flows: FlowDesk,
+        rates: RatesDesk,
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
         stop: anyio.Event,
@@ -83,6 +88,7 @@ class Gateway:
         self._batches = batches
         self._schedules = schedules
         self._flows = flows
+        self._rates = rates
         self._tokens = tokens
         self._is_connected = is_connected
         self._trouble = trouble
@@ -111,7 +117,13 @@ class Gateway:
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
             self.shared = GatewayState(
-                self._desk, self._batches, self._schedules, self._flows, self._is_connected, self._trouble
+                self._desk,
+                self._batches,
+                self._schedules,
+                self._flows,
+                self._rates,
+                self._is_connected,
+                self._trouble,
             )
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"

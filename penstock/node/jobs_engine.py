@@ -61,7 +61,7 @@ async def open_jobs_engine(
     """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own. `accept`
     checks the target of a schedule."""
     namespace = node.connection.namespace
-    clock = ServerClock(node.connection, namespace.stream("JOBS"))
+    clock = node.rates.clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
     rates = node.rates.of("jobs", lambda topic: topics.current(topic).rate)

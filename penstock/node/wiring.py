@@ -17,6 +17,7 @@ __all__ = ["open_engines"]
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.api.service.service import DeskService
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
     from penstock.node.fetch_engine import open_fetch_engine
@@ -25,6 +26,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
     from penstock.node.metrics import serve_metrics
+    from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.sinks import open_sink_actors
 
@@ -54,6 +56,18 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             webhook=lambda: node.settings.current("", "").webhook,
         )
         node.store.tell = notices.tell
+        rates = open_rates_desk(
+            node.connection,
+            topics=jobs.topics,
+            flows=loads.flows,
+            tasks=batches.tasks,
+            flow_desk=loads.desk,
+            batch_desk=batches.desk,
+            leases=node.bucket("LEASES"),
+            members=node.members,
+            clock=jobs.clock,
+        )
+        rate_service = DeskService("rates", rates, node.connection, node.stop)
         with serve_metrics(node.config.metrics, node.measures.registry):
             yield (
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),
@@ -63,5 +77,6 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *jobs.actors(),
                 *batches.actors(),
                 *loads.actors(),
-                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk),
+                ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
+                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates),
             )

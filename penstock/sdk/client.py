@@ -15,6 +15,7 @@ from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_batches import Batches
 from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_jobs import Jobs
+from penstock.sdk.client_rates import RateCalls
 from penstock.sdk.client_schedules import Schedules
 from streams.connection import Connection
 from streams.connection import connect as connect_to_server
@@ -32,6 +33,7 @@ class Client:
         self.jobs = Jobs(ServiceClient(connection, "jobs", timeout_s))
         self.schedules = Schedules(ServiceClient(connection, "schedules", timeout_s))
         self.flows = FlowCalls(ServiceClient(connection, "flow", timeout_s))
+        self.rates = RateCalls(ServiceClient(connection, "rates", timeout_s))
         self.batches = Batches(ServiceClient(connection, "batch", timeout_s), connection)
 
 

@@ -30,6 +30,7 @@ _RANDOM = (
     (re.compile(r"\b20\d\d-\d\d-\d\dT[\d:]+Z"), "<moment>"),
     (re.compile(r"\b202[6-9]\d{4}T\d{6}(?:\.\d{3})?Z"), "<moment>"),
     (re.compile(r"(?<=dead letter )\d+"), "<number>"),
+    (re.compile(r'(?<="governor":")[^"]*(?=")'), "<node or none>"),
     (re.compile(r'(?<="state":")(?:owed|waiting)(?=")'), "<owed or waiting>"),
 )
 _UNTOLD = {"content-length", "date"}

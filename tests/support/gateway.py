@@ -27,6 +27,7 @@ from penstock.node.config import Config
 from penstock.node.flow_jobs import FlowJobs
 from penstock.node.gateway import Gateway
 from penstock.node.job_doors import open_desk
+from penstock.node.rate_doors import open_rates_desk
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
@@ -101,12 +102,25 @@ async def running_gateway(
         flows = Flows(bucket("FLOWS"))
         schedules = ScheduleDesk(bucket("RECURRING"), clock)
         flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock)
+        flow_desk = FlowDesk(flows, flow_jobs)
+        rates_desk = open_rates_desk(
+            connection,
+            topics=topics,
+            flows=flows,
+            tasks=tasks,
+            flow_desk=flow_desk,
+            batch_desk=batches,
+            leases=bucket("LEASES"),
+            members=None,
+            clock=clock,
+        )
         gateway = Gateway(
             config or Config(http="127.0.0.1:0"),
             desk,
             batches,
             schedules,
-            FlowDesk(flows, flow_jobs),
+            flow_desk,
+            rates_desk,
             live,
             lambda: connection.is_connected,
             stop,

@@ -11,6 +11,7 @@ from anyio import CancelScope
 
 from actors.batch.desk import BatchDesk
 from actors.flow.desk import FlowDesk
+from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.supervisor import one_error
@@ -56,6 +57,7 @@ class GatewayState:
         batches: BatchDesk,
         schedules: ScheduleDesk,
         flows: FlowDesk,
+        rates: RatesDesk,
         is_connected: Callable[[], bool],
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
@@ -63,6 +65,7 @@ class GatewayState:
         self.batches = batches
         self.schedules = schedules
         self.flows = flows
+        self.rates = rates
         self.is_connected = is_connected
         self.trouble = trouble
         self.load = Load()

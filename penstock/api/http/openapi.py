@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from actors.flow.rates_desk import KINDS
 from penstock.api.forms.jobs import LONGEST_URL_ID, TOPIC_PATTERN
 from penstock.api.http.heads import LONGEST_KEY
 from penstock.api.http.problems import Problem
@@ -119,6 +120,8 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         "schedule": {"type": "string", "pattern": TOPIC_PATTERN},
         "task": {"type": "string", "pattern": TOPIC_PATTERN},
         "flow": {"type": "string", "pattern": TOPIC_PATTERN},
+        "kind": {"type": "string", "enum": list(KINDS)},
+        "name": {"type": "string", "pattern": TOPIC_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},
         "job_id": {"type": "string", "minLength": 1, "maxLength": LONGEST_URL_ID},
     }

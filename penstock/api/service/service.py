@@ -54,6 +54,7 @@ SERVICES: dict[Engine, _Facts] = {
         "add list show pause resume trigger backfill remove",
     ),
     "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run"),
+    "rates": _Facts("penstock-rates", "rates: look, set, in JSON", 256, "list show set"),
 }
 
 

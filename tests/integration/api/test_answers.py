@@ -624,6 +624,46 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     check("flows_http", asker.text)
 
 
+async def test_rates(asker: Recorder, node: BatchNode) -> None:
+    """Nothing begins here, so all counts are zero."""
+    await declared(node)
+    http, here = asker.http, "/v1/rates"
+    await asker.look("flow", "set", '{"flow": "pay", "set": {"rate": 50}}')
+    await asker.look("jobs", "topic", '{"topic": "limited", "set": {"rate": 2.5}}')
+    await http("GET", f"{here}/flow/pay?seconds=3")
+    await http("GET", f"{here}/topic/limited")
+    for bad in ("seconds=0", "seconds=121", "seconds=x", "what=1"):
+        await http("GET", f"{here}?{bad}")
+        await http("GET", f"{here}/flow/pay?{bad}")
+    for path in ("queue/pay", "flow/none", "task/pay", "topic/flow-rows-pay", "flow/b!", "flow", "flow/%ff"):
+        await http("GET", f"{here}/{path}")
+    await http("GET", here, token="tenant")
+    await http("GET", f"{here}/flow/pay", token="tenant")
+    for kind, name in (("flow", "pay"), ("task", "odd"), ("topic", "limited")):
+        await http("PATCH", f"{here}/{kind}/{name}", '{"rate": 500}')
+        await http("PATCH", f"{here}/{kind}/{name}", '{"rate": 0}')
+        await http("PATCH", f"{here}/{kind}/{name}", '{"rate": null}')
+        for bad in ("", "{", "[]", "{}", '{"rate": -1}', '{"rate": 1e7}', '{"rate": "x"}', '{"rate": 1, "what": 1}'):
+            await http("PATCH", f"{here}/{kind}/{name}", bad)
+    await http("PATCH", f"{here}/flow/none", '{"rate": 1}')
+    await http("PATCH", f"{here}/flow/pay", '{"rate": 1}', token="reader")
+    await http("PATCH", f"{here}/flow/pay", '{"rate": 1}', token="tenant")
+    rates = partial(asker.service, "rates")
+    await rates("list", '{"what": 1}')
+    await rates("show", '{"name": "pay"}')
+    await rates("show", '{"name": "odd", "kind": "task", "seconds": 2}')
+    for bad in ('{"name": "none"}', '{"name": "pay", "kind": "queue"}', '{"name": "pay", "seconds": 121}', "{}"):
+        await rates("show", bad)
+    await rates("set", '{"name": "pay", "rate": 7}')
+    await rates("set", '{"name": "odd", "kind": "task", "rate": 7.5}')
+    for bad in ('{"name": "pay", "rate": -1}', '{"name": "none", "rate": 1}', '{"name": "pay"}', "{"):
+        await rates("set", bad)
+    for kind, name in (("flow", "pay"), ("task", "odd"), ("topic", "limited")):
+        await rates("set", f'{{"name": "{name}", "kind": "{kind}", "rate": null}}')
+    await asker.about("penstock-rates")
+    check("rates_http", asker.text)
+
+
 async def test_plain_publishes(asker: Recorder) -> None:
     await asker.publish("job.pub", '{"id": "a", "body": 1, "delay_ms": 3600000, "expires_in_ms": 7200000}')
     await asker.publish("job.pub", '{"topic": "pub", "id": "a", "body": 1, "delay_ms": 3600000, "nonce": "n"}')

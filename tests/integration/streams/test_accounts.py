@@ -7,7 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 from anyio import Event, create_task_group, fail_after
 
+from actors.runtime.rate_client import LeasedRates
+from actors.runtime.rate_counts import RateCounts, gather_begun
 from streams.bucket import Bucket
+from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.entries import Synced
 from streams.errors import PermissionDenied, StreamError
@@ -44,6 +47,8 @@ PUBLISH = {
     "find services": ("$SRV.PING", "admin app"),
     "ask a program to run items": ("penstock.ask.app.tags", NODE),
     "tell the timers": ("penstock.due.3", NODE),
+    "ask the governor for shares": ("penstock.rates", NODE),
+    "ask what nodes began under rates": ("penstock.rates-begun", NODE),
     "pull jobs": (f"{API}CONSUMER.MSG.NEXT.PENSTOCK_JOBS.jobs_mail", NODE),
     "make a topic's consumer": (f"{API}CONSUMER.CREATE.PENSTOCK_JOBS.jobs_mail", NODE),
     "settle jobs": ("$JS.ACK.PENSTOCK_JOBS.jobs_mail.1.1.1.1.1", NODE),
@@ -87,6 +92,7 @@ PUBLISH = {
     "answer another user": ("_INBOX_node.forged", ADMIN),
 }
 SUBSCRIBE = {
+    "be asked what was begun under rates": ("penstock.rates-begun", NODE),
     "hear its own answers": ("_INBOX_{role}.x", f"{EVERYBODY} app"),
     "be asked": ("penstock.api.jobs.add", NODE),
     "be asked to run items": ("penstock.ask.app.tags", "admin app"),
@@ -194,6 +200,31 @@ async def test_a_node_answers_whoever_asks_its_services(secured: EmbeddedServer,
                     answer = await app.request(endpoint.subject, b"%d" % number)
                     assert answer.payload == b"%d" % number
                 assert b"ping_response" in (await app.request("$SRV.PING.svc")).payload
+                stop.set()
+            assert refused == []
+
+
+async def test_nodes_tell_each_other_what_they_began(secured: EmbeddedServer, users: Users) -> None:
+    """Each replies to itself and to the other, as often as it is asked. A refused reply would end the node."""
+    with fail_after(20):
+        async with logged_in(secured, users, "node") as first, logged_in(secured, users, "node") as second:
+            refused: list[StreamError] = []
+            async with create_task_group() as tasks:
+                stop = Event()
+                for name, node in (("n1", first), ("n2", second)):
+                    node.on_failure(refused.append)
+                    rates = LeasedRates(node, name)
+                    rates.begun.add("jobs.mail", 3, rates.clock.now_ms() // 1000)
+                    await tasks.start(RateCounts(node, rates, name, stop).run)
+                now_s = now_ms() // 1000
+                for _ in range(20):
+                    told = await gather_begun(first, lambda: {"n1", "n2"}, ["jobs.mail"], until_s=now_s, seconds=60)
+                    assert [(node.node, sum(node.keys[0].begun)) for node in told.nodes] == [("n1", 3), ("n2", 3)]
+                    assert told.silent == ()
+                told = await gather_begun(first, lambda: {"n1", "n3"}, ["jobs.x"], until_s=now_s, seconds=1)
+                assert ([node.keys for node in told.nodes], told.silent) == ([(), ()], ("n3",))
+                await first.publish_core(NS.rates_begun(), b"{", reply=first.new_inbox())  # logged, and no more
+                await first.flush()
                 stop.set()
             assert refused == []
 

@@ -33,6 +33,7 @@ TARGETS = [
     "penstock.gone",
     "penstock.begun-jobs",
     "penstock.rates",
+    "penstock.rates-begun",
     "penstock.due.1",
     "_INBOX_node.x",
     "_INBOX_admin.x",

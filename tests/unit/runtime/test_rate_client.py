@@ -37,6 +37,23 @@ def test_a_turn_is_used_once_and_can_be_given_back() -> None:
     paced.give_back("t", 1)
     paced.give_back("t", 1)
     assert [paced.take("t", 10)[0] for _ in range(2)] == [1, 0]
+    now_s = rates.clock.now_ms() // 1000
+    assert sum(rates.begun.begun("jobs.t", now_s, 10)) == 1
+
+
+def test_what_is_given_back_did_not_begin() -> None:
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    paced = rates.of("jobs", lambda _topic: 5e6)
+    lease, _ = rates._leased.lease("jobs.t", monotonic_s())
+    lease.share = lease.most = lease.bound = 5e6
+    lease.until_s = monotonic_s() + 60
+    granted = [paced.take("t", 8)[0] for _ in range(2_000)]
+    assert sum(granted) > 0
+    assert sum(rates.begun.begun("jobs.t", rates.clock.now_ms() // 1000, 10)) == sum(granted)
+    paced.give_back("t", 3)
+    assert sum(rates.begun.begun("jobs.t", rates.clock.now_ms() // 1000, 10)) == sum(granted) - 3
+    assert rates.standing("jobs.t") == (5e6, True)
+    assert rates.standing("jobs.other") == (0.0, False)
 
 
 @pytest.mark.parametrize("most", [1, 50])
@@ -45,7 +62,8 @@ def test_a_call_costs_little_more_than_the_pace_alone(most: int) -> None:
     rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
     leased, plain = rates.of("jobs", lambda _topic: 5e6), Shares(lambda _key: 5e6)
     lease, _ = rates._leased.lease("jobs.t", monotonic_s())
-    lease.share, lease.until_s = 5e6, monotonic_s() + 3_600
+    lease.share = lease.most = lease.bound = 5e6
+    lease.until_s = monotonic_s() + 3_600
     ways = (lambda: leased.take("t", most), lambda: plain.take("t", most))
     best = [min(timeit.repeat(way, number=ROUNDS, repeat=15)) for way in ways]
     assert best[0] <= 2 * best[1]

@@ -1,0 +1,39 @@
+"""Rates of the client.
+
+view = await client.rates.show("pay-prizes")
+await client.rates.set("pay-prizes", 500)
+"""
+
+from math import isfinite
+
+from actors.flow.rates_desk import SECONDS, RateChanged, RatesView
+from penstock.errors import UsageError
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_forms import decode, encode
+
+__all__ = ["RateCalls"]
+
+
+class RateCalls:
+    """The rates of one namespace. `kind`: topic, flow or task. Empty: whichever has the name. The methods raise
+    NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
+
+    def __init__(self, service: ServiceClient) -> None:
+        self._service = service
+
+    async def list(self, seconds: int = SECONDS) -> RatesView:
+        """Return every rate that there is, with what was begun in the last `seconds` full seconds, up to 120."""
+        return decode((await self._service.request("list", encode({"seconds": seconds}))).payload, RatesView)
+
+    async def show(self, name: str, *, kind: str = "", seconds: int = SECONDS) -> RatesView:
+        """Return one rate, with what was begun in the last `seconds` full seconds, up to 120."""
+        ask = encode({"kind": kind, "name": name, "seconds": seconds})
+        return decode((await self._service.request("show", ask)).payload, RatesView)
+
+    async def set(self, name: str, rate: float | None, *, kind: str = "") -> RateChanged:
+        """Change a rate, per second over the whole cluster. 0: no limit. `None`: as the code, or the default of topics,
+        has it."""
+        if isinstance(rate, float) and not isfinite(rate):  # JSON has no such number, and would say null
+            raise UsageError(f"rate: {rate} is no rate; use a number, 0 for no limit")
+        ask = encode({"kind": kind, "name": name, "rate": rate})
+        return decode((await self._service.request("set", ask)).payload, RateChanged)
