@@ -1,7 +1,7 @@
 # Each chore, by one name. `just` lists them.
 
 bin := ".venv/bin"
-compile := "uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header pyproject.toml"
+compile := "uv pip compile -q --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header pyproject.toml"
 
 default:
     @just --list --unsorted

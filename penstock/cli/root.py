@@ -50,6 +50,7 @@ COMMANDS = {
     ),
     "Run campaigns over tables": (
         CommandEntry("flows", "flows", "List flows, see their rounds, and change their rate live."),
+        CommandEntry("rates", "rates", "Watch what begins each second under each rate, and change rates."),
     ),
     "Repair and protect": (
         CommandEntry("dead", "dead", "List what failed for good (dead letters), and send it again."),

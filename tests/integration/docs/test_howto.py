@@ -126,6 +126,17 @@ async def test_the_page_about_flows_works_as_it_is_typed(tmp_path: Path) -> None
     assert "pay-prizes: paused" in reader.printed
 
 
+async def test_the_page_about_rates_works_as_it_is_typed(tmp_path: Path) -> None:
+    async with Reader(tmp_path, dict(zip(("4222",), free_ports(1), strict=True)), PENSTOCK_HTTP="off") as reader:
+        typed = await reader.follow(howto("rates.md"))
+        assert typed >= 5
+        await reader.type_until("penstock rates list --json | grep '\"rate\":100.0'")
+    assert "topic/mail: 100/s, before 20/s" in reader.printed
+    assert "topic/mail: 5 seconds from 20" in reader.printed
+    assert "wrote mail.svg" in reader.printed
+    assert "topic/mail" in (tmp_path / "mail.svg").read_text(encoding="utf-8")
+
+
 async def test_the_page_about_batches_checks_signatures_in_php(tmp_path: Path) -> None:
     if (php := shutil.which("php")) is None:
         pytest.skip("the page uses php")

@@ -27,6 +27,11 @@ flows set pay rate=1
 flows pause pay
 flows resume pay
 flows run pay
+rates list
+rates show topic/mail
+rates set topic/mail 5
+rates watch
+rates report topic/mail
 sources list
 sources show a/b
 sources set a/b --account token=env:HOME

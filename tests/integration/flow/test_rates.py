@@ -1,0 +1,195 @@
+"""Rates as people see and change them, over two nodes: what is told was begun, and what is set acts at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from actors.flow.rates_desk import RatesView, RateView
+from actors.jobs.rules.job_answers import Added
+from penstock.errors import NotAccepted, UsageError
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_jobs import Jobs, new_job
+from penstock.sdk.client_rates import RateCalls
+from streams.connection import Connection
+from streams.server import EmbeddedServer
+from streams.topology import apply
+from tests.support.command import Ended, Running, node, penstock
+from tests.support.server import topology_for
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
+
+RATE = 50.0
+
+
+class Town:
+    """Nodes with handlers under a rate, and what these wrote down."""
+
+    def __init__(self, server: EmbeddedServer, connection: Connection, folder: Path) -> None:
+        self.notes = folder / "notes"
+        self.rates = RateCalls(ServiceClient(connection, "rates", 30.0))
+        self.jobs = Jobs(ServiceClient(connection, "jobs", 30.0))
+        self._where = ("--nats", server.url)
+        self._namespace = connection.namespace.name
+
+    def node(self, name: str, *arguments: str) -> AbstractAsyncContextManager[Running]:
+        more = ("--name", name, "--sink", "none", "--app", "tests.support.rates_app", *arguments)
+        named = {"PENSTOCK_NAMESPACE": self._namespace, "PENSTOCK_LOG_FORM": "json", "PENSTOCK_HTTP": "off"}
+        return node(*self._where, *more, environment={**named, "RATES_NOTES": str(self.notes)})
+
+    @asynccontextmanager
+    async def two(self) -> AsyncIterator[tuple[Running, Running]]:
+        """Run two nodes until the block ends. The topic has a rate, and work for a minute."""
+        async with self.node("n1") as first, self.node("n2") as second:
+            await first.logged("node.ready")
+            await second.logged("node.ready")
+            await self.jobs.change_topic("mail", rate=RATE)
+            added = await self.jobs.add_many(new_job("mail", {"n": number}) for number in range(int(60 * RATE)))
+            assert all(isinstance(each, Added) for each in added)
+            yield first, second
+
+    async def command(self, *arguments: str, **environment: str) -> Ended:
+        return await penstock("rates", *arguments, *self._where, "--namespace", self._namespace, **environment)
+
+    def begun(self) -> Counter[int]:
+        """Return how many began in each second since 1970, by the handlers' own notes."""
+        return Counter(int(line.split()[1]) // 1000 for line in self.notes.read_text().splitlines())
+
+    async def until(self, is_so: Callable[[RatesView], bool]) -> RatesView:
+        """Return how the topic's rate stands once it is so."""
+        with anyio.fail_after(60):
+            while not is_so(view := await self.rates.show("mail")):
+                pass
+        return view
+
+
+def only(view: RatesView) -> RateView:
+    [one] = view.rates
+    return one
+
+
+@pytest.fixture
+async def town(server: EmbeddedServer, connection: Connection, tmp_path: Path) -> Town:
+    await apply(connection, topology_for(connection))
+    return Town(server, connection, tmp_path)
+
+
+async def test_a_rate_is_listed_with_its_nodes_and_a_change_acts_at_once(town: Town) -> None:
+    async with town.two():
+        view = await town.until(lambda view: sum(node.begun > 0 for node in only(view).nodes) == 2)
+        assert [(each.kind, each.name, each.rate) for each in (await town.rates.list()).rates] == [
+            ("topic", "mail", RATE)
+        ]
+        assert (view.governor in ("n1", "n2"), view.answered, view.asked, view.silent) == (True, 2, 2, [])
+        assert sum(node.share for node in only(view).nodes) <= RATE
+        assert all(node.is_waiting for node in only(view).nodes)
+        changed = await town.rates.set("mail", 4 * RATE, kind="topic")
+        assert (changed.before, changed.rate) == (RATE, 4 * RATE)
+        assert only(await town.rates.show("mail")).rate == 4 * RATE
+        view = await town.until(lambda view: only(view).last > 3 * RATE)
+        assert max(only(view).begun) <= 4 * RATE
+        assert (await town.rates.set("mail", None)).rate == 0
+        assert (await town.rates.list()).rates == []
+
+
+async def test_watch_prints_each_second_once_and_what_the_handlers_began(town: Town) -> None:
+    async with town.two():
+        await town.until(lambda view: only(view).last > 0.8 * RATE)
+        ended = await town.command("watch", "topic/mail", "--json", "--seconds", "8")
+        plain = await town.command("watch", "--seconds", "2", PYTHONIOENCODING="ascii")
+        noted = town.begun()
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    seconds = [line["at_ms"] // 1000 for line in lines]
+    assert seconds == [*range(seconds[0], seconds[0] + 8)]
+    counts = [rate["begun"] for line in lines for rate in line["rates"]]
+    assert [rate["rate"] for line in lines for rate in line["rates"]] == [RATE] * 8
+    assert all(abs(count - noted[second]) <= 5 for second, count in zip(seconds, counts, strict=True))
+    assert abs(sum(counts) - sum(noted[second] for second in seconds)) <= 5
+    assert sum(counts) > 0.8 * 8 * RATE
+    told = plain.out.splitlines()
+    assert [bool(re.fullmatch(r"20\S+ \S+ topic/mail \d+ of 50/s [_.:=+*#-]", line)) for line in told] == [True, True]
+
+
+async def test_a_node_that_does_not_answer_is_named(town: Town) -> None:
+    async with town.two() as (_, second):
+        await town.until(lambda view: len(only(view).nodes) == 2)
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            view = await town.until(lambda view: bool(view.silent))
+            assert (view.answered, view.asked, view.silent) == (1, 2, ["n2"])
+            assert [node.node for node in only(view).nodes] == ["n1"]
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+        await town.until(lambda view: view.answered == 2)
+
+
+async def test_a_report_says_how_near_the_seconds_were_and_draws_them(town: Town, tmp_path: Path) -> None:
+    chart = tmp_path / "mail.svg"
+    async with town.two():
+        await town.until(lambda view: only(view).last > 0.8 * RATE)
+        ended = await town.command("report", "mail", "--seconds", "4", "--svg", str(chart), "--json")
+        shown = await town.command("show", "mail")
+        listed = await town.command("list")
+        noted = town.begun()
+    assert ended.code == 0, ended.err
+    report = ended.json()
+    assert (report["name"], report["seconds"], report["rate"], report["unheard"]) == ("topic/mail", 4, RATE, 0)
+    first = report["began_ms"] // 1000
+    assert all(abs(count - noted[first + at]) <= 5 for at, count in enumerate(report["begun"]))
+    assert (report["least"], report["most"]) == (min(report["begun"]), max(report["begun"]))
+    drawn = chart.read_text()
+    assert "topic/mail:" in drawn
+    assert ">target<" in drawn
+    assert "topic/mail: 50/s" in shown.out
+    assert "last minute: " in shown.out
+    assert "topic/mail   50/s" in listed.out
+    assert max(map(len, (shown.out + listed.out).splitlines())) <= 80
+    assert "governor: n" in listed.out
+
+
+async def test_what_cannot_be_is_refused_with_what_to_do(town: Town, tmp_path: Path) -> None:
+    async with town.node("n1") as running:
+        await running.logged("node.ready")
+        await town.jobs.change_topic("free", rate=0)
+        for rate in (-1, -0.5, 1e9, 0.0001):
+            with pytest.raises(NotAccepted, match=r"rate: '.*': use 0.001 to 1,000,000 a second, or 0") as refused:
+                await town.rates.set("free", rate)
+            assert (refused.value.code, refused.value.field) == ("bad", "rate")
+        with pytest.raises(UsageError, match="nan is no rate"):
+            await town.rates.set("free", float("nan"))
+        for kind, told in (("", "no topic, flow or task 'none'; see"), ("flow", "no flow 'none'; start the appl")):
+            with pytest.raises(NotAccepted, match=told) as refused:
+                await town.rates.set("none", 5, kind=kind)
+            assert refused.value.code == "not_found"
+        with pytest.raises(NotAccepted, match="kind: 'queue': use topic, flow, task"):
+            await town.rates.show("free", kind="queue")
+        with pytest.raises(NotAccepted, match="seconds"):
+            await town.rates.show("free", seconds=121)
+        for arguments, told in (
+            (("watch", "free"), "topic/free: has no rate, so nothing is counted; `penstock rates set topic/free 100`"),
+            (("report", "none"), "no topic, flow or task 'none'"),
+            (("show", "task/none"), "no task 'none'"),
+        ):
+            ended = await town.command(*arguments)
+            assert ended.code != 0
+            assert told in ended.err
+        assert "no rates; `penstock rates set topic/NAME 100` sets one" in (await town.command("list")).out
+    for typed, told in (
+        (("set", "free", "fast"), "rate: 'fast': use a number a second"),
+        (("set", "free", "-5"), "rate: '-5': use a number from 0 on"),
+        (("set", "free", "5/y"), "rate: '5/y': use a number a second"),
+        (("set", "free", "nan"), "rate: 'nan': use a number"),
+        (("report", "free", "--svg", str(tmp_path / "none" / "a.svg")), "cannot be written; name a file in a folder"),
+    ):
+        ended = await town.command(*typed)
+        assert (ended.code, told in ended.err) == (2, True), ended.err
+    ended = await town.command("list")
+    assert "no node answers; start one with the role `desk`" in ended.err
