@@ -22,6 +22,7 @@ from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rules.groups import split_shards
 from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
 from actors.runtime.logs import fields
+from actors.runtime.measures import Measures
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, StreamError, no_responders
@@ -78,6 +79,7 @@ class Rounds:
         tempo: Tempo,
         living: Callable[[str], frozenset[str]],
         clock: Clock,
+        measures: Measures | None = None,
     ) -> None:
         self._connection = connection
         self._flows = flows
@@ -85,6 +87,7 @@ class Rounds:
         self._tempo = tempo
         self._living = living
         self._clock = clock
+        self._measures = measures
 
     async def run(self, handler: FlowHandler, due_ms: int) -> RoundReport | None:
         """Make the round that was due at `due_ms`. Return what it did. None: nothing, because the flow is paused or the
@@ -99,7 +102,11 @@ class Rounds:
         if made.every_ms != every_ms:
             log.info("flow.tempo", extra=fields(flow=flow, before_ms=every_ms, every_ms=made.every_ms))
         await self._tempo.follow(flow, made.every_ms)
-        return made.rounds[-1]
+        report = made.rounds[-1]
+        if self._measures is not None:
+            failed = report.failed + report.silent or bool(report.errors)
+            self._measures.flow_round(flow, loaded=report.new, failed=failed)
+        return report
 
     async def _made(
         self, handler: FlowHandler, limits: FlowLimits, progress: FlowProgress, every_ms: int, began_ms: int

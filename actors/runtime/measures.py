@@ -5,11 +5,21 @@ Names follow Prometheus' conventions: base units, `_total` for counters. `pensto
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 BY_SOURCE = ("platform", "source")
 BY_OUTCOME = ("topic", "outcome")
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
+
+
+class RateFigure(NamedTuple):
+    """A rate that this node spends. `target`: of the cluster, per second. `begun`: by this node."""
+
+    kind: str
+    name: str
+    target: float
+    begun: int
 
 
 class Measures:
@@ -55,6 +65,32 @@ class Measures:
         )
         self._held = Gauge("penstock_jobs_held", "Jobs that handlers hold now.", ("topic",), registry=self.registry)
 
+        self._rounds = Counter(
+            "penstock_flow_rounds_total", "Rounds that this node made.", ("flow",), registry=self.registry
+        )
+        self._loaded = Counter(
+            "penstock_flow_rows_loaded_total", "New rows of these rounds.", ("flow",), registry=self.registry
+        )
+        self._failed = Counter(
+            "penstock_flow_loads_failed_total",
+            "Shards of these rounds whose load failed or did not answer, and failed splits.",
+            ("flow",),
+            registry=self.registry,
+        )
+
+    def follow_rates(self, figures: Callable[[], Iterable[RateFigure]], is_governor: Callable[[], bool]) -> None:
+        """Give these figures whenever somebody asks, from another thread."""
+        self.registry.register(_Asked(lambda: _of_rates(figures(), is_governor())))
+
+    def follow_flows(self, in_flight: Callable[[], Iterable[tuple[str, int]]]) -> None:
+        """Give the rows in flight of each flow whenever somebody asks, from another thread."""
+        self.registry.register(_Asked(lambda: _of_flows(in_flight())))
+
+    def flow_round(self, flow: str, *, loaded: int, failed: int) -> None:
+        self._rounds.labels(flow).inc()
+        self._loaded.labels(flow).inc(loaded)
+        self._failed.labels(flow).inc(failed)
+
     def jobs_handled(self, topic: str, outcome: str, count: int) -> None:
         self._handled.labels(topic, outcome).inc(count)
 
@@ -91,3 +127,31 @@ class Measures:
             self._known.discard(names)
             for gauge in (self._lag, self._down, self._open, self._holes, self._parked):
                 gauge.remove(*names)
+
+
+class _Asked:
+    """A collector whose figures are made when they are asked for."""
+
+    def __init__(self, made: Callable[[], Iterator[Any]]) -> None:
+        self.collect = made
+
+
+def _of_rates(figures: Iterable[RateFigure], is_governor: bool) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    target = GaugeMetricFamily("penstock_rate_target", "A second, over the cluster.", labels=("kind", "name"))
+    begun = CounterMetricFamily("penstock_rate_begun", "What this node began under it.", labels=("kind", "name"))
+    for figure in figures:
+        target.add_metric((figure.kind, figure.name), figure.target)
+        begun.add_metric((figure.kind, figure.name), figure.begun)
+    yield from (target, begun)
+    yield GaugeMetricFamily("penstock_governor_elected", "1 on the node that deals the shares.", value=is_governor)
+
+
+def _of_flows(in_flight: Iterable[tuple[str, int]]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauge = GaugeMetricFamily("penstock_flow_rows_in_flight", "As the last round saw it.", labels=("flow",))
+    for flow, rows in in_flight:
+        gauge.add_metric((flow,), rows)
+    yield gauge

@@ -1,10 +1,12 @@
 """Wires the governor of one node, and the node's own shares."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from actors.flow.governor import Governor
+from actors.flow.rates_desk import kind_of
+from actors.runtime.measures import RateFigure
 from actors.runtime.rate_counts import RateCounts
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
@@ -42,4 +44,11 @@ async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
     )
     node.rates.on_silence(governor.missing)
     counts = RateCounts(node.connection, node.rates, node.members.name, node.stop)
+    node.measures.follow_rates(lambda: _figures(node), lambda: governor.elected.is_set())
     yield FlowEngine(node=node, governor=governor, counts=counts)
+
+
+def _figures(node: Node) -> Iterator[RateFigure]:
+    """Yield the rates that this node spends, or has spent."""
+    for key, begun in node.rates.begun.totals(node.rates.clock.now_ms() // 1000):
+        yield RateFigure(*kind_of(key), target=node.rates.rate_of(key) or 0.0, begun=begun)

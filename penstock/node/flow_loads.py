@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -111,8 +111,19 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         nodes = (each for each in node.members.live().values() if rows_topic(flow) in each.topics)
         return frozenset(label for each in nodes for label in each.labels)
 
+    def in_flight() -> Iterator[tuple[str, int]]:
+        for flow in flows.known():
+            yield from ((flow, last.in_flight) for last in flows.progress(flow).rounds[-1:])
+
+    node.measures.follow_flows(in_flight)
     handlers.rounds = Rounds(
-        connection=node.connection, flows=flows, rows=jobs, tempo=jobs, living=living, clock=engine.clock
+        connection=node.connection,
+        flows=flows,
+        rows=jobs,
+        tempo=jobs,
+        living=living,
+        clock=engine.clock,
+        measures=node.measures,
     )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
     loader = Loader(

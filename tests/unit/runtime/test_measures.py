@@ -1,0 +1,29 @@
+"""Figures that are made when somebody asks for them."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from actors.runtime.measures import Measures, RateFigure
+
+
+def test_rates_and_flows_are_figures_when_they_are_asked_for() -> None:
+    measures, figures, rows = Measures(), list[RateFigure](), [("pay", 7)]
+    measures.follow_rates(lambda: figures, lambda: bool(figures))
+    measures.follow_flows(lambda: rows)
+    measures.flow_round("pay", loaded=5, failed=1)
+    measures.flow_round("pay", loaded=2, failed=0)
+    assert "penstock_governor_elected 0.0" in generate_latest(measures.registry).decode()
+    figures.append(RateFigure("flow", "pay", 500.0, 12))
+    rows[0] = ("pay", 9)
+    told = generate_latest(measures.registry).decode().splitlines()
+    for line in (
+        'penstock_rate_target{kind="flow",name="pay"} 500.0',
+        'penstock_rate_begun_total{kind="flow",name="pay"} 12.0',
+        "penstock_governor_elected 1.0",
+        'penstock_flow_rounds_total{flow="pay"} 2.0',
+        'penstock_flow_rows_loaded_total{flow="pay"} 7.0',
+        'penstock_flow_loads_failed_total{flow="pay"} 1.0',
+        'penstock_flow_rows_in_flight{flow="pay"} 9.0',
+    ):
+        assert line in told
