@@ -45,6 +45,7 @@ __all__ = [
     "new_job",
     "opensearch_rows",
     "sink",
+    "sql",
     "sql_rows",
     "write_sheet",
 ]
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from actors.fetch.stores.store import OrderRefused, StoreDown
     from actors.flow.handler import FlowContext
     from actors.jobs.worker.job import Bury, Job, JobLost, Retry
+    from penstock import sql
     from penstock.node.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
     from penstock.sdk.batch_sheets import write_sheet
@@ -132,6 +134,8 @@ def __getattr__(name: str) -> object:
     import."""
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
+    if name == "sql":
+        return import_module("penstock.sql")
     if name == "__version__":
         from importlib.metadata import version
 
