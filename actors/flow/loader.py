@@ -88,8 +88,7 @@ class Loader:
             raise RequestRefused(400, f"no request to load a shard: {error}") from error
         if is_inbox(ask.taken.encode()):
             await self._connection.publish_core(ask.taken)
-        async with self._places[ask.flow]:
-            return msgspec.json.encode(await self.load(handler, ask))
+        return msgspec.json.encode(await self.load(handler, ask))
 
     async def load(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
         """Load rows of a shard until `ask.limit` are new, or there are no more."""
@@ -111,11 +110,13 @@ class Loader:
         self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int
     ) -> tuple[ShardLoaded, int]:
         """Read once, and put in flight what is new. Return the reply so far, and how many rows were read."""
-        since, count = self._door.since(), 0
+        count = 0
         try:
-            with anyio.fail_after(handler.limits.load_timeout_ms / 1000):
-                context = FlowContext(flow=ask.flow, shard=ask.shard, after=done.after)
-                rows = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
+            async with self._places[ask.flow]:  # of calls, and not of adds: those wait for the server, not for a core
+                since = self._door.since()
+                with anyio.fail_after(handler.limits.load_timeout_ms / 1000):
+                    context = FlowContext(flow=ask.flow, shard=ask.shard, after=done.after)
+                    rows = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
             count = len(rows)
             reach("flow.loaded")
             while rows and done.new < ask.limit and not done.error:

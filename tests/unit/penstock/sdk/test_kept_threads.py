@@ -1,0 +1,66 @@
+"""The threads in which a flow's plain functions run are kept, and left behind where a call never returns."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from penstock.sdk.batch_code import CodeEnded
+from penstock.sdk.flows import _KeptThreads
+
+
+def kept() -> _KeptThreads:
+    """Threads for a function that makes the call that it is given."""
+
+    def make(call: Callable[[], Any]) -> Any:
+        return call()
+
+    return _KeptThreads(make)
+
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+
+async def test_calls_one_after_the_other_run_in_one_thread() -> None:
+    threads = kept()
+    found = {await threads.call(threading.current_thread) for _ in range(5)}
+    assert [thread.name for thread in found] == ["flow"]
+    assert found != {threading.current_thread()}
+
+
+async def test_calls_at_the_same_time_run_in_threads_of_their_own() -> None:
+    threads, together = kept(), threading.Barrier(3)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(threads.call, lambda: together.wait(10))
+
+
+async def test_what_a_call_raises_is_raised_and_the_thread_goes_on() -> None:
+    threads = kept()
+    first = await threads.call(threading.current_thread)
+    with pytest.raises(ZeroDivisionError):
+        await threads.call(lambda: 1 / 0)
+    with pytest.raises(CodeEnded, match="SystemExit: 3"):
+        await threads.call(lambda: exec("raise SystemExit(3)"))
+    assert await threads.call(threading.current_thread) is first
+
+
+async def test_a_call_that_does_not_end_in_time_is_left_behind() -> None:
+    threads, begun, may_end = kept(), threading.Event(), threading.Event()
+    left: list[threading.Thread] = []
+
+    def call() -> None:
+        left.append(threading.current_thread())
+        begun.set()
+        may_end.wait(10)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.call, call)
+        await anyio.to_thread.run_sync(begun.wait, 10)
+        tasks.cancel_scope.cancel()
+    assert await threads.call(threading.current_thread) not in left
+    may_end.set()
+    await anyio.to_thread.run_sync(left[0].join, 10)
+    assert not left[0].is_alive(), "its thread ends with the call"
