@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USER = "penstock"
-SETTINGS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "max_connections": "20"}
+SETTINGS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "max_connections": "60"}
 
 
 @dataclass(frozen=True)
