@@ -37,6 +37,8 @@ BUSY_S = 0.05
 """Before a shard is asked again whose nodes have enough in hand."""
 TAKEN_S = 0.3
 """How soon a node says that it has a request. One that stands still does not, and another one is asked."""
+NOT_ASKED = ShardLoaded()
+"""In place of a reply: the time of the round was over, or the nodes had enough in hand until then."""
 MOST_ERRORS = 3
 LONGEST_ERROR = 200
 AT_LEAST_S = 0.005
@@ -151,6 +153,8 @@ class Rounds:
         )
         kept = {shard: state for shard, state in asking.states.items() if state != ShardState()}
         first = next_first(asked, len(mine), progress.first)
+        if asking.not_asked:  # else the same shards would be left out each time
+            first = mine.index(asking.not_asked)
         return _noted(progress, made, first=first, every_ms=next_ms, shards=kept)
 
 
@@ -175,6 +179,7 @@ class _Asking:
         self._clock = clock
         self.states = dict(states)
         self.new = self.known = self.silent = 0
+        self.not_asked = ""
         self.short: set[str] = set()
         self.failed: dict[str, str] = {}
 
@@ -201,6 +206,9 @@ class _Asking:
         async def ask(shard: str, quota: int) -> None:
             async with places:
                 loaded = await self._answer(shard, quota, deadline_s)
+            if loaded is NOT_ASKED:
+                self.not_asked = self.not_asked or shard
+                return
             if loaded is None:
                 self.silent += 1
                 busy_ms = self._clock.now_ms() + limits.load_timeout_ms
@@ -223,13 +231,16 @@ class _Asking:
                 tasks.start_soon(ask, shard, quota)
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
-        """Return the reply of a node of the shard's group. None: there was none in time."""
+        """Return the reply of a node of the shard's group. None: there was none in time. NOT_ASKED: no node has
+        a request, so nothing will come of it."""
         subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP))
         ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
+        may_come = False
         while monotonic_s() < deadline_s:
             try:
                 message = await self._asked(subject, ask, deadline_s)
                 if message is None:
+                    may_come = True
                     continue
                 if "Nats-Service-Error" not in message.headers:
                     return decode_flow(message.payload, ShardLoaded)
@@ -240,7 +251,7 @@ class _Asking:
             except StreamError:
                 return None
             await anyio.sleep(BUSY_S)
-        return None
+        return None if may_come else NOT_ASKED
 
     async def _asked(self, subject: str, ask: LoadShard, deadline_s: float) -> Message | None:
         """Return the reply to one request. None: no node took it, since the one that got it stands still. Raises what
