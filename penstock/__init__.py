@@ -28,6 +28,7 @@ __all__ = [
     "Reject",
     "Retry",
     "Skip",
+    "Slots",
     "SourceFailed",
     "SplitContext",
     "Stale",
@@ -73,6 +74,7 @@ _LATER = {
     "flow": "penstock.sdk.flows",
     "FlowContext": "actors.flow.handler",
     "job": "penstock.sdk.jobs",
+    "Slots": "actors.runtime.rules.slot_keys",
     "Job": "actors.jobs.worker.job",
     "JobLost": "actors.jobs.worker.job",
     "Bury": "actors.jobs.worker.job",
@@ -114,6 +116,7 @@ if TYPE_CHECKING:
     from actors.fetch.stores.store import OrderRefused, StoreDown
     from actors.flow.handler import FlowContext
     from actors.jobs.worker.job import Bury, Job, JobLost, Retry
+    from actors.runtime.rules.slot_keys import Slots
     from penstock import sql
     from penstock.node.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows

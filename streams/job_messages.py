@@ -18,7 +18,9 @@ from streams.errors import MalformedMessage
 
 Priority = Literal["high", "normal", "low"]
 State = Literal["delayed", "ready", "reserved", "done"]
-Outcome = Literal["finished", "buried", "expired", "deleted"]
+Outcome = Literal["finished", "buried", "expired", "deleted", "dropped", "cancelled"]
+"""How a job ended. `dropped`: it was not run, because its key had no free slot. `cancelled`: its call was, for a newer
+one of its key."""
 Past = tuple[str, int]
 """The nonce of an add whose job is over, and until when it must be known (milliseconds of the server's clock)."""
 OnSame = Literal["keep", "replace", "error"]
@@ -62,7 +64,8 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `nonce`: the add that made it. `past`: the adds of earlier jobs of this id that may still be repeated. `trace_s`:
     seconds after the end for which the add is still known. 0: for as long as ordinary repeats take. `latest_ms`: when
     the latest schedule fires that the job was and left early. 0: none. `late_s`: an end that comes later than so many
-    seconds after the add leaves a trace. 0: however late it comes, it leaves none for that.
+    seconds after the add leaves a trace. 0: however late it comes, it leaves none for that. `put_off`: how
+    often it was put off since its key had no free slot.
     """
 
     topic: str
@@ -85,6 +88,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace_s: int = 0
     latest_ms: int = 0
     late_s: int = 0
+    put_off: int = 0
 
 
 class FirstTry(NamedTuple):

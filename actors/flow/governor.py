@@ -2,7 +2,8 @@
 
 One node at a time is the governor, by the lease `flow.governor`. In: requests of nodes (`AskShares`). Out: a reply to
 each (`SharesDealt`). State: who has what, in memory. A new governor gives nothing more until what its predecessor gave
-has ended (actors/flow/rules/governing.py).
+has ended (actors/flow/rules/governing.py). The same holds for slots, the permissions to run one call under a key
+(`AskSlots`, `SlotsDealt`, actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`).
 
 A node stands for election when it starts, and each time that no governor answers its requests. So a governor is there
 while there is demand, and idle nodes do nothing.
@@ -19,8 +20,10 @@ from contextlib import suppress
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
+from msgspec import Struct
 
 from actors.flow.rules.governing import Governing
+from actors.flow.rules.slots import Slotting
 from actors.runtime.logs import fields
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -29,7 +32,8 @@ from streams.connection import Connection
 from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused, StreamError
 from streams.frames import Message
 from streams.lease import Lease, acquire, hold
-from streams.rate_messages import AskShares, decode_rates
+from streams.rate_messages import AskShares
+from streams.slot_messages import AskSlots, LookAtSlots, decode_ask
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +96,8 @@ class Governor:
             return None
 
     async def _lead(self, lease: Lease) -> None:
-        governing = Governing(lease.token, monotonic_s())
+        since_s = monotonic_s()
+        governing, slotting = Governing(lease.token, since_s), Slotting(lease.token, since_s)
         send, receive = anyio.create_memory_object_stream[Message](BACKLOG)
 
         def heard(message: Message) -> None:
@@ -105,20 +110,26 @@ class Governor:
             self.elected.set()
             try:
                 async for message in receive:
-                    await self._answer(governing, lease, message)
+                    await self._answer(governing, slotting, lease, message)
             finally:
                 self.elected = anyio.Event()
                 await subscription.unsubscribe()
 
-    async def _answer(self, governing: Governing, lease: Lease, message: Message) -> None:
+    async def _answer(self, governing: Governing, slotting: Slotting, lease: Lease, message: Message) -> None:
         try:
-            ask = decode_rates(message.payload, AskShares)
+            ask = decode_ask(message.payload)
         except MalformedMessage as error:
             log.warning("governor.malformed", extra=fields(error=str(error)))
             return
         if not lease.is_held():
             return
-        reply = governing.answer(ask, self._rate_of, monotonic_s())
+        match ask:
+            case AskShares():
+                reply: Struct | None = governing.answer(ask, self._rate_of, monotonic_s())
+            case AskSlots():
+                reply = slotting.answer(ask, monotonic_s())
+            case LookAtSlots():
+                reply = slotting.seen(ask.key, monotonic_s())
         if reply is not None and message.reply:
             with suppress(StreamError):  # a reply that is lost is asked for again
                 await self._connection.publish_core(message.reply, msgspec.json.encode(reply))

@@ -33,7 +33,7 @@ from streams.moves import Move
 log = logging.getLogger(__name__)
 
 BURIED_S = 3_600
-"""How long the id of a buried or expired job stays known."""
+"""How long it stays known that a job was buried, expired, was dropped or cancelled."""
 AGAIN_S = 3_600
 """How long an end is known at least that was stored anew."""
 Answer = bool | StreamError
@@ -49,6 +49,14 @@ class FailedAttempt(NamedTuple):
     job: JobRecord
     delay_ms: int
     reason: str
+
+
+class PutOff(NamedTuple):
+    """A job that was not run, and when it is ready again."""
+
+    delivery: Delivery
+    job: JobRecord
+    delay_ms: int
 
 
 class JobDeliveries:
@@ -144,10 +152,14 @@ class JobDeliveries:
     async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:
         """Give back jobs that were not started. They are stored anew, to be ready in a moment, so that a delivery
         counts as an attempt only where a holder vanished with it: those before this one."""
+        return await self.put_off([PutOff(delivery, job, SOON_MS) for delivery, job in unstarted])
+
+    async def put_off(self, unstarted: Iterable[PutOff]) -> list[Answer]:
+        """Give back jobs that were not started, to be ready after their delays."""
         now_ms = self._jobs.clock.now_ms()
         moves: list[tuple[Delivery, Move]] = []
-        for delivery, job in unstarted:
-            again = replace(job, attempts=job.attempts + delivery.delivered - 1, due_ms=now_ms + SOON_MS)
+        for delivery, job, delay_ms in unstarted:
+            again = replace(job, attempts=job.attempts + delivery.delivered - 1, due_ms=now_ms + delay_ms)
             moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 
@@ -158,6 +170,13 @@ class JobDeliveries:
         there only for repeats of the add. A job that leaves no trace is ended by an ack alone."""
         ends = [(one, self._end(one, job, "finished", remember_s)) for one, job in ended]
         return await self._settle(ends, is_needed=is_needed)
+
+    async def end_deliveries(
+        self, ended: Sequence[tuple[Delivery, JobRecord]], outcome: Literal["dropped", "cancelled"]
+    ) -> list[Answer]:
+        """End jobs whose key had no free slot, and write that down. They leave no dead letters."""
+        ends = [(one, self._end(one, job, outcome, BURIED_S)) for one, job in ended]
+        return await self._settle(ends, is_certain=True)
 
     async def bury_deliveries(
         self,

@@ -271,6 +271,13 @@ class JobDesk:
             check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
         if len(holder) > LONGEST_HOLDER or not holder.isprintable():
             raise BadJob("holder", holder, "is no name", f"use up to {LONGEST_HOLDER} printable characters")
+        if slots := self._topics.current(topic).slots:
+            raise BadJob(
+                "topic",
+                topic,
+                f"lets only {slots} calls of a key run at once, so only handlers in nodes take its jobs",
+                f"run them by @penstock.job, or lift the limit by `penstock jobs topic {topic} slots=0`",
+            )
         self._check()
         reservations = await self._handout.take(
             topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=most_bytes

@@ -110,7 +110,7 @@ class Handout:
     async def _look(self, wish: "_Wish") -> list[Delivery]:
         """Look once under the present settings, and wait. The caller looks again when they change."""
         settings = self._topics.current(wish.topic)
-        if settings.is_paused or wish.topic not in self._topics:
+        if settings.is_paused or settings.slots or wish.topic not in self._topics:
             await anyio.sleep(wish.left_s)
             return []
         self._turns[wish.topic] = turn = self._turns.get(wish.topic, -1) + 1

@@ -47,6 +47,8 @@ class JobStore:
 
         self.retry_deliveries = deliveries.retry_deliveries
         self.give_back = deliveries.give_back
+        self.put_off = deliveries.put_off
+        self.end_deliveries = deliveries.end_deliveries
         self.whose = deliveries.whose
         self.may_be_over = deliveries.may_be_over
         self.finish_deliveries = deliveries.finish_deliveries

@@ -1,4 +1,4 @@
-"""Wires the governor of one node, and the node's own shares."""
+"""Wires the governor of one node, and the node's own shares and slots."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -29,6 +29,7 @@ class FlowEngine:
             ActorSpec(name="governor", role="", run=self.governor.run),
             ActorSpec(name="rates", role="", run=self.node.rates.run),
             ActorSpec(name="counts of rates", role="", run=self.counts.run),
+            ActorSpec(name="slots", role="", run=self.node.slots.run),
         )
 
 
@@ -43,6 +44,7 @@ async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
         stop=node.stop,
     )
     node.rates.on_silence(governor.missing)
+    node.slots.on_silence(governor.missing)
     counts = RateCounts(node.connection, node.rates, node.members.name, node.stop)
     node.measures.follow_rates(lambda: _figures(node), lambda: governor.elected.is_set())
     yield FlowEngine(node=node, governor=governor, counts=counts)

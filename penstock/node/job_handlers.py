@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from anyio.abc import TaskStatus
 
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
+from actors.runtime.logs import fields
 from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
@@ -16,6 +20,8 @@ from streams.chance import chance
 from streams.clock import Clock
 
 __all__ = ["JobHandlers", "open_job_workers"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +46,37 @@ def open_job_workers(
         store=store,
         topics=topics,
         rates=rates,
+        slots=node.slots,
         clock=clock,
         chance=chance,
         measures=node.measures,
         stop=node.stop,
         is_heard=node.members.is_heard,
     )
-    return JobHandlers((ActorSpec(name="handlers", role="worker", run=worker.run, drains=True),), lambda: worker.topics)
+
+    async def run(*, task_status: TaskStatus[None]) -> None:
+        for handler in registered.values():
+            await _declare_slots(topics, handler)
+        await worker.run(task_status=task_status)
+
+    return JobHandlers((ActorSpec(name="handlers", role="worker", run=run, drains=True),), lambda: worker.topics)
+
+
+async def _declare_slots(topics: Topics, handler: Handler) -> None:
+    """Make what the code says about slots the topic's settings, if the code has changed. So a restart does not undo
+    what a person has set since."""
+    slots, before = handler.slots, topics.current(handler.topic)
+    declared = "" if slots is None else f"{slots.most} {slots.when_full} {slots.key}".rstrip()
+    if declared == before.declared_slots:
+        return
+    values: dict[str, object] = {"slots": None, "slot_key": None, "when_full": None, "declared_slots": None}
+    if slots is not None:
+        values = {
+            "slots": slots.most,
+            "slot_key": slots.key,
+            "when_full": slots.when_full,
+            "declared_slots": declared,
+        }
+    log.info("job.slots", extra=fields(topic=handler.topic, before=before.declared_slots, slots=declared))
+    await topics.use(handler.topic, "normal")
+    await topics.change(handler.topic, values)

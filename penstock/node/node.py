@@ -13,6 +13,7 @@ from actors.runtime.events import Events
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
 from actors.runtime.rate_client import LeasedRates
+from actors.runtime.slot_client import NodeSlots
 from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Policy
 from penstock.node.config import Config
@@ -47,9 +48,11 @@ class Node:
     status: Callable[[], Status] = field(default=Status)
     measures: Measures = field(default_factory=Measures)
     rates: LeasedRates = field(init=False)
+    slots: NodeSlots = field(init=False)
 
     def __post_init__(self) -> None:
         self.rates = LeasedRates(self.connection, self.members.name)
+        self.slots = NodeSlots(self.connection, self.members.name)
 
     def bucket(self, short: str) -> Bucket[bytes]:
         """Return a bucket of the namespace, its values as bytes."""

@@ -34,8 +34,10 @@ from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
 from actors.jobs.worker.threads import WorkThread
 from actors.runtime.rules.setting_values import BadSetting, Duration, span_ms
+from actors.runtime.rules.slot_keys import Slots
 from penstock.errors import UsageError
 from penstock.sdk.batch_code import as_failure, guarded
+from penstock.sdk.jobs import slots_of
 from streams.flow_messages import ANY_GROUP
 from streams.subjects import TOKEN
 
@@ -70,6 +72,7 @@ def flow(
     most: int = 100,
     attempts: int = 5,
     ttr: Duration = "30s",
+    slots: Slots | None = None,
 ) -> Callable[[ClassT], ClassT]:
     """Have the decorated class run the flow. It is made without arguments, once in each process.
 
@@ -77,7 +80,8 @@ def flow(
     and the longest one, between which it adapts. `lead`: for how long rows are in flight beyond the interval, by
     default half of it. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
     `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a node. `most`: rows in one call of
-    `execute_many`. `attempts` and `ttr` (time to run): of a row. Raises UsageError.
+    `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of `execute` at once under each key in
+    the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -104,12 +108,19 @@ def flow(
             _check_numbers(rate=rate, loads=loads, limits=limits)
             code = _code(key, cls, limits, rate, loads)
             rows = _rows_handler(key, cls, code.user, concurrency, most, attempts, span_ms("ttr", ttr))
+            rows = msgspec.structs.replace(rows, slots=_row_slots(slots))
         except (BadFlow, BadSetting, ValueError) as error:
             raise UsageError(f"flow {key}: {error}") from error
         _flows[key] = FlowCode(code.handler(attempts), rows, cls.__module__), cls
         return cls
 
     return register
+
+
+def _row_slots(slots: Slots | None) -> Slots | None:
+    """Return the slots with a path into a row's job (`RowBody`)."""
+    found = slots_of(slots)
+    return msgspec.structs.replace(found, key=f"1.{found.key}") if found is not None and found.key else found
 
 
 def flow_handlers() -> Mapping[str, FlowCode]:

@@ -31,6 +31,7 @@ from actors.jobs.rules.topic_settings import DEFAULT
 from actors.jobs.worker.handler import ALL_LANES, Handler, Taker, async_taker, plain_taker
 from actors.jobs.worker.job import BadBody, Bury, Job, JobLost, Retry, ttr_of
 from actors.runtime.rules.setting_values import Duration
+from actors.runtime.rules.slot_keys import Slots, check_slots
 from penstock.errors import UsageError
 from streams.job_messages import Priority
 
@@ -50,12 +51,14 @@ def job(
     attempts: int | None = None,
     most: int = 1,
     priorities: Sequence[Priority] = ALL_LANES,
+    slots: Slots | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
     """Have the decorated function run the topic's jobs.
 
     `concurrency`: calls at the same time on each node, by default 16, or 4 with lists. `ttr` (time to run) and
     `attempts` replace the values of each job. `most`: jobs in one call. Above 1 the function takes a list.
-    `priorities`: the lanes to serve, if some nodes are for urgent jobs only. Raises UsageError for values out of range.
+    `priorities`: the lanes to serve, if some nodes are for urgent jobs only. `slots`: calls at once under each key in
+    the whole cluster, as `penstock.Slots(2, key="merchant.id")`. Raises UsageError for values out of range.
     """
 
     def register(function: FunctionT) -> FunctionT:
@@ -78,6 +81,7 @@ def job(
                 ttr_ms=None if ttr is None else ttr_of(ttr),
                 attempts=attempts,
                 lanes=tuple(priorities),
+                slots=slots_of(slots),
             )
             _check(handler)
         except ValueError as error:
@@ -93,6 +97,15 @@ def job(
 def handlers() -> Mapping[str, Handler]:
     """Return the registered handlers, by topic."""
     return {topic: handler for topic, (handler, _) in _handlers.items()}
+
+
+def slots_of(slots: object) -> Slots | None:
+    """Return what a user gave. Raises ValueError."""
+    if slots is None:
+        return None
+    if not isinstance(slots, Slots):
+        raise ValueError(f"slots: {slots!r}: write penstock.Slots(2, key='merchant.id')")
+    return check_slots(slots)
 
 
 def _check(handler: Handler) -> None:

@@ -51,3 +51,18 @@ def plain(task: Task, job: penstock.Job) -> None:
 async def lists(tasks: list[Task], jobs: list[penstock.Job]) -> None:
     for task, job in zip(tasks, jobs, strict=True):
         note(task, "listed", job)
+
+
+class Paid(Task):
+    """Work for a merchant."""
+
+    merchant: str = ""
+
+
+@penstock.job("paid", concurrency=8, slots=penstock.Slots(2, key="merchant"))
+async def paid(task: Paid, job: penstock.Job) -> None:
+    note(task, f"from,{task.merchant},{time.monotonic()}", job)
+    try:
+        await anyio.sleep(task.takes_s)
+    finally:
+        note(task, f"to,{task.merchant},{time.monotonic()}", job)

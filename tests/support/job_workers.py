@@ -12,6 +12,7 @@ from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
 from actors.runtime.shares import Shares
+from actors.runtime.slot_client import NodeSlots
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
@@ -95,6 +96,7 @@ async def working(
         stop = anyio.Event()
         measures = Measures()
         rates = Shares(lambda topic: topics.current(topic).rate or None)
+        slots = NodeSlots(jobs.connection, node)
         worker = JobWorker(
             handlers,
             node=node,
@@ -102,12 +104,14 @@ async def working(
             store=jobs.store,
             topics=topics,
             rates=rates,
+            slots=slots,
             clock=jobs.clock,
             chance=lambda: 0.5,
             measures=measures,
             stop=stop,
         )
         work = Working(worker, topics, measures, stop)
+        await tasks.start(slots.run)
         await tasks.start(work.run)
         yield work
         tasks.cancel_scope.cancel()

@@ -19,8 +19,10 @@ from actors.runtime.rules.setting_values import (
     read_whole,
     span_ms,
 )
+from actors.runtime.rules.slot_keys import check_path, check_when_full
 from streams.backoff import Backoff, Growth
 from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
+from streams.slot_messages import MOST_SLOTS, WhenFull
 
 DEFAULT = "default"
 """The level that holds for all topics. So no topic has this name."""
@@ -36,6 +38,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     `backoff`: the wait after a failed attempt. `remember_ms`: how long the id of a finished job stays taken. `None`: it
     is free at once. `rate`: jobs handed out a second, in the whole cluster. `0`: no limit. `most_waiting`: how many may
     be delayed and ready. `0`: no limit. `lanes`: the priorities that were ever used. Each costs a consumer.
+
+    `slots`: calls at once under each key, in the whole cluster. `0`: no limit. `slot_key`: where the key is in the
+    body, as a dotted path. `when_full`: what becomes of a job whose key has no free slot. `declared_slots`: what the
+    code said last about these three, so that it does not undo what a person has set since.
     """
 
     ttr_ms: int = 60_000
@@ -48,6 +54,10 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool = False
     most_waiting: int = 0
     lanes: tuple[Priority, ...] = ("normal",)
+    slots: int = 0
+    slot_key: str = ""
+    when_full: WhenFull = "queue"
+    declared_slots: str = ""
 
     @property
     def backoff(self) -> Backoff:
@@ -178,4 +188,8 @@ _READERS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "is_paused": ("is_paused", _yes_or_no),
     "most_waiting": ("most_waiting", _whole(0, 10**12)),
     "lanes": ("lanes", _lanes),
+    "slots": ("slots", _whole(0, MOST_SLOTS)),
+    "slot_key": ("slot_key", check_path),
+    "when_full": ("when_full", check_when_full),
+    "declared_slots": ("declared_slots", read_text),
 }

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 import anyio
 from msgspec.structs import replace
 
+from actors.jobs.deliveries import PutOff
 from actors.jobs.rules.job_handling import GiveUp, RetryAfter, after_failure
 from actors.jobs.rules.job_rules import leaves_trace, was_schedule
 from actors.jobs.rules.topic_settings import TopicSettings
@@ -24,8 +25,8 @@ from actors.jobs.worker.shared import Shared
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
-from streams.errors import ConnectionLost, Disconnected
-from streams.job_messages import JobRecord
+from streams.errors import ConnectionLost, Disconnected, MalformedMessage
+from streams.job_messages import JobRecord, decode_job
 from streams.puller import Puller
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,9 @@ class Ends:
         """Take the end of a call: finish its jobs, have them tried again, or bury them. Raises FATAL errors."""
         if result is not None and not self._has_told_result:
             self._tell_result(result)
-        if not self._hold.is_sure(monotonic_s()) or cut == "lost" or (cut is not None and not self._handler.is_async):
+        if cut is not None and cut in ("slot_lost", "replaced") and self._hold.is_sure(monotonic_s()):
+            await self._end_cut(jobs, is_lost=cut == "slot_lost")
+        elif not self._hold.is_sure(monotonic_s()) or cut == "lost" or (cut is not None and not self._handler.is_async):
             self.count("lost", len(jobs))
             for job in jobs:
                 job.delivery.forget()  # they are, or may be, somebody else's
@@ -76,6 +79,52 @@ class Ends:
             await self._finish(jobs)
         else:
             await self._settle_each(jobs, error, cut)
+
+    async def _end_cut(self, jobs: Sequence[Job], *, is_lost: bool) -> None:
+        """Take the end of a call that lost its slot: its jobs run again, and no attempt is counted. Or of one whose
+        slot went to a newer call: its jobs are over."""
+        facts = fields(**facts_of(self._handler, jobs), count=len(jobs))
+        ended = [(job.delivery, job.record) for job in jobs]
+        if is_lost:
+            log.warning("job.slot_lost", extra=facts)
+            self.count("slot_lost", len(jobs))
+            await self._settling.give_back(ended)
+        else:
+            log.warning("job.cancelled", extra=facts)
+            self.count("cancelled", len(jobs))
+            await self._settling.end([(job.delivery, self._begun(job)) for job in jobs], "cancelled")
+
+    async def put_off(self, waiting: Sequence[tuple[Delivery, float]]) -> None:
+        """Put off jobs without a slot, for so many seconds."""
+        now_s = monotonic_s()
+        off = [
+            PutOff(delivery, replace(record, put_off=record.put_off + 1), round(1000 * delay_s))
+            for delivery, delay_s in waiting
+            if (record := self._sure_record(delivery, now_s)) is not None
+        ]
+        if off:
+            self.count("put_off", len(off))
+            await self._settling.put_off(off)
+
+    async def drop(self, deliveries: Sequence[Delivery]) -> None:
+        """End jobs that have no slot: they are dropped."""
+        now_s = monotonic_s()
+        ended = [(one, record) for one in deliveries if (record := self._sure_record(one, now_s)) is not None]
+        if ended:
+            ids = [record.id for _, record in ended[:MOST_NAMED]]
+            log.warning("job.dropped", extra=fields(topic=self._handler.topic, jobs=ids, count=len(ended)))
+            self.count("dropped", len(ended))
+            await self._settling.end(ended, "dropped")
+
+    def _sure_record(self, delivery: Delivery, now_s: float) -> JobRecord | None:
+        """Return the job. `None`: it may be another node's by now, or is no job, and is left alone."""
+        try:
+            if not delivery.is_settled and self._hold.is_sure(now_s):
+                return decode_job(delivery.payload)
+        except MalformedMessage:
+            pass
+        delivery.forget()
+        return None
 
     async def _finish(self, jobs: Sequence[Job]) -> None:
         self.count("finished", len(jobs))

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.jobs.worker.job import Job, decoder_of, read_body
+from actors.runtime.rules.slot_keys import Slots
 from streams.job_messages import LONGEST_TTR_MS, MOST_JOBS, SHORTEST_TTR_MS, Priority
 from streams.subjects import TOKEN
 
@@ -32,6 +33,8 @@ class Handler(Struct, frozen=True, kw_only=True):
     ttr_ms: Annotated[int, Meta(ge=SHORTEST_TTR_MS, le=LONGEST_TTR_MS)] | None = None
     attempts: Annotated[int, Meta(ge=1)] | None = None
     lanes: tuple[Priority, ...] = ALL_LANES
+    slots: Slots | None = None
+    """Calls at once under each key, in the whole cluster. It becomes a setting of the topic."""
 
 
 def async_taker(function: Callable[..., Awaitable[object]], type_: object, *, has_job: bool, most: int) -> Taker:

@@ -16,15 +16,18 @@ from typing import Literal, Protocol
 
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.keyed import KeyedJobs
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.threads import WorkThread
 from actors.runtime.closing import is_run_by
 from actors.runtime.failpoints import reach
+from actors.runtime.rules.slots_held import SlotCut
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 
-Cut = Literal["overran", "lost"]
+Cut = Literal["overran", "lost", "slot_lost", "replaced"]
+"""Why a call must end. `slot_lost`: the slot of its key was not renewed. `replaced`: a newcomer takes that slot."""
 
 
 class Hall(Protocol):
@@ -89,8 +92,9 @@ class Place:
                     now_s = monotonic_s()
                     continue
                 ready.wake_next()
-                jobs = topic.open(deliveries, now_s)
-                if jobs:
+                if ready.keyed is not None:
+                    await self._run_in_slots(ready.keyed, deliveries, now_s)
+                elif jobs := topic.open(deliveries, now_s):
                     await self._run(jobs)
                 now_s = monotonic_s()
         finally:
@@ -109,6 +113,19 @@ class Place:
                 self._task.cancel()
         if self.cut != "lost":
             self.cut = why
+
+    async def _run_in_slots(self, keyed: KeyedJobs, deliveries: Sequence[Delivery], now_s: float) -> None:
+        calls = keyed.claim(self._cut_slot)
+        try:
+            jobs = self._topic.open(deliveries, now_s)
+            if jobs:
+                await self._run(jobs)
+        finally:
+            keyed.leave(calls)
+
+    def _cut_slot(self, why: SlotCut) -> None:
+        if self.cut is None:
+            self.cancel("slot_lost" if why == "lost" else "replaced", monotonic_s())
 
     async def _run(self, jobs: list[Job]) -> None:
         self.jobs = jobs

@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.jobs.rules.job_rules import lane_order
+from actors.jobs.worker.keyed import KeyedJobs
 from streams.delivery import Delivery
 from streams.job_messages import Priority
 
 
 class ReadyJobs:
-    """Used from one loop. `may_start(most)` returns how many may start now. Its owner calls `wake` when more may."""
+    """Used from one loop. `may_start(most)` returns how many may start now. Its owner calls `wake` when more may.
+    `unused(count)`: so many do not start after all."""
 
-    def __init__(self, may_start: Callable[[int], int]) -> None:
+    def __init__(self, may_start: Callable[[int], int], unused: Callable[[int], None] = lambda _count: None) -> None:
         self._may_start = may_start
+        self._unused = unused
         self._lanes: dict[Priority, deque[Delivery]] = {}
         self._only: deque[Delivery] | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -25,6 +28,8 @@ class ReadyJobs:
         self._picks = 0
         self.is_limited = False
         """Whether `may_start` must be called."""
+        self.keyed: KeyedJobs | None = None
+        """Set if the calls need slots. Then `is_limited` is set too."""
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
@@ -44,6 +49,8 @@ class ReadyJobs:
         """Return the waiting deliveries, lane by lane."""
         for queue in self._lanes.values():
             yield from queue
+        if self.keyed is not None:
+            yield from self.keyed.waiting()
 
     # ---- for the places
 
@@ -52,8 +59,24 @@ class ReadyJobs:
         queue = self._only if self._only is not None else self._next_lane()
         count = min(most, len(queue))
         if self.is_limited and count:
+            if self.keyed is not None:
+                return self._take_keyed(self.keyed, queue, most)
             count = self._may_start(count)
         return [queue.popleft() for _ in range(count)]
+
+    def _take_keyed(self, keyed: KeyedJobs, queue: deque[Delivery], most: int) -> list[Delivery]:
+        """Return the next jobs that have slots. Those before them are parked."""
+        while queue:
+            granted = self._may_start(min(most, len(queue)))
+            if not granted:
+                break
+            found = keyed.take(queue, granted)
+            if len(found) < granted:
+                self._unused(granted - len(found))
+            if found:
+                return found
+            queue = self._next_lane()
+        return []
 
     async def turn(self) -> None:
         """Wait until it is worthwhile to look again."""
@@ -90,6 +113,8 @@ class ReadyJobs:
         found = list(self.waiting())
         for queue in self._lanes.values():
             queue.clear()
+        if self.keyed is not None:
+            self.keyed.clear()
         return found
 
     def remove_last(self, count: int) -> list[Delivery]:
@@ -98,6 +123,8 @@ class ReadyJobs:
         for priority in reversed(lane_order(0)):
             queue = self._lanes.get(priority, ())
             found += [queue.pop() for _ in range(min(count - len(found), len(queue)))] if queue else []
+        if self.keyed is not None:
+            self.keyed.remove(found)
         return found
 
     def remove(self, is_meant: Callable[[Delivery], bool]) -> list[Delivery]:
@@ -107,6 +134,8 @@ class ReadyJobs:
             for delivery in found:
                 if delivery in queue:
                     queue.remove(delivery)
+        if self.keyed is not None:
+            self.keyed.remove(found)
         return found
 
     def _wake_one(self) -> None:

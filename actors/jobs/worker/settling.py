@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from actors.jobs.deliveries import FailedAttempt
+from actors.jobs.deliveries import FailedAttempt, PutOff
 from actors.jobs.store import JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
@@ -109,6 +109,14 @@ class Settling:
     async def give_back(self, unstarted: Sequence[tuple[Delivery, JobRecord]]) -> None:
         """Have each ready again for anybody, as if it had not been handed out."""
         await self._say([delivery for delivery, _ in unstarted], self._store.give_back(unstarted))
+
+    async def put_off(self, unstarted: Sequence[PutOff]) -> None:
+        """Have each ready again for anybody after its delay, as if it had not been handed out."""
+        await self._say([one.delivery for one in unstarted], self._store.put_off(unstarted))
+
+    async def end(self, ended: Sequence[tuple[Delivery, JobRecord]], outcome: Literal["dropped", "cancelled"]) -> None:
+        """End what has no free slot, or had to give its slot up."""
+        await self._say([delivery for delivery, _ in ended], self._store.end_deliveries(ended, outcome))
 
     async def _say(self, deliveries: Sequence[Delivery], move: Awaitable[Sequence[bool | StreamError]]) -> None:
         try:

@@ -12,6 +12,7 @@ from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.slices import Slices
 from actors.runtime.measures import Measures
 from actors.runtime.shares import SharedRates
+from actors.runtime.slot_client import NodeSlots
 from streams.clock import Clock
 from streams.connection import Connection
 
@@ -27,6 +28,7 @@ class Shared:
     settling: Settling
     topics: Topics
     rates: SharedRates
+    slots: NodeSlots
     clock: Clock
     chance: Callable[[], float]
     measures: Measures

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -33,12 +33,14 @@ from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.keyed import MOST_PARKED, KeyedJobs
 from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
 from actors.jobs.worker.shared import Shared
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
+from actors.runtime.rules.slot_keys import Slots
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
@@ -73,7 +75,7 @@ class TopicWorker:
         self.handler = handler
         self.topic = handler.topic
         self.slices = shared.slices
-        self.ready = ReadyJobs(self._may_start)
+        self.ready = ReadyJobs(self._may_start, self._unused)
         self.is_ending = False
         self._shared = shared
         self._hold = shared.hold
@@ -88,6 +90,8 @@ class TopicWorker:
         self._excess_since_s = 0.0
         self._excess: list[Delivery] = []
         self._unfit: list[Unfit] = []
+        self._put_offs: list[tuple[Delivery, float]] = []
+        self._dropped: list[Delivery] = []
         self._leaving: list[Delivery] = []
         self._has_leaving = anyio.Event()
         self._is_missing = False
@@ -160,18 +164,22 @@ class TopicWorker:
             log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
 
     async def _keep_letting_go(self) -> None:
-        """Give back the jobs above the limit, and end those that must not run. This may take long, so it is a task of
-        its own."""
+        """Give back the jobs above the limit, put off or drop those without a slot, and end those that must not run.
+        This may take long, so it is a task of its own."""
         while True:
             await self._has_leaving.wait()
             self._has_leaving = anyio.Event()
             excess, self._excess = self._excess, []
             unfit_, self._unfit = self._unfit, []
-            self._leaving = [*excess, *(one.delivery for one in unfit_)]
+            put_offs, self._put_offs = self._put_offs, []
+            dropped, self._dropped = self._dropped, []
+            self._leaving = [*excess, *dropped, *(one.delivery for one in unfit_), *(one for one, _ in put_offs)]
             if unfit_:
                 self._ends.count("set_aside", len(unfit_))
                 await self._shared.settling.set_aside(unfit_)
             await self._give_back(excess)
+            await self._ends.put_off(put_offs)
+            await self._ends.drop(dropped)
             self._leaving = []
 
     async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
@@ -204,15 +212,16 @@ class TopicWorker:
         """Follow the topic's settings: pause, rate, lanes."""
         self._settings = self._ends.settings = settings
         self._changed.set()
+        self._follow_slots()
         self._limit()
         self.ready.wake()
 
     def lose(self) -> int:
         """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
         now_s, unstarted = monotonic_s(), [*self.ready.remove_all(), *self._doubts.remove_all()]
-        for delivery in (*unstarted, *self._excess, *self._leaving, *(one.delivery for one in self._unfit)):
+        for delivery in (*unstarted, *self._going()):
             delivery.forget()
-        self._excess, self._unfit = [], []
+        self._excess, self._unfit, self._put_offs, self._dropped = [], [], [], []
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
             place.cancel("lost", now_s)
@@ -224,6 +233,8 @@ class TopicWorker:
 
     def doubt(self) -> None:
         """What waits may have been deleted: have it looked at before it is begun."""
+        if self.ready.keyed is not None:
+            self.ready.keyed.return_all()
         for queue in self.ready.lanes:
             while queue:
                 self._doubts.add(queue, queue.popleft(), 0.0)
@@ -257,6 +268,8 @@ class TopicWorker:
             self._suspicion = "none"
             self._limit()
         if not self.is_ending:
+            if self.ready.keyed is not None:
+                self.ready.keyed.tend()
             capacity = self._tune()
             excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._suspicion)
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
@@ -278,9 +291,10 @@ class TopicWorker:
     def _tend_place(self, place: Place, now_s: float) -> None:
         call = place.call
         assert call is not None
-        if place.cut is None and now_s > call.deadline_s:
+        has_lost_slot = place.cut in ("slot_lost", "replaced") and not self.handler.is_async
+        if (place.cut is None or has_lost_slot) and now_s > call.deadline_s:
             self._overran(place, call, now_s)
-        elif place.cut is not None and not place.is_stuck and now_s - place.cut_s > STUCK_S:
+        elif place.cut is not None and not has_lost_slot and not place.is_stuck and now_s - place.cut_s > STUCK_S:
             place.is_stuck = True
             for job in place.jobs:
                 job.delivery.forget()
@@ -313,6 +327,8 @@ class TopicWorker:
         places = (len(self._places) - stuck) * self.handler.most
         ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
         capacity = capacity_of(places, running, ahead, self._suspicion)
+        if self.ready.keyed is not None:
+            capacity += min(MOST_PARKED, len(self.ready.keyed) + sum(1 for _ in self._going()))
         if self._settings.is_paused or self.is_ending:
             capacity = 0
         pullers = list(self._pullers.values())
@@ -326,8 +342,47 @@ class TopicWorker:
     def _limit(self) -> None:
         settings = self._settings
         self.ready.is_limited = (
-            settings.is_paused or settings.rate > 0 or self._suspicion == "grave" or self._hold.is_in_doubt
+            settings.is_paused
+            or settings.rate > 0
+            or self._suspicion == "grave"
+            or self._hold.is_in_doubt
+            or self.ready.keyed is not None
         )
+
+    def _follow_slots(self) -> None:
+        """Have the calls need slots, or not, by the topic's settings."""
+        settings, keyed = self._settings, self.ready.keyed
+        if keyed is not None:
+            keyed.return_all()
+        if not settings.slots:
+            self.ready.keyed = None
+            return
+        if keyed is None:
+            keyed = self.ready.keyed = KeyedJobs(
+                self._shared.slots,
+                self.topic,
+                wake=self.ready.wake,
+                put_off=self._put_off,
+                drop=self._drop,
+                chance=self._shared.chance,
+            )
+        keyed.limit(Slots(settings.slots, settings.slot_key, settings.when_full))
+
+    def _put_off(self, delivery: Delivery, delay_s: float) -> None:
+        self._put_offs.append((delivery, delay_s))
+        self._has_leaving.set()
+
+    def _drop(self, deliveries: Sequence[Delivery]) -> None:
+        self._dropped += deliveries
+        self._has_leaving.set()
+
+    def _going(self) -> Iterator[Delivery]:
+        """Return the jobs that are about to leave this node without a run."""
+        yield from self._excess
+        yield from self._leaving
+        yield from self._dropped
+        yield from (one.delivery for one in self._unfit)
+        yield from (delivery for delivery, _ in self._put_offs)
 
     def _may_start(self, most: int) -> int:
         """Return how many jobs may be begun now. If none, `ready` is woken when some may."""
@@ -344,6 +399,11 @@ class TopicWorker:
             if not most:
                 self._wake_in(wait_ms / 1000)
         return most
+
+    def _unused(self, count: int) -> None:
+        """Take back what `_may_start` granted."""
+        if self._settings.rate > 0:
+            self._shared.rates.give_back(self.topic, count)
 
     def _wake_in(self, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -479,10 +539,8 @@ class TopicWorker:
         waiting = [
             *self.ready.remove_all(),
             *self._doubts.remove_all(),
-            *self._excess,
-            *self._leaving,
+            *self._going(),
             *running,
-            *(one.delivery for one in self._unfit),
         ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
 

@@ -35,6 +35,7 @@ from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.shares import SharedRates
+from actors.runtime.slot_client import NodeSlots
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -70,6 +71,7 @@ class JobWorker:
         store: JobStore,
         topics: Topics,
         rates: SharedRates,
+        slots: NodeSlots,
         clock: Clock,
         chance: Callable[[], float],
         measures: Measures,
@@ -83,6 +85,7 @@ class JobWorker:
         self._store_mark = store.store_mark
         self._settings = topics
         self._rates = rates
+        self._slots = slots
         self._clock = clock
         self._chance = chance
         self._measures = measures
@@ -165,6 +168,7 @@ class JobWorker:
             settling=self._settling,
             topics=self._settings,
             rates=self._rates,
+            slots=self._slots,
             clock=self._clock,
             chance=self._chance,
             measures=self._measures,

@@ -31,6 +31,7 @@ from streams.job_messages import (
     Priority,
     State,
 )
+from streams.slot_messages import MOST_SLOTS, WhenFull
 from streams.subjects import TOKEN
 
 LONGEST_WAIT_MS = 30_000
@@ -406,6 +407,9 @@ class TopicChanges(RequestForm, frozen=True, kw_only=True):
     rate: Annotated[float, Meta(ge=0)] | UnsetType | None = UNSET
     is_paused: bool | UnsetType | None = UNSET
     most_waiting: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
+    slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
+    when_full: WhenFull | UnsetType | None = UNSET
 
 
 class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):

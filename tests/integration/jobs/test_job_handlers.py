@@ -11,6 +11,7 @@ import pytest
 
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
+from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.job_messages import NewJob, body_of
 from streams.publisher import Publisher
@@ -148,3 +149,40 @@ async def test_node_that_was_stopped_settles_nothing_when_it_wakes(shop: Shop) -
     assert [one.id for one in begun] == ["one", "one"]
     assert begun[1].attempt > begun[0].attempt == 1
     assert [(one.id, one.pid) for one in ended] == [("one", begun[1].pid)]
+
+
+def most_at_once(notes: list[Note], killed_s: float) -> int:
+    """Return how many calls of a merchant ran at once. Those that did not end were killed."""
+    spans: dict[tuple[str, int, int], list[float]] = {}
+    for one in notes:
+        what, merchant, at_s = one.what.split(",")
+        spans.setdefault((f"{merchant} {one.id}", one.attempt, one.pid), [0.0, 0.0])[what == "to"] = float(at_s)
+    most = 0
+    for (name, _, _), (began_s, _) in spans.items():
+        merchant = name.split()[0]
+        running = [
+            each
+            for (other, _, _), each in spans.items()
+            if other.split()[0] == merchant and each[0] <= began_s < (each[1] or killed_s)
+        ]
+        most = max(most, len(running))
+    return most
+
+
+async def test_a_node_that_is_killed_leaves_its_slots_to_others_and_no_key_has_more_calls(shop: Shop) -> None:
+    governing = ("--roles", "worker,timer")
+    async with shop.node("n1", *governing) as first, shop.node("n2", *governing) as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        for merchant in ("m1", "m2"):
+            await shop.add("paid", *(f"{merchant}x{n}" for n in range(40)), merchant=merchant, takes_s=0.1)
+        with anyio.fail_after(WITHIN_S):
+            while len({one.pid for one in shop.notes() if one.what.startswith("from")}) < 2 or len(shop.notes()) < 40:
+                await shop.jobs.connection.flush()
+        first.process.kill()
+        await first.process.wait()
+        killed_s = monotonic_s()
+        with anyio.fail_after(WITHIN_S):
+            while len({one.id for one in shop.notes() if one.what.startswith("to")}) < 80:
+                await shop.jobs.connection.flush()
+    assert most_at_once(shop.notes(), killed_s) == 2

@@ -1,0 +1,284 @@
+"""The jobs of one topic whose calls need a slot of their key, so that at most n run at once in the cluster (ADR 43).
+
+A place takes a job only with a slot of its key. A job whose key has none is parked, and the jobs behind it have their
+turn. A parked job goes back to the front of its lane when there is a slot for it.
+
+Few jobs are parked for a key: as many as will run in `PARK_S`, and `MOST_PARKED` for all keys together. The others are
+put off: they become ready again when the jobs before them will have run, at the pace of the key. No attempt is counted.
+So ten thousand jobs of one key do not stand in the way of the others, and are looked at about once a minute.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from actors.runtime.rules.slot_keys import Slots, key_reader
+from actors.runtime.rules.slots_held import SlotCall, SlotCut, SlotLimit
+from actors.runtime.slot_client import NodeSlots
+from streams.clock import monotonic_s
+from streams.delivery import Delivery
+from streams.errors import MalformedMessage
+from streams.job_messages import decode_job
+
+PARK_S = 2.0
+LEAST_PARKED, MOST_OF_KEY, MOST_PARKED = 2, 256, 1_024
+SHORTEST_S, LONGEST_S = 0.5, 60.0
+"""For how long a job is put off."""
+FIRST_S = 0.01
+"""The time between two ends under a key, as long as it is not known. If it is longer, jobs come back too early once."""
+SMOOTH = 0.3
+FEW = 256
+
+Queue = deque[Delivery]
+
+
+class _Parked(NamedTuple):
+    queue: Queue
+    delivery: Delivery
+
+
+class _KeyPace:
+    """How fast the calls of a full key end on this node. `due_s`: when the job that was put off last will have its
+    turn."""
+
+    __slots__ = ("due_s", "interval_s", "last_s", "running")
+
+    def __init__(self, now_s: float, running: int) -> None:
+        self.interval_s = FIRST_S
+        self.last_s = self.due_s = now_s
+        self.running = running
+
+    def began(self, now_s: float) -> None:
+        if not self.running:
+            self.last_s = now_s
+        self.running += 1
+
+    def ended(self, now_s: float) -> None:
+        self.running -= 1
+        self.interval_s += SMOOTH * (now_s - self.last_s - self.interval_s)
+        self.last_s = now_s
+
+    def per_call_s(self, now_s: float) -> float:
+        return max(self.interval_s, (now_s - self.last_s) / 2) if self.running else self.interval_s
+
+
+class KeyedJobs:
+    """Used from one loop. `wake()` is called when a lane got jobs back, `put_off(delivery, delay_s)` and
+    `drop(deliveries)` with jobs that are to leave. `chance` returns numbers in [0, 1)."""
+
+    def __init__(
+        self,
+        slots: NodeSlots,
+        topic: str,
+        *,
+        wake: Callable[[], None],
+        put_off: Callable[[Delivery, float], None],
+        drop: Callable[[Sequence[Delivery]], None],
+        chance: Callable[[], float],
+    ) -> None:
+        self._slots = slots.of(f"jobs.{topic}", self)
+        self._wake = wake
+        self._put_off = put_off
+        self._drop = drop
+        self._chance = chance
+        self._limit = SlotLimit(1)
+        self._read = key_reader("")
+        self._parked: dict[str, deque[_Parked]] = {}
+        self._count = 0
+        self._called: dict[Delivery, str] = {}
+        """Jobs that are back in their lanes because their keys have slots."""
+        self._paces: dict[str, _KeyPace] = {}
+        self._taken: list[SlotCall] = []
+        self._running: dict[SlotCall, str] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def limit(self, slots: Slots) -> None:
+        """Follow the topic's settings."""
+        self._limit, self._read = SlotLimit(slots.most, slots.when_full), key_reader(slots.key)
+
+    # ---- for the places
+
+    def take(self, queue: Queue, most: int) -> list[Delivery]:
+        """Return the next jobs of a lane that may begin, at most `most`, and park those before them. The jobs of one
+        call that have the same key need one slot. `claim` returns the slots."""
+        found: list[Delivery] = []
+        keys: set[str] = set()
+        while queue and len(found) < most:
+            delivery = queue.popleft()
+            key = self._called.pop(delivery, None)
+            if key is None:
+                key = self._key_of(delivery)
+                was_called = False
+            else:
+                was_called = True
+            call = None if key in keys else self._slots.begin(key, self._limit, _not_claimed)
+            if call is not None:
+                keys.add(key)
+                self._taken.append(call)
+                self._running[call] = key
+                if key in self._paces:
+                    self._paces[key].began(call.began_s)
+            if key in keys:
+                found.append(delivery)
+                if was_called:
+                    self._tell(key)
+            else:
+                self._park(queue, delivery, key, at_front=was_called)
+        return found
+
+    def claim(self, on_cut: Callable[[SlotCut], None]) -> list[SlotCall]:
+        """Return the slots of the jobs that were taken last. `on_cut` is called when the call must end."""
+        taken, self._taken = self._taken, []
+        for call in taken:
+            call.on_cut = on_cut
+        return taken
+
+    def leave(self, calls: Sequence[SlotCall]) -> None:
+        """Free the slots of a call that has ended."""
+        now_s = monotonic_s()
+        for call in calls:
+            self._slots.end(call)
+            key = self._running.pop(call)
+            if key in self._paces:
+                self._paces[key].ended(now_s)
+            self.may_begin(key)
+
+    # ---- from the governor
+
+    def may_begin(self, key: str) -> None:
+        """Call parked jobs back for the free slots of their key."""
+        parked = self._parked.get(key)
+        if not parked:
+            return
+        room = self._slots.room(key) - sum(called == key for called in self._called.values())
+        found = [parked.popleft() for _ in range(min(room, len(parked)))]
+        for one in reversed(found):
+            one.queue.appendleft(one.delivery)
+            self._called[one.delivery] = key
+        self._count -= len(found)
+        if not parked:
+            del self._parked[key]
+        if found:
+            self._wake()
+
+    def is_full(self, key: str, count: int) -> None:
+        """Drop parked jobs: their key is full."""
+        parked = self._parked.get(key, deque())
+        found = [parked.popleft().delivery for _ in range(min(count, len(parked)))]
+        self._count -= len(found)
+        if not parked:
+            self._parked.pop(key, None)
+        self._tell(key)
+        self._drop(found)
+
+    # ---- for the topic
+
+    def tend(self) -> None:
+        """Put off what is parked and will not run soon. Forget what is over."""
+        now_s = monotonic_s()
+        for key in list(self._parked):
+            while len(self._parked[key]) > self._room(key, now_s):
+                self._count -= 1
+                self._put_off(self._parked[key].pop().delivery, self._delay_s(key, now_s))
+                self._tell(key)
+        if len(self._paces) > FEW:
+            self._paces = {
+                key: pace
+                for key, pace in self._paces.items()
+                if key in self._parked or pace.running or now_s < max(pace.due_s, pace.last_s + LONGEST_S)
+            }
+
+    def waiting(self) -> Iterator[Delivery]:
+        """Return the parked jobs."""
+        for parked in self._parked.values():
+            for one in parked:
+                yield one.delivery
+
+    def return_all(self) -> None:
+        """Put all parked jobs back into their lanes."""
+        for parked in self._parked.values():
+            for one in reversed(parked):
+                one.queue.appendleft(one.delivery)
+        self._forget({*self._parked, *self._called.values()})
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._forget({*self._parked, *self._called.values()})
+
+    def remove(self, deliveries: Iterable[Delivery]) -> None:
+        """Forget these jobs."""
+        for delivery in deliveries:
+            key = self._called.pop(delivery, None)
+            if key is None:
+                key = self._unpark(delivery)
+            if key is not None:
+                self._tell(key)
+
+    def _unpark(self, delivery: Delivery) -> str | None:
+        for key, parked in self._parked.items():
+            left = deque(one for one in parked if one.delivery is not delivery)
+            if len(left) < len(parked):
+                self._parked[key] = left
+                self._count -= 1
+                return key
+        return None
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        self._parked, self._called, self._count = {}, {}, 0
+        for key in keys:
+            self._tell(key)
+
+    # ---- parking
+
+    def _key_of(self, delivery: Delivery) -> str:
+        try:
+            return self._read(bytes(decode_job(delivery.payload).body))
+        except MalformedMessage:
+            return ""  # whoever takes it buries it
+
+    def _park(self, queue: Queue, delivery: Delivery, key: str, *, at_front: bool) -> None:
+        now_s = monotonic_s()
+        if key not in self._paces:
+            self._paces[key] = _KeyPace(now_s, sum(running == key for running in self._running.values()))
+        parked = self._parked.setdefault(key, deque())
+        if at_front:
+            parked.appendleft(_Parked(queue, delivery))
+        elif self._limit.when_full != "drop_newest" and (
+            len(parked) >= self._room(key, now_s) or (parked and self._count >= MOST_PARKED)
+        ):
+            self._put_off(delivery, self._delay_s(key, now_s))
+            return
+        else:
+            parked.append(_Parked(queue, delivery))
+        self._count += 1
+        self._tell(key)
+
+    def _room(self, key: str, now_s: float) -> int:
+        """Return how many jobs of a key are parked at most."""
+        if self._limit.when_full == "drop_newest":
+            return MOST_PARKED
+        soon = int(PARK_S / max(PARK_S / MOST_OF_KEY, self._paces[key].per_call_s(now_s)))
+        return max(LEAST_PARKED, soon)
+
+    def _delay_s(self, key: str, now_s: float) -> float:
+        """Return for how long to put off a job: until those before it will have run."""
+        pace = self._paces[key]
+        per_call_s = pace.per_call_s(now_s)
+        before_s = now_s + per_call_s * len(self._parked.get(key, ()))
+        pace.due_s = min(now_s + LONGEST_S, max(pace.due_s, before_s) + per_call_s)
+        delay_s = max(SHORTEST_S, pace.due_s - now_s)
+        return delay_s if delay_s < LONGEST_S else LONGEST_S * (1 + self._chance()) / 2
+
+    def _tell(self, key: str) -> None:
+        """Have the governor know how many calls wait."""
+        parked = self._parked.get(key)
+        if parked is not None and not parked:
+            del self._parked[key]
+        count = len(parked or ()) + sum(called == key for called in self._called.values())
+        self._slots.wait(key, self._limit, count)
+
+
+def _not_claimed(_why: SlotCut) -> None:
+    """Ignore it: nothing is awaited between taking a job and claiming its slot."""
