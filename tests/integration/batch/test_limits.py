@@ -52,7 +52,7 @@ async def test_who_declares_a_task_knows_it_at_once(connection: Connection) -> N
         await first.limit("t", lambda _: TaskLimits(item_rate=7))
         await second.declare(says(item_rate=5))  # which stores nothing
     assert first.known() == second.known() == ("t",)
-    assert first.current("t").limits == TaskLimits(item_rate=5)
+    assert first.current("t").limits == TaskLimits(item_rate=7)
     assert second.current("t").limits == TaskLimits(item_rate=7)
     assert heard == ["t"]
 
