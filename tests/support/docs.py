@@ -69,3 +69,8 @@ def commands(block: Block) -> list[str]:
     """Return the commands of a shell block, continued lines joined, comments left out."""
     joined = block.text.replace("\\\n", " ")
     return [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def howto(name: str) -> Page:
+    """Return a page of docs/howto."""
+    return Page(DOCS, (DOCS / "howto" / name).read_text(encoding="utf-8"))

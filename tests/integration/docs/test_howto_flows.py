@@ -1,0 +1,66 @@
+"""What the pages about flows and rates tell the reader to type works when it is typed."""
+
+import json
+import sqlite3
+from contextlib import closing, nullcontext
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.support.docs import howto
+from tests.support.postgres import find_programs, postgres_server
+from tests.support.processes import free_ports
+from tests.support.reader import Reader
+
+pytestmark = pytest.mark.timeout(400)  # some ten processes, one after the other
+
+
+async def test_the_page_about_flows_works_as_it_is_typed(tmp_path: Path) -> None:
+    async with Reader(tmp_path, dict(zip(("4222",), free_ports(1), strict=True)), PENSTOCK_HTTP="off") as reader:
+        typed = await reader.follow(howto("flows.md"))
+        assert typed >= 6
+        await reader.type_until("python left.py | grep 'left: 0$'")
+        assert json.loads(await reader.see("penstock dead list --json"))["letters"] == []
+    assert ", 1000/s, every 2s" in reader.printed
+    assert "pay-prizes: paused" in reader.printed
+
+
+async def test_the_page_about_rates_works_as_it_is_typed(tmp_path: Path) -> None:
+    async with Reader(tmp_path, dict(zip(("4222",), free_ports(1), strict=True)), PENSTOCK_HTTP="off") as reader:
+        typed = await reader.follow(howto("rates.md"))
+        assert typed >= 5
+        await reader.type_until("penstock rates list --json | grep '\"rate\":100.0'")
+    assert "topic/mail: 100/s, before 20/s" in reader.printed
+    assert "topic/mail: 5 seconds from 20" in reader.printed
+    assert "wrote mail.svg" in reader.printed
+    assert "topic/mail" in (tmp_path / "mail.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_the_page_about_a_prize_pool_works_as_it_is_typed(tmp_path: Path, kind: str) -> None:
+    programs = find_programs()
+    if kind == "postgresql" and programs is None:
+        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
+    with postgres_server(programs) if kind == "postgresql" and programs else nullcontext() as server:
+        environment = {"PENSTOCK_HTTP": "off"} if server is None else {"PENSTOCK_HTTP": "off", "POOL": server.url}
+        ports = dict(zip(("4222",), free_ports(1), strict=True))
+        async with Reader(tmp_path, ports, **environment) as reader:
+            await reader.follow(howto("prizes.md"))
+            paid = await reader.type_until("python paid.py | grep 'paid: 4000 '")
+            assert json.loads(await reader.see("penstock dead list --json"))["letters"] == []
+    seconds = [int(count) for count in paid.partition("second:")[2].split()]
+    assert 35 <= len(seconds) <= 60, "4,000 at 100 a second"
+    assert max(seconds) <= 130, "a row is paid a moment after it began, on a machine that has other work"
+    assert median(seconds) == pytest.approx(100, abs=5)
+
+
+async def test_the_page_about_levels_works_as_it_is_typed(tmp_path: Path) -> None:
+    ports = dict(zip(("4222",), free_ports(1), strict=True))
+    async with Reader(tmp_path, ports, PENSTOCK_HTTP="off") as reader:
+        typed = await reader.follow(howto("levels.md"))
+    assert typed >= 3
+    assert "written 100\n" in reader.log.read_text(encoding="utf-8")
+    with closing(sqlite3.connect(tmp_path / "coupons.db")) as db:
+        [(count, least)] = db.execute("SELECT count(*), min(text) FROM reminders").fetchall()
+    assert (count, least) == (1_002, "user-0: your coupon expires in 1 days")
