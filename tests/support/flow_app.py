@@ -3,6 +3,7 @@
 
 A row is new (0) or done (1). Each execution writes a line into `runs`, with the time and the node's process."""
 
+import asyncio
 import os
 import sqlite3
 import threading
@@ -31,6 +32,7 @@ def make(path: str, tables: int, rows: int) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("CREATE TABLE runs (shard TEXT, key INTEGER, at REAL, pid INTEGER)")
+        db.execute("CREATE TABLE calls (side TEXT, began REAL, ended REAL, pid INTEGER)")
         for number in range(tables):
             db.execute(f"CREATE TABLE prizes_{number} (id INTEGER PRIMARY KEY, state INTEGER NOT NULL)")
             db.execute(f"CREATE INDEX new_{number} ON prizes_{number} (id) WHERE state = 0")
@@ -46,7 +48,7 @@ class Prizes:
     """Rows by the range of their key."""
 
     def split(self, ctx: penstock.FlowContext) -> list[int]:
-        return list(range(tables()))
+        return [] if os.environ.get("FLOW_SLOTS") else list(range(tables()))
 
     def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
         query = f"SELECT id FROM prizes_{shard} WHERE state = 0 AND id > ? ORDER BY id LIMIT ?"
@@ -75,4 +77,23 @@ class Plain:
     async def execute(self, ctx: penstock.FlowContext, row: dict[str, int]) -> None:
         db = database()
         db.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", (ctx.shard, int(ctx.key), monotonic_s(), os.getpid()))
+        db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))
+
+
+@penstock.flow("slotted", every=EVERY, slots=penstock.Slots(1, key="of.side"))
+class Slotted:
+    """Rows of two sides, with one call at once for each. A call says when it began and ended."""
+
+    def split(self, ctx: penstock.FlowContext) -> list[str]:
+        return [str(number) for number in range(tables())] if os.environ.get("FLOW_SLOTS") else []
+
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
+        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 LIMIT ?"
+        return [(key, {"of": {"side": key % 2}}) for (key,) in database().execute(query, (limit,))]
+
+    async def execute(self, ctx: penstock.FlowContext, row: dict[str, dict[str, int]]) -> None:
+        side, began_s = f"side-{row['of']['side']}", monotonic_s()
+        await asyncio.sleep(0.01)
+        db = database()
+        db.execute("INSERT INTO calls VALUES (?, ?, ?, ?)", (side, began_s, monotonic_s(), os.getpid()))
         db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))

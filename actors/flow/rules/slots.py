@@ -118,7 +118,8 @@ class Slotting:
             match key.when_full:
                 case "queue":
                     above = slots + _bounds(others) - key.most - sum(one.leaving for one in others)
-                    leaving = min(slots, max(above, min(_due(slots, waiting), unmet - missing), 0))
+                    # of `own`: a slot that is new is used once, else nodes that all wait hand it on for ever
+                    leaving = min(own, max(above, min(_due(slots, waiting), unmet - missing), 0))
                     dealt = SlotDealt(key.key, slots, slots - leaving)
                 case "cancel_running":
                     is_oldest = all(oldest_s <= one.oldest_s for one in others if one.bound > one.leaving)

@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -62,6 +63,16 @@ class Bank:
         """Return how often each row was executed."""
         with sqlite3.connect(self._path) as db:
             return Counter(db.execute("SELECT shard, key FROM runs"))
+
+    async def calls(self, count: int) -> list[tuple[str, float, float, int]]:
+        """Return the calls of the flow with slots, once there are so many: side, begin, end, process."""
+        with fail_after(WITHIN_S):
+            while True:
+                with sqlite3.connect(self._path) as db:
+                    found = db.execute("SELECT side, began, ended, pid FROM calls").fetchall()
+                if len(found) >= count:
+                    return found
+                await anyio.sleep(0.05)
 
     async def until(self, is_enough: Callable[[Counter[tuple[str, int]]], bool]) -> Counter[tuple[str, int]]:
         with fail_after(WITHIN_S):
@@ -132,6 +143,17 @@ async def test_a_node_that_stands_still_keeps_no_shard_from_the_others(bank: Ban
         second.process.send_signal(signal.SIGCONT)
     assert rounds[0].silent <= 20
     assert rounds[0].new >= 0.9 * rounds[0].asked > 0
+
+
+async def test_no_key_of_a_flow_has_more_calls_at_once_than_slots_over_two_nodes(bank: Bank) -> None:
+    bank.make(tables=1, rows=120)
+    async with bank.node("n1", FLOW_SLOTS="1"), bank.node("n2", FLOW_SLOTS="1"):
+        calls = await bank.calls(120)
+    for side in ("side-0", "side-1"):
+        ours = sorted((began_s, ended_s) for one, began_s, ended_s, _ in calls if one == side)
+        assert len(ours) == 60
+        assert all(ended_s <= began_s for (_, ended_s), (began_s, _) in pairwise(ours))
+    assert len({pid for *_, pid in calls}) == 2
 
 
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
 from actors.flow.rules.slots import Slotting
+from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotLimit
 from streams.rate_messages import LIFE_S, MARGIN_S
 from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, WhenFull
 
@@ -49,6 +54,31 @@ def test_a_slot_that_is_given_up_goes_to_the_node_that_waits_and_turns_are_taken
     assert town.ask("b", 0, 4).slots == 0
     assert town.ask("a", 0, 4).slots == 0
     assert town.ask("c", 0, 5).slots == 1
+
+
+@pytest.mark.parametrize(("most", "nodes"), [(1, 2), (1, 5), (2, 3), (3, 2)])
+def test_nodes_that_always_have_calls_all_come_to_run_some(most: int, nodes: int) -> None:
+    """A slot that is given can be used, though others wait for it."""
+    town = Asking(most)
+    held = {name: HeldSlots(name, name) for name in "abcde"[:nodes]}
+    calls: dict[str, list[SlotCall]] = {name: [] for name in held}
+    begun = Counter[str]()
+    for _ in range(40 * nodes):
+        for name, node in held.items():
+            town.now_s += 0.01
+            for call in calls[name]:
+                node.end(call, town.now_s)
+            calls[name].clear()
+            node.wait("k", SlotLimit(most), 9)
+            (ask,) = node.asks(town.now_s)
+            reply = town.governor.answer(ask, town.now_s)
+            assert reply is not None
+            node.hear(reply, town.now_s, town.now_s)
+            while (new := node.begin("k", SlotLimit(most), town.now_s, lambda _why: None)) is not None:
+                calls[name].append(new)
+                begun[name] += 1
+            assert sum(map(len, calls.values())) <= most
+    assert min(begun[name] for name in held) >= 10
 
 
 def test_nodes_with_many_calls_come_to_equal_parts_and_stay_there() -> None:
