@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from actors.flow.flows import (
     LONGEST_EVERY_MS,
+    LONGEST_LOAD_MS,
     SHORTEST_EVERY_MS,
     BadFlow,
     FlowLimits,
@@ -23,6 +24,7 @@ from actors.flow.flows import (
     checked_limits,
     interval_ms,
 )
+from actors.flow.rates_desk import BadRate, checked_rate
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
@@ -31,10 +33,9 @@ RANGES = {
     "every": (SHORTEST_EVERY_MS, LONGEST_EVERY_MS),
     "longest": (SHORTEST_EVERY_MS, LONGEST_EVERY_MS),
     "lead": (0, LONGEST_EVERY_MS),
-    "load_timeout": (100, 3_600_000),
+    "load_timeout": (100, LONGEST_LOAD_MS),
 }
 SETTINGS = (*SPANS, "rate", "most_in_flight", "groups")
-MOST_RATE = 1_000_000
 
 
 class FlowJobsDoor(Protocol):
@@ -174,6 +175,7 @@ def _span_ms(name: str, value: Any) -> int:
 def _rate(value: object, record: FlowRecord) -> float:
     if value is None:
         return record.declared_rate
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_RATE:
-        raise BadFlow(f"rate: {str(value)[:80]!a}: use 0 to {MOST_RATE} rows a second, 0 for no limit")
-    return float(value)
+    try:
+        return checked_rate(value) or 0.0
+    except BadRate as error:
+        raise BadFlow(str(error)) from error

@@ -24,6 +24,10 @@ from streams.errors import MalformedMessage
 log = logging.getLogger(__name__)
 
 SHORTEST_EVERY_MS, LONGEST_EVERY_MS = 1_000, 86_400_000
+LONGEST_LOAD_MS = 30_000
+"""What a loader read longer ago is not put in flight any more: a row of it may have ended since."""
+MOST_PROGRESS = 900_000
+"""Bytes of the progress as it is stored. The server takes a mebibyte."""
 MOST_PAST = 20
 """Rounds of which the progress tells."""
 LONGEST_FLOW = 50
@@ -43,7 +47,7 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lead_ms: Span = 2_500
     most_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     groups: dict[str, float | str] = {}
-    load_timeout_ms: Annotated[int, Meta(ge=100, le=3_600_000)] = 10_000
+    load_timeout_ms: Annotated[int, Meta(ge=100, le=LONGEST_LOAD_MS)] = 10_000
 
 
 class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,6 +137,22 @@ def interval_ms(limits: FlowLimits, every_ms: int) -> int:
     return min(max(every_ms, limits.every_ms), limits.longest_ms)
 
 
+def fitting(progress: FlowProgress, most: int = MOST_PROGRESS) -> FlowProgress:
+    """Return the progress as it can be stored. If it is too long, the state of the shards with the longest keys is left
+    out, and they begin at their start again."""
+    over = len(msgspec.json.encode(progress)) - most
+    if over <= 0:
+        return progress
+    shards = dict(progress.shards)
+    for shard, state in sorted(shards.items(), key=lambda each: len(each[1].after), reverse=True):
+        if over <= 0:
+            break
+        over -= len(msgspec.json.encode({shard: state})) - 1
+        del shards[shard]
+    log.warning("flow.progress_too_long", extra=fields(left_out=len(progress.shards) - len(shards), most_bytes=most))
+    return msgspec.structs.replace(progress, shards=shards)
+
+
 def _record_of(entry: Entry[bytes]) -> FlowRecord | FlowProgress:
     kind = FlowProgress if entry.key.endswith(".round") else FlowRecord
     try:
@@ -213,5 +233,6 @@ class Flows:
 
     async def note(self, flow: str, progress: FlowProgress) -> None:
         """Store a flow's progress. Rounds seldom meet, and the later one counts."""
+        progress = fitting(progress)
         revision = await self._bucket.put(f"{flow}.round", msgspec.json.encode(progress))
         self._live.learn(f"{flow}.round", progress, revision)

@@ -1,7 +1,7 @@
 """A flow as an application declares it, and what its code gets."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +45,13 @@ class BadRows(ValueError):
     """What a loader returned is not rows with keys."""
 
 
+class StillRunning(Exception):
+    """A call of the user's code that was given up runs on in its thread, so there is no second one."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: the last call ran out of time and runs on; set a limit for its waits")
+
+
 class RowBody(Struct, frozen=True, array_like=True):
     """A row in flight."""
 
@@ -60,33 +67,58 @@ class LoadedRow(Struct, frozen=True):
     body: msgspec.Raw
 
 
-def rows_of(answer: Any, shard: str) -> list[LoadedRow]:
-    """Return the rows of a loader's answer: pairs of a key and a row, or a mapping from one to the other. Raises
-    BadRows."""
+class Loaded(NamedTuple):
+    """A loader's answer. `read`: its rows, the refused ones too. `refused`: why some are left out. `last`: the key of
+    the last row that has one."""
+
+    rows: list[LoadedRow]
+    read: int = 0
+    refused: tuple[str, ...] = ()
+    last: str = ""
+
+    @property
+    def error(self) -> str:
+        """Return why rows are left out. Empty: none are."""
+        return "" if not self.refused else f"{len(self.refused)} of {self.read} rows left out: {self.refused[0]}"
+
+
+def rows_of(answer: Any, shard: str) -> Loaded:
+    """Return the rows of a loader's answer: pairs of a key and a row, or a mapping from one to the other. A row that
+    cannot be in flight keeps none of the others back. Raises BadRows if the answer is something else."""
     pairs = answer.items() if isinstance(answer, dict) else () if answer is None else answer
     found: dict[str, LoadedRow] = {}
+    refused: list[str] = []
+    read, last = 0, ""
     try:
         for pair in pairs:
+            if isinstance(pair, str | bytes):
+                raise TypeError(f"{str(pair)[:80]!r} is no pair")
             key, row = pair
-            loaded = _row(key, row, shard)
-            if loaded.key in found:
-                raise BadRows(f"shard {shard!r}: key {loaded.key!r} is there twice; give each row a key of its own")
-            found[loaded.key] = loaded
+            read += 1
+            try:
+                last = _key(key)
+                if last in found:
+                    raise BadRows(f"key {last!r} is there twice; give each row a key of its own")
+                found[last] = LoadedRow(last, f"{shard}:{last}", _body(last, row, shard))
+            except BadRows as error:
+                refused.append(str(error))
     except (TypeError, ValueError) as error:
-        if isinstance(error, BadRows):
-            raise
-        raise BadRows(f"shard {shard!r}: `load` must return pairs of a key and a row: {error}") from error
-    return list(found.values())
+        raise BadRows(f"`load` must return pairs of a key and a row: {error}") from error
+    return Loaded(list(found.values()), read, tuple(refused), last)
 
 
-def _row(key: Any, row: Any, shard: str) -> LoadedRow:
+def _key(key: Any) -> str:
     text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
     if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_KEY or not text.isprintable():
-        raise BadRows(f"shard {shard!r}: key {str(key)[:80]!r}: use 1 to {LONGEST_KEY} printable characters")
+        raise BadRows(f"key {str(key)[:80]!r}: use 1 to {LONGEST_KEY} printable characters")
+    return text
+
+
+def _body(key: str, row: Any, shard: str) -> msgspec.Raw:
     try:
         body = msgspec.json.encode(RowBody(shard, msgspec.Raw(msgspec.json.encode(row))))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadRows(f"shard {shard!r}: row {text!r} cannot be written as JSON: {error}") from error
+        raise BadRows(f"row {key!r} cannot be written as JSON: {error}") from error
     if len(body) > MOST_ROW_BYTES:
-        raise BadRows(f"shard {shard!r}: row {text!r} has {len(body)} bytes, at most {MOST_ROW_BYTES}; load its key")
-    return LoadedRow(text, f"{shard}:{text}", msgspec.Raw(body))
+        raise BadRows(f"row {key!r} has {len(body)} bytes, at most {MOST_ROW_BYTES}; load its key")
+    return msgspec.Raw(body)

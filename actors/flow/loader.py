@@ -4,19 +4,22 @@ In: requests of rounds (`LoadShard`), one a shard, to any node of the group. Out
 then rows, each a job under its shard and key, and the reply. State: none. A row that is in flight, or ended since the
 read began, is not loaded again, whoever loads at the same time (`RowDoor.add_rows`).
 
+A row that cannot be in flight (its key, its size) is left out, and the reply says why. The others are loaded.
+
 Under repeats: rows that were stored are known. When it cannot go on (the code fails, takes too long, or the store takes
 nothing) the reply says why, and a later round makes up for it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, rows_of
+from actors.flow.flows import FlowLimits
+from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, rows_of
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.connection import Connection
@@ -49,7 +52,8 @@ class RowDoor(Protocol):
 
 
 class Loader:
-    """A node's part of this. `labels`: the groups to which the node belongs. `version`: of the service, `1.2.3`."""
+    """A node's part of this. `labels`: the groups to which the node belongs. `limits(flow)`: the settings in force.
+    `version`: of the service, `1.2.3`."""
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Loader:
         *,
         connection: Connection,
         door: RowDoor,
+        limits: Callable[[str], FlowLimits],
         labels: Sequence[str],
         version: str,
         stop: anyio.Event,
@@ -65,6 +70,7 @@ class Loader:
         self._places = {flow: anyio.Semaphore(handler.loads_at_once) for flow, handler in self._handlers.items()}
         self._connection = connection
         self._door = door
+        self._limits = limits
         self._stop = stop
         flow_loads = connection.namespace.flow_loads
         endpoints = [
@@ -93,10 +99,11 @@ class Loader:
     async def load(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
         """Load rows of a shard until `ask.limit` are new, or there are no more."""
         done = ShardLoaded(after=ask.after)
-        limit, read = ask.limit, 0
+        limit, read, left_out = ask.limit, 0, ""
         while read < READS and done.new < ask.limit and not done.error:
             begun_after = done.after
-            done, count = await self._read(handler, ask, done, limit)
+            done, count, refused = await self._read(handler, ask, done, limit)
+            left_out = left_out or refused
             read += 1
             done = msgspec.structs.replace(done, is_short=count < limit)
             if count < limit and not done.error:
@@ -104,32 +111,38 @@ class Loader:
                 if not begun_after:
                     break  # that was the whole shard
             limit += ask.limit - done.new
-        return done
+        return done if done.error else msgspec.structs.replace(done, error=left_out[:LONGEST_ERROR])
 
     async def _read(
         self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int
-    ) -> tuple[ShardLoaded, int]:
-        """Read once, and put in flight what is new. Return the reply so far, and how many rows were read."""
-        count = 0
+    ) -> tuple[ShardLoaded, int, str]:
+        """Read once, and put in flight what is new. Return the reply so far, how many rows were read, and why some are
+        left out."""
+        count, refused = 0, ""
+        limit_ms = self._limits(ask.flow).load_timeout_ms
         try:
             async with self._places[ask.flow]:  # of calls, and not of adds: those wait for the server, not for a core
                 since = self._door.since()
-                with anyio.fail_after(handler.limits.load_timeout_ms / 1000):
+                with anyio.fail_after(limit_ms / 1000):
                     context = FlowContext(flow=ask.flow, shard=ask.shard, after=done.after)
-                    rows = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
-            count = len(rows)
+                    loaded = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
+            rows, count, refused = loaded.rows, loaded.read, loaded.error
+            if refused:
+                log.warning("flow.rows_left_out", extra=fields(flow=ask.flow, shard=ask.shard, error=refused))
             reach("flow.loaded")
             while rows and done.new < ask.limit and not done.error:
                 some, rows = rows[: ask.limit - done.new], rows[ask.limit - done.new :]
                 done = _counted(done, some, await self._door.add_rows(ask.flow, some, since))
+            if not rows and not done.error and loaded.last:
+                done = msgspec.structs.replace(done, after=loaded.last)  # behind rows that are left out, too
         except Exception as error:  # the border to the user's code
-            is_foreseen = isinstance(error, BadRows | StreamError | TimeoutError)
-            late = f"`load` took more than {handler.limits.load_timeout_ms} ms"
+            is_foreseen = isinstance(error, BadRows | StillRunning | StreamError | TimeoutError)
+            late = f"`load` took more than {limit_ms} ms"
             reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             told = fields(flow=ask.flow, shard=ask.shard, error=reason)
             log.warning("flow.load_failed", exc_info=None if is_foreseen else error, extra=told)
             done = msgspec.structs.replace(done, error=reason[:LONGEST_ERROR])
-        return done, count
+        return done, count, refused
 
 
 def _counted(done: ShardLoaded, rows: Sequence[LoadedRow], answers: Sequence[bool | StreamError]) -> ShardLoaded:

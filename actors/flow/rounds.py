@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
-from actors.flow.handler import FlowContext, FlowHandler
+from actors.flow.handler import FlowContext, FlowHandler, StillRunning
 from actors.flow.rules.groups import split_shards
 from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
 from actors.runtime.logs import fields
@@ -115,10 +115,15 @@ class Rounds:
     ) -> FlowProgress:
         flow, began_s = handler.flow, monotonic_s()
         try:
-            shards = shards_of(await handler.split(FlowContext(flow=flow)))
+            with anyio.fail_after(limits.load_timeout_ms / 1000):
+                shards = shards_of(await handler.split(FlowContext(flow=flow)))
         except Exception as error:  # the border to the user's code
-            reason = f"split: {error or type(error).__name__}"[:LONGEST_ERROR]
-            log.warning("flow.split_failed", exc_info=error, extra=fields(flow=flow))
+            late = f"took more than {limits.load_timeout_ms} ms"
+            reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            reason = f"split: {reason.removeprefix('split: ')}"[:LONGEST_ERROR]
+            is_foreseen = isinstance(error, StillRunning | TimeoutError)
+            told = fields(flow=flow, error=reason)
+            log.warning("flow.split_failed", exc_info=None if is_foreseen else error, extra=told)
             return _noted(progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)))
         in_flight = await self._rows.in_flight(flow)
         wanted = target(self._rows.rate(flow), every_ms, limits.lead_ms, most=limits.most_in_flight)

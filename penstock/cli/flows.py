@@ -9,6 +9,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
+from penstock.cli.rates import read_rate
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ async def _set(
     call: CommandCall,
     which: Which,
     changes: Annotated[
-        list[str], typer.Argument(metavar="NAME=VALUE...", help="rate=500; `rate=` for the code's.", show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME=VALUE...", help="rate=500 or 1/m; `rate=` for the code's.", show_default=False),
     ],
 ) -> None:
     """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even)."""
@@ -142,7 +144,9 @@ def _pair(text: str) -> tuple[str, object]:
         return name, None
     if name == "groups":
         return name, dict(_group(part) for part in value.split(","))
-    if name in ("rate", "most_in_flight"):
+    if name == "rate":
+        return name, read_rate(value)
+    if name == "most_in_flight":
         try:
             number = float(value)
         except ValueError:

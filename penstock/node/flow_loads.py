@@ -130,6 +130,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         [code.flow for code in codes],
         connection=node.connection,
         door=jobs,
+        limits=lambda flow: flows.current(flow).limits,
         labels=node.config.labels,
         version=version("penstock"),
         stop=node.stop,

@@ -29,7 +29,8 @@ import msgspec
 
 from actors.batch.executor.handler import Reject, Skip
 from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits, rows_topic
-from actors.flow.handler import FlowContext, FlowHandler, RowBody
+from actors.flow.handler import FlowContext, FlowHandler, RowBody, StillRunning
+from actors.flow.rates_desk import checked_rate
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
 from actors.jobs.worker.threads import WorkThread
@@ -129,8 +130,8 @@ def flow_handlers() -> Mapping[str, FlowCode]:
 
 
 def _check_numbers(*, rate: float, loads: int, limits: FlowLimits) -> None:
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1_000_000:
-        raise ValueError(f"rate: {rate!r}: use 0 to 1000000 rows a second, 0 for no limit")
+    if checked_rate(rate) is None:
+        raise ValueError("rate: None: use 0 for no limit")
     if isinstance(loads, bool) or not isinstance(loads, int) or not 1 <= loads <= 1_000:
         raise ValueError(f"loads: {loads!r}: use 1 to 1000")
     for group in limits.groups:
@@ -197,15 +198,23 @@ class _KeptThreads:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._idle: list[WorkThread] = []
+        self._given_up: dict[str, WorkThread] = {}
 
-    async def call(self, *arguments: Any) -> Any:
+    async def call(self, context: FlowContext, *arguments: Any) -> Any:
         """Return the result of the function. Raises its exception, or CodeEnded. If cancelled, the thread ends with the
-        function."""
+        function. Until then there is no other call for that shard: StillRunning. So one database that does not answer
+        takes one thread, and not one more with each round."""
+        shard = str(arguments[0]) if arguments else ""
+        given_up = self._given_up.get(shard)
+        if given_up is not None and given_up.is_busy:
+            raise StillRunning(f"shard {shard!r}" if arguments else "split")
+        self._given_up.pop(shard, None)
         thread = self._idle.pop() if self._idle else WorkThread("flow")
         try:
-            result, error = await thread.run(lambda given: self._function(*given), arguments)
+            result, error = await thread.run(lambda given: self._function(*given), (context, *arguments))
         except BaseException:
             thread.close()
+            self._given_up[shard] = thread
             raise
         self._idle.append(thread)
         if error is not None:

@@ -62,6 +62,10 @@ def shards_of(answer: Collection[object]) -> list[str]:
         if name in seen:
             raise ValueError(f"shard {name!r} is there twice; list each once")
         seen.add(name)
+    for name in checked:
+        for at, sign in enumerate(name):
+            if sign == ":" and name[:at] in seen:  # a row's job has the id SHARD:KEY
+                raise ValueError(f"shard {name!r}: begins with the name of shard {name[:at]!r} and a colon; rename one")
     return checked
 
 

@@ -27,6 +27,8 @@ class WorkThread:
         self._name = name
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._is_started = False
+        self.is_busy = False
+        """A function runs, also if nothing waits for it any more."""
 
     async def run(self, function: Callable[[Any], object], argument: object) -> tuple[object, BaseException | None]:
         """Return the result of the function, or its exception. If cancelled, this stops waiting. The function runs on,
@@ -36,6 +38,7 @@ class WorkThread:
             self._is_started = True
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
+        self.is_busy = True
         self._work.put(_Work(lambda: function(argument), copy_context(), loop, ended))
         return await ended
 
@@ -46,6 +49,7 @@ class WorkThread:
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             value, error = _outcome(work)
+            self.is_busy = False
             with suppress(RuntimeError):  # the loop is closed: no task waits any more
                 work.loop.call_soon_threadsafe(_set_result, work.ended, value, error)
             del work, value, error

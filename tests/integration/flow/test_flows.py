@@ -202,8 +202,10 @@ async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
     ("values", "why"),
     [
         ({"rat": 1}, "did you mean rate"),
-        ({"rate": -1}, "use 0 to"),
-        ({"rate": "fast"}, "use 0 to"),
+        ({"rate": -1}, "use 0.001 to"),
+        ({"rate": 1e-5}, "use 0.001 to"),
+        ({"rate": "fast"}, "use 0.001 to"),
+        ({"load_timeout": "1m"}, "use 100ms to 30s"),
         ({"every": "soon"}, "every"),
         ({"every": "10ms"}, "use 1s to 1d"),
         ({"groups": {"a": "some"}}, "use ALL, ODD, EVEN"),

@@ -74,5 +74,8 @@ def test_shards_are_names_or_numbers_each_once() -> None:
     for bad in (True, None, "", "a\n", "x" * 65, 1.5):
         with pytest.raises(ValueError, match="is no name"):
             shards_of([bad])
+    assert shards_of(["x", "y:a"]) == ["x", "y:a"]
+    with pytest.raises(ValueError, match="begins with the name of shard 'x' and a colon"):
+        shards_of(["x:a", "x"])
     with pytest.raises(ValueError, match="too many"):
         shards_of(range(MOST_SHARDS + 1))

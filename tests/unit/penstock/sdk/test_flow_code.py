@@ -45,8 +45,11 @@ def test_the_same_key_is_served_once() -> None:
     [
         ("a b", {}, "name it with"),
         ("x" * 51, {}, "name it with"),
-        ("pay", {"rate": -1}, "rate: -1: use 0 to"),
-        ("pay", {"rate": True}, "rate: True"),
+        ("pay", {"rate": -1}, "rate: '-1': use 0.001 to"),
+        ("pay", {"rate": True}, "rate: 'True'"),
+        ("pay", {"rate": None}, "rate: None"),
+        ("pay", {"rate": 1e-5}, "rate: '1e-05'"),
+        ("pay", {"load_timeout": "31s"}, "load_timeout_ms"),
         ("pay", {"every": "10ms"}, "every_ms"),
         ("pay", {"every": "often"}, "every"),
         ("pay", {"every": ("1m", "2s")}, "longest"),
