@@ -11,7 +11,7 @@ _file = os.open(os.environ["SCHEDULES_BENCH"], os.O_WRONLY | os.O_APPEND | os.O_
 
 
 async def _note(job: penstock.Job) -> None:
-    os.write(_file, f"{job.topic} {job.id} {now_ms()}\n".encode())
+    os.write(_file, f"{job.topic} {job.id} {now_ms()} {os.getpid()}\n".encode())
 
 
 for _topic in TOPICS:

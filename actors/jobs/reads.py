@@ -104,10 +104,12 @@ class JobReads:
         entry = await self._jobs.last_one(self._jobs.subject("*", topic, key))
         return self._found_of(entry) if entry else None
 
-    async def find_many(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Found]:
+    async def find_many(
+        self, keys: Sequence[tuple[str, str]], *, is_sure: bool = False
+    ) -> dict[tuple[str, str], Found]:
         """Return jobs by topic and key, with the records of those that are over. Unknown ones are left out. The answer
-        may be a moment old."""
-        messages = await self._jobs.messages_of(keys)
+        may be a moment old, unless `is_sure`. Raises as `JobStream.messages_of`."""
+        messages = await self._jobs.messages_of(keys, is_sure=is_sure)
         return {names: self._found_of(entries[-1]) for names, entries in messages.items()}
 
     async def find_everywhere(self, key: str) -> list[Found]:

@@ -120,7 +120,10 @@ class ScheduleDesk:
 
     async def pause(self, topic: str, name: str) -> ScheduleChanged:
         """Add no further jobs. A job that was added and is not due yet is removed."""
-        return await self._move(topic, name, lambda record: record if record.is_paused else paused(record))
+        now_ms = self._clock.now_ms()
+        return await self._move(
+            topic, name, lambda record: record if record.is_paused else paused(record, now_ms=now_ms)
+        )
 
     async def resume(self, topic: str, name: str) -> ScheduleChanged:
         """Go on from now. Due times within the pause do not count as missed."""
@@ -156,7 +159,8 @@ class ScheduleDesk:
         if isinstance(it, str):
             await self._records.delete(_key(topic, name), revision=revision)
         else:
-            await self._move(topic, name, removed)
+            now_ms = self._clock.now_ms()
+            await self._move(topic, name, lambda record: removed(record, now_ms=now_ms))
         return ScheduleRemoved(topic=topic, name=name)
 
     # ---- one record

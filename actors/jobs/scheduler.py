@@ -16,7 +16,7 @@ If the desk refuses, the node tries again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -27,7 +27,7 @@ from anyio.abc import TaskStatus
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.schedule_checks import check_schedule
-from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of, open_runs
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule, due_of, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
 from actors.jobs.rules.schedule_times import job_of, occurrence
@@ -74,7 +74,9 @@ class KnownJob(Protocol):
 class JobFinder(Protocol):
     """The part of the job store that is needed here."""
 
-    async def find_key(self, topic: str, key: str) -> KnownJob | None: ...
+    async def find_many(
+        self, keys: Sequence[tuple[str, str]], *, is_sure: bool
+    ) -> Mapping[tuple[str, str], KnownJob]: ...
 
 
 class JobDoor(Protocol):
@@ -206,23 +208,23 @@ class Scheduler:
 
     def _next_look_ms(self, key: str, step: Step, now_ms: int) -> int | None:
         """Return when to look again: at the schedule, or at the ends of runs, as planned before or sooner."""
-        planned_ms, ends_ms = self._ends_ms.pop(key, 0), end_look_ms(step.record, now_ms)
+        planned_ms, ends_ms = self._ends_ms.pop(key, 0), end_look_ms(step.record, now_ms, claim_ms=step.look_ms)
         if ends_ms is not None:
             self._ends_ms[key] = ends_ms = min(ends_ms, planned_ms) if planned_ms > now_ms else ends_ms
         return min((at_ms for at_ms in (step.look_ms, ends_ms) if at_ms is not None), default=None)
 
     async def _noted(self, key: str, record: Schedule, now_ms: int) -> Schedule:
         """Return the record with the ends of those runs that are over by now. If they may overlap, nothing waits for
-        their ends, and the jobs are read only now and then."""
-        if record.overlap == "allow" and now_ms < self._ends_ms.get(key, 0):
+        their ends, and the jobs are read only now and then. So a new leader does not read them all at once."""
+        if record.overlap == "allow" and now_ms < self._ends_ms.get(key, now_ms + 1):
             return record
-        topic, name = names_of(key)
-        ends = []
-        for run in open_runs(record):
-            if run.due_ms <= now_ms:
-                found = await self._find(topic, name, record, run.due_ms)
-                if found is None or found.state not in OPEN_STATES:
-                    ends.append(ended(run, found.done if found else None, now_ms=now_ms))
+        due = [run for run in open_runs(record) if run.due_ms <= now_ms]
+        jobs = await self._find(*names_of(key), record, map(due_of, due))
+        ends = [
+            ended(run, found.done if found else None, now_ms=now_ms)
+            for run, found in zip(due, jobs, strict=True)
+            if found is None or found.state not in OPEN_STATES
+        ]
         return with_ends(record, ends)
 
     async def _set(self, key: str, held: _Held, record: Schedule) -> None:
@@ -244,16 +246,18 @@ class Scheduler:
             log.debug("schedule.added", extra=fields(topic=topic, id=job.id, code=answer.code))
         return expired
 
-    async def _find(self, topic: str, name: str, record: Schedule, due_ms: int) -> KnownJob | None:
-        job_topic, job_id = job_of(topic, name, record, due_ms)
-        return await self._store.find_key(job_topic, token_of(job_id))
+    async def _find(self, topic: str, name: str, record: Schedule, dues: Iterable[int]) -> list[KnownJob | None]:
+        """Return the jobs of these occurrences."""
+        jobs = (job_of(topic, name, record, due_ms) for due_ms in dues)
+        keys = [(job_topic, token_of(job_id)) for job_topic, job_id in jobs]
+        found = await self._store.find_many(keys, is_sure=True) if keys else {}
+        return [found.get(each) for each in keys]
 
     async def _take_back(self, topic: str, name: str, record: Schedule) -> set[int]:
         """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
         become due is taken from its worker. Return those that have no job now."""
         gone = set()
-        for due_ms in record.stale:
-            found = await self._find(topic, name, record, due_ms)
+        for due_ms, found in zip(record.stale, await self._find(topic, name, record, record.stale), strict=True):
             is_gone = found is None
             if found is not None and found.state == "delayed" and found.job and not found.job.attempts:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)

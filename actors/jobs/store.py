@@ -35,6 +35,7 @@ class JobStore:
 
         self.find = reads.find
         self.find_key = reads.find_key
+        self.find_many = reads.find_many
         self.find_everywhere = reads.find_everywhere
         self.count = reads.count
         self.list_jobs = reads.list_jobs

@@ -22,7 +22,7 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
         last_ms=now_ms,
         added_ms=0,
         adding=(),
-        stale=_added(before) if before else (),
+        stale=_added(before, now_ms) if before else (),
         cancelling=(),
         triggered=(),
         backfill=None,
@@ -33,11 +33,11 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
     )
 
 
-def paused(record: Schedule) -> Schedule:
+def paused(record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record of which nothing more is added. Added jobs that are not due yet are taken back. What people
     asked for is added all the same, a backfill after the pause."""
     asked = tuple(sorted(asked_of(record)))
-    stale = tuple(due_ms for due_ms in _added(record) if due_ms not in asked)
+    stale = tuple(due_ms for due_ms in _added(record, now_ms) if due_ms not in asked)
     return replace(record, is_paused=True, stale=stale, adding=asked, cancelling=(), buffered_ms=0)
 
 
@@ -78,12 +78,15 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
     return replace(record, backfill=(from_ms - 1, to_ms))
 
 
-def removed(record: Schedule) -> Schedule:
+def removed(record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record that the leading node removes."""
-    return replace(paused(record), is_removed=True, stale=_added(record), adding=(), triggered=(), backfill=None)
+    stale = _added(record, now_ms)
+    held = paused(record, now_ms=now_ms)
+    return replace(held, is_removed=True, stale=stale, adding=(), triggered=(), backfill=None)
 
 
-def _added(record: Schedule) -> tuple[int, ...]:
+def _added(record: Schedule, now_ms: int) -> tuple[int, ...]:
     """Return the occurrences that may wait as jobs. The job itself says whether it is due already, when it is taken
     back."""
-    return tuple(sorted({*record.stale, *record.adding, *([record.added_ms] if record.added_ms else [])}))
+    ahead = (run.due_ms for run in record.runs if not run.kind and run.due_ms + record.jitter_ms > now_ms)
+    return tuple(sorted({*record.stale, *record.adding, *ahead, *([record.added_ms] if record.added_ms else [])}))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from actors.jobs.rules.schedule_checks import MOST_AT_ONCE
+from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, SHORTEST_EVERY_MS
 from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, PastRun, Schedule, due_of, open_runs
 from actors.jobs.rules.schedule_runs import with_ends
 from actors.jobs.rules.schedule_times import dues_within, latest_due, latest_dues, next_due, next_dues
@@ -17,6 +17,11 @@ the next one has taken over."""
 LEAD_MS = 2_000
 """How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
 time delays nothing. If the one before ends in the last two seconds, the record is looked at again at that time."""
+HORIZON_MS = 20_000
+"""What may overlap is claimed so far ahead, many with one claim. So no leader delays it that is killed."""
+REFILL_MS = 10_000
+"""If less than this is claimed ahead, more is claimed. The next leader is there within half of it."""
+MOST_AHEAD = HORIZON_MS // SHORTEST_EVERY_MS
 FAR_MS = 366 * 86_400_000
 """Occurrences due later than this are not added yet: a job's delay is bounded."""
 
@@ -34,8 +39,9 @@ class Step(NamedTuple):
 def decide(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     """Return what follows at `now_ms`. `is_open`: the latest added one is not finished.
     If they may overlap, the next one is added as soon as the one before is due, so it fires on time even if every node
-    died. Otherwise it is added when the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one
-    before is decided when the next is due."""
+    died. Those that follow one another closely are added up to HORIZON_MS ahead (ADR 45). Otherwise one is added when
+    the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one before is decided when the next is
+    due."""
     if record.is_removed or record.adding or record.stale or record.cancelling:
         return Step(record)
     if record.triggered:
@@ -53,22 +59,35 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     """Return what the schedule asks for."""
     if not record.last_ms:
         return Step(replace(record, last_ms=now_ms), now_ms)
-    if record.last_ms > now_ms:
+    if record.last_ms > now_ms and record.overlap != "allow":
         return Step(record, record.last_ms)
     if record.buffered_ms and not is_open:
         return Step(_claimed(replace(record, buffered_ms=0), (record.buffered_ms,), now_ms), now_ms)
     due_ms = next_due(record, record.last_ms)
     if due_ms is None or (record.fixed_delay_ms and is_open):
-        return Step(record)
+        return Step(record, record.last_ms if record.last_ms > now_ms else None)
     if due_ms <= now_ms and not record.fixed_delay_ms:
         return _late(record, due_ms, now_ms, is_open=is_open)
     if due_ms - now_ms > FAR_MS:
         return Step(record, due_ms - FAR_MS)
-    if record.overlap == "allow" or record.fixed_delay_ms:
+    if record.fixed_delay_ms:
         return Step(_claimed(record, (due_ms,), now_ms), due_ms)
+    if record.overlap == "allow":
+        return _ahead(record, due_ms, now_ms)
     if now_ms < due_ms - LEAD_MS:
         return Step(record, due_ms - LEAD_MS)
     return Step(record if is_open else _claimed(record, (due_ms,), now_ms), due_ms)
+
+
+def _ahead(record: Schedule, next_ms: int, now_ms: int) -> Step:
+    """Claim the next one, and with it those that follow within HORIZON_MS from now."""
+    is_close = next_ms - record.last_ms < REFILL_MS
+    claim_ms = record.last_ms - REFILL_MS if is_close else record.last_ms
+    if now_ms < claim_ms:
+        return Step(record, claim_ms)
+    dues = next_dues(record, record.last_ms, MOST_AHEAD, now_ms + HORIZON_MS)
+    within = tuple(due_ms for due_ms in dues if due_ms == next_ms or due_ms < now_ms + HORIZON_MS)
+    return Step(_claimed(record, within, now_ms), now_ms)
 
 
 def _late(record: Schedule, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
@@ -105,15 +124,17 @@ def _asked_for(record: Schedule, dues: Sequence[int], kind: Kind, now_ms: int) -
     """Return the record that claims what people asked for. What has not ended is not run a second time."""
     are_open = set(map(due_of, open_runs(record)))
     new = tuple(due_ms for due_ms in dues if due_ms not in are_open)
-    return replace(record, adding=new, claim_ms=now_ms, runs=_with_new(record.runs, new, kind))
+    return replace(record, adding=new, claim_ms=now_ms, runs=_with_new(record.runs, new, now_ms, kind))
 
 
-def _with_new(runs: Sequence[PastRun], dues: Collection[int], kind: Kind = "") -> tuple[PastRun, ...]:
-    """Return the latest runs with new ones, and at least the last one that the schedule asked for."""
+def _with_new(runs: Sequence[PastRun], dues: Collection[int], now_ms: int, kind: Kind = "") -> tuple[PastRun, ...]:
+    """Return the latest runs with new ones, all that the schedule asked for ahead, and at least the last one that it
+    asked for."""
     after = [*(run for run in runs if run.due_ms not in dues), *(PastRun(due_ms=due_ms, kind=kind) for due_ms in dues)]
-    asked = [run for run in after[:-MOST_RUNS] if not run.kind]
-    latest = after[-MOST_RUNS:]
-    return tuple(latest if not asked or any(not run.kind for run in latest) else [asked[-1], *latest])
+    ahead = {run.due_ms for run in after if not run.kind and run.due_ms > now_ms}
+    begun = [run.due_ms for run in after if run.due_ms not in ahead]
+    kept = {*ahead, *begun[-MOST_RUNS:], *[run.due_ms for run in after if not run.kind][-1:]}
+    return tuple(run for run in after if run.due_ms in kept)
 
 
 def _overlapping(record: Schedule, due_ms: int, now_ms: int) -> Schedule:
@@ -128,7 +149,7 @@ def _overlapping(record: Schedule, due_ms: int, now_ms: int) -> Schedule:
 
 
 def _claimed(record: Schedule, dues: tuple[int, ...], now_ms: int) -> Schedule:
-    last_ms, runs = max(record.last_ms, dues[-1]), _with_new(record.runs, dues)
+    last_ms, runs = max(record.last_ms, dues[-1]), _with_new(record.runs, dues, now_ms)
     return replace(record, last_ms=last_ms, added_ms=dues[-1], adding=dues, claim_ms=now_ms, runs=runs)
 
 
@@ -145,6 +166,8 @@ def added(record: Schedule, dues: tuple[int, ...], expired: Collection[int] = ()
 
 
 def taken_back(record: Schedule, dues: tuple[int, ...], gone: Collection[int] = ()) -> Schedule:
-    """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due."""
+    """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due, or
+    had a worker, so none of them is decided a second time."""
+    last_ms = max(record.last_ms, *(due for due in dues if due not in gone), 0)
     runs = tuple(run for run in record.runs if run.due_ms not in gone)
-    return replace(record, stale=tuple(due for due in record.stale if due not in dues), runs=runs)
+    return replace(record, last_ms=last_ms, stale=tuple(due for due in record.stale if due not in dues), runs=runs)

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
-from actors.jobs.rules.schedule_record import Kind, Misfire, Overlap, Schedule
+from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, Misfire, Overlap, PastRun, Schedule
 from actors.jobs.rules.schedule_times import next_dues
 from streams.job_messages import Outcome, Priority
 
@@ -98,6 +98,12 @@ def view_of(topic: str, name: str, record: Schedule, *, now_ms: int, most: int) 
         name=name,
         state="over" if is_over else "paused" if record.is_paused else "runs",
         next_ms=[] if record.is_paused else next_dues(record, now_ms, most),
-        runs=[RunView(**asdict(run)) for run in record.runs],
+        runs=[RunView(**asdict(run)) for run in _shown_runs(record, now_ms)],
         **{field: getattr(record, field) for field in _SHOWN},
     )
+
+
+def _shown_runs(record: Schedule, now_ms: int) -> list[PastRun]:
+    """Return the latest runs. Of those ahead only the next one."""
+    ahead = [run.due_ms for run in record.runs if not run.kind and run.due_ms > now_ms]
+    return [run for run in record.runs if run.due_ms not in ahead[1:]][-MOST_RUNS:]

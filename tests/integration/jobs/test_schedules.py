@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.schedule_record import Misfire, Overlap, PastRun, Schedule, decode_schedule
+from actors.jobs.rules.schedule_steps import HORIZON_MS, REFILL_MS
 from actors.jobs.rules.schedule_times import occurrence, occurrence_id
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
@@ -165,8 +166,65 @@ async def test_they_come_one_after_the_other_each_at_its_time(ground: Ground) ->
         seen = await ground.record_when(lambda record: is_added(record) and record.added_ms >= stored.start_ms + 3000)
     for due_ms in range(stored.start_ms + 1000, seen.added_ms + 1, 1000):
         assert await ground.state(due_ms) in ("delayed", "ready")
-    by_now = (now_ms() - stored.start_ms) // 1000
-    assert await ground.state(stored.start_ms + (by_now + 2) * 1000) == "", "one is ahead, not two"
+    assert await ground.state(seen.added_ms + 1000) == ""
+    assert seen.added_ms <= now_ms() + HORIZON_MS
+
+
+async def test_one_claim_adds_many_that_follow_closely_and_one_read_tells_their_ends(ground: Ground) -> None:
+    store = CountingStore(ground.store)
+    now = now_ms() // 1000 * 1000
+    runs = tuple(PastRun(due_ms=now - back_ms) for back_ms in (5000, 4000, 3000))
+    at_ms = now + REFILL_MS + 2000
+    record = replace(EACH_SECOND, overlap="allow", start_ms=now - 9000, last_ms=at_ms, added_ms=at_ms - 3000, runs=runs)
+    async with running(ground.actor(store=store)):
+        await ground.put(record)
+        seen = await ground.record_when(lambda record: is_added(record) and record.added_ms > at_ms)
+    assert (ground.desk.asked, len(store.asked)) == (1, 1)
+    ahead = [run.due_ms for run in seen.runs if run.due_ms > at_ms]
+    assert ahead == [*range(at_ms + 1000, seen.added_ms + 1, 1000)]
+    assert (HORIZON_MS - REFILL_MS) // 1000 - 2 <= len(ahead) <= HORIZON_MS // 1000
+    assert [run.outcome for run in seen.runs[:3]] == ["unknown"] * 3
+
+
+@pytest.mark.parametrize("act", ["pause", "remove", "replace"])
+async def test_a_change_takes_back_all_that_was_added_ahead(ground: Ground, act: str) -> None:
+    async with running(ground.actor()):
+        record = replace(EACH_SECOND, overlap="allow")
+        stored = (await ground.schedules.add("mail", "nightly", record)).schedule
+        before = await ground.record_when(lambda record: is_added(record) and len(record.runs) > 9)
+        if act == "pause":
+            await ground.schedules.pause("mail", "nightly")
+        elif act == "remove":
+            await ground.schedules.remove("mail", "nightly")
+        else:
+            await ground.schedules.add("mail", "nightly", FAR, is_replaced=True)
+        changed_ms = now_ms()
+        with anyio.fail_after(20):
+            while (entry := await ground.records.get(KEY)) is not None and decode_schedule(entry.raw).stale:
+                await anyio.lowlevel.checkpoint()
+        gone_ms = now_ms()
+    dues = range(stored.start_ms + 1000, before.added_ms + 1, 1000)
+    states = {due_ms: await ground.state(due_ms) for due_ms in dues}
+    assert {states[due_ms] for due_ms in dues if due_ms > gone_ms} == {""}, "none comes after it"
+    assert {states[due_ms] for due_ms in dues if due_ms < changed_ms - 1000} <= {"ready"}, "what was due stays a job"
+
+
+async def test_a_trigger_and_a_backfill_are_added_beside_what_is_ahead(ground: Ground) -> None:
+    async with running(ground.actor()):
+        stored = (await ground.schedules.add("mail", "nightly", replace(EACH_SECOND, overlap="allow"))).schedule
+        before = await ground.record_when(lambda record: is_added(record) and len(record.runs) > 9)
+        job_id = (await ground.schedules.trigger("mail", "nightly")).id
+        await ground.schedules.backfill("mail", "nightly", stored.start_ms - 30_000, stored.start_ms)
+        await ground.record_when(
+            lambda record: not record.triggered and not record.backfill and not record.adding and len(record.runs) > 30
+        )
+    found = await ground.store.find("mail", job_id)
+    assert found is not None
+    dues = [
+        *range(stored.start_ms - 30_000, stored.start_ms, 1000),
+        *range(stored.start_ms + 1000, before.added_ms, 1000),
+    ]
+    assert {await ground.state(due_ms) for due_ms in dues} <= {"ready", "delayed"}
 
 
 async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -> None:
@@ -520,9 +578,9 @@ class CountingStore:
         self._store = store
         self.asked: list[str] = []
 
-    async def find_key(self, topic: str, key: str) -> KnownJob | None:
-        self.asked.append(key)
-        return await self._store.find_key(topic, key)
+    async def find_many(self, keys: Sequence[tuple[str, str]], *, is_sure: bool) -> Mapping[tuple[str, str], KnownJob]:
+        self.asked.append(",".join(key for _, key in keys))
+        return await self._store.find_many(keys, is_sure=is_sure)
 
 
 async def test_a_job_that_has_not_ended_is_looked_at_once_a_second_at_most_beside_each_add(ground: Ground) -> None:

@@ -16,7 +16,17 @@ from actors.jobs.rules.schedule_changes import backfilled, begun, paused, remove
 from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, check_wanted
 from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Schedule, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
-from actors.jobs.rules.schedule_steps import GRACE_MS, LEAD_MS, added, cancelled, decide, taken_back
+from actors.jobs.rules.schedule_steps import (
+    GRACE_MS,
+    HORIZON_MS,
+    LEAD_MS,
+    MOST_AHEAD,
+    REFILL_MS,
+    added,
+    cancelled,
+    decide,
+    taken_back,
+)
 from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
 from streams.job_messages import JobDone
 
@@ -132,6 +142,145 @@ def test_what_may_overlap_is_added_one_ahead() -> None:
     assert follow(record, T + 1)[1] == []
     record, dues, look_ms = follow(record, T + MINUTE)
     assert (dues, look_ms) == ([T + 2 * MINUTE], T + 2 * MINUTE)
+
+
+def test_those_that_follow_closely_are_added_many_ahead_and_refilled_in_time() -> None:
+    record, dues, look_ms = follow(replace(EVERY_MINUTE, every_ms=1000), T)
+    assert dues == [T + at * 1000 for at in range(1, HORIZON_MS // 1000)]
+    assert look_ms is not None
+    assert look_ms == dues[-1] - REFILL_MS
+    assert follow(record, look_ms - 1)[1:] == ([], look_ms)
+    record, dues, _ = follow(record, look_ms)
+    assert dues == [T + at * 1000 for at in range(20, 29)], "one claim in so many seconds"
+    burst = Schedule(cron="0-5 0 * * * *", start_ms=T, last_ms=T, overlap="allow")
+    record, dues, look_ms = follow(burst, T)
+    assert look_ms is not None
+    assert (len(dues), look_ms) == (1, dues[0] - REFILL_MS), "the first of the hour, and in time those after it"
+    assert [due_ms - dues[0] for due_ms in follow(record, look_ms)[1]] == [1000, 2000, 3000, 4000, 5000]
+
+
+CLOSE = st.sampled_from(
+    [
+        Schedule(every_ms=1000),
+        Schedule(every_ms=1500, jitter_ms=1400),
+        Schedule(every_ms=7000),
+        Schedule(every_ms=REFILL_MS),
+        Schedule(every_ms=REFILL_MS - 1),
+        Schedule(every_ms=61_000),
+        Schedule(cron="* * * * * *"),
+        Schedule(cron="*/7 * * * * *", tz="Europe/Berlin"),
+        Schedule(cron="*/15 0-5 2,3 * * *", tz="Europe/Berlin"),
+        Schedule(cron="0-5,30 * * * * *", tz="America/New_York"),
+    ]
+)
+SWITCHES = st.sampled_from([T, 1_774_745_990_000, 1_792_889_990_000])
+"""Some moment, and ten seconds before Berlin's clock changes in spring and in autumn."""
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    wish=CLOSE,
+    begins_ms=SWITCHES,
+    misfire=st.sampled_from(["skip", "once", "all"]),
+    waits_ms=st.lists(st.sampled_from([0, 1, 400, 5_000, 9_000, 45_000, 130_000]), min_size=1, max_size=12),
+    is_killed=st.booleans(),
+)
+def test_claims_ahead_skip_none_repeat_none_and_stay_bounded(
+    wish: Schedule, begins_ms: int, misfire: Misfire, waits_ms: list[int], is_killed: bool
+) -> None:
+    record = begun(replace(wish, misfire=misfire, overlap="allow"), None, now_ms=begins_ms)
+    now_ms, claimed, missed = begins_ms, list[int](), list[tuple[int, int]]()
+    for wait_ms in waits_ms:
+        while True:  # a leader that looks when it is to look, until it is killed
+            step = decide(record, now_ms, is_open=True)
+            if step.record is record:
+                break
+            new, last_ms = step.record.adding, claimed[-1] if claimed else 0
+            assert last_ms < min(new, default=last_ms + 1), "each once, in order"
+            assert len(new) <= MOST_AT_ONCE
+            if new and new[-1] > now_ms:
+                assert len(new) <= MOST_AHEAD
+                assert len(new) == 1 or new[-1] < now_ms + HORIZON_MS
+            oldest_ms = now_ms - (GRACE_MS if misfire == "skip" else 10**9)
+            assert min(new, default=now_ms) >= oldest_ms
+            claimed += new
+            missed += [step.missed] if step.missed else []
+            record = added(step.record, step.record.adding)
+            assert len([run for run in record.runs if run.due_ms <= now_ms]) <= MOST_RUNS + 1
+            assert len(record.runs) <= MOST_RUNS + 1 + MOST_AHEAD
+            assert {due_ms for due_ms in claimed if due_ms > now_ms} <= {run.due_ms for run in record.runs}
+        assert step.look_ms is not None
+        assert step.look_ms > now_ms, "no busy loop"
+        now_ms = max(now_ms + wait_ms, step.look_ms if not is_killed else 0)
+    all_ms = next_dues(record, begins_ms, len(claimed) + 10**4, claimed[-1])
+    left_out = sorted(set(all_ms) - set(claimed))
+    assert set(claimed) <= set(all_ms)
+    assert all(any(first <= due_ms <= last for first, last in missed) for due_ms in left_out)
+    assert misfire != "all" or not left_out
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    wish=CLOSE,
+    after_ms=st.integers(0, 40_000),
+    acts=st.lists(
+        st.tuples(st.sampled_from(["pause", "remove", "replace", "resume"]), st.integers(0, 3_000)),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_a_change_takes_back_all_that_is_ahead_and_nothing_is_run_twice(
+    wish: Schedule, after_ms: int, acts: list[tuple[str, int]]
+) -> None:
+    """Jobs that wait are a dict by their time. A job runs when it is due, and nothing else runs."""
+    record, now_ms = begun(replace(wish, jitter_ms=0, overlap="allow"), None, now_ms=T), T
+    waiting, ran = set[int](), list[int]()
+
+    def lead(until_ms: int) -> None:
+        nonlocal record, now_ms
+        while True:
+            gone = {due_ms for due_ms in record.stale if due_ms in waiting}
+            waiting.difference_update(gone)
+            record = taken_back(record, record.stale, {*gone, *(set(record.stale) - set(ran))})
+            step = decide(record, now_ms, is_open=False)
+            if step.record is not record:
+                assert not waiting.intersection(step.record.adding)
+                waiting.update(step.record.adding)
+                record = added(step.record, step.record.adding)
+                continue
+            now_ms, before_ms = min(until_ms, step.look_ms or until_ms), now_ms
+            due = sorted(due_ms for due_ms in waiting if due_ms <= now_ms)
+            waiting.difference_update(due)
+            ran.extend(due)
+            if now_ms == until_ms or now_ms <= before_ms:
+                return
+
+    lead(T + after_ms)
+    for act, wait_ms in acts:
+        asked_ms = now_ms
+        if act == "pause" and not record.is_paused:
+            record = paused(record, now_ms=asked_ms)
+        elif act == "resume" and record.is_paused:
+            record = resumed(record, now_ms=asked_ms)
+        elif act == "replace":
+            record = begun(
+                replace(wish, jitter_ms=0, overlap="allow", start_ms=record.start_ms), record, now_ms=asked_ms
+            )
+        elif act == "remove":
+            record = removed(record, now_ms=asked_ms)
+        assert act == "resume" or waiting <= set(record.stale) or not record.stale
+        now_ms += wait_ms % 700  # the leader hears of it a little later, and what is due meanwhile runs
+        due = sorted(due_ms for due_ms in waiting if due_ms <= now_ms)
+        waiting.difference_update(due)
+        ran.extend(due)
+        heard_ms = now_ms
+        lead(now_ms + wait_ms)
+        if record.is_paused:
+            assert not [due_ms for due_ms in ran if due_ms > heard_ms], "nothing is run after it"
+            assert not waiting
+        if record.is_removed:
+            break
+    assert len(ran) == len(set(ran)), "none twice"
 
 
 def test_what_may_not_overlap_is_added_when_the_one_before_is_finished() -> None:
@@ -258,7 +407,11 @@ def test_the_next_deletes_all_that_are_open_and_none_else() -> None:
     step = decide(record, T + MINUTE, is_open=True)
     assert (step.record.adding, step.record.cancelling) == ((T + MINUTE,), (T - 2, T))
     assert decide(step.record, T + MINUTE, is_open=True).record is step.record, "they are deleted first"
-    for changed in (paused(step.record), removed(step.record), begun(EVERY_MINUTE, step.record, now_ms=T)):
+    for changed in (
+        paused(step.record, now_ms=T),
+        removed(step.record, now_ms=T),
+        begun(EVERY_MINUTE, step.record, now_ms=T),
+    ):
         assert changed.cancelling == ()
 
 
@@ -327,7 +480,7 @@ def test_none_is_added_twice_or_out_of_order_and_all_means_all(
 
 def test_a_record_tells_of_its_latest_runs_and_how_they_ended() -> None:
     record, dues, _ = follow(replace(EVERY_MINUTE, misfire="all"), T + 50 * MINUTE)
-    assert [run.due_ms for run in record.runs] == dues[-MOST_RUNS:]
+    assert [run.due_ms for run in record.runs] == dues[-MOST_RUNS - 1 :], "and the one ahead"
     assert open_runs(record) == list(record.runs)
     first, second, third, *_ = record.runs
     done = JobDone(topic="mail", id="1", finished_ms=T + 9, outcome="buried", first_ms=T + 5)
@@ -393,7 +546,7 @@ def test_a_fixed_delay_that_was_paused_or_had_no_node_goes_on_at_once() -> None:
     record = Schedule(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
     for now_ms in (T + MINUTE + 8, T + 9 * MINUTE):
         assert decide(record, now_ms, is_open=False).record.adding == (T + MINUTE + 9,), "late or not"
-    later = resumed(paused(record), now_ms=T + 9 * MINUTE)
+    later = resumed(paused(record, now_ms=T), now_ms=T + 9 * MINUTE)
     assert decide(later, T + 9 * MINUTE, is_open=False).record.adding == (T + 9 * MINUTE + 1,)
 
 
@@ -406,7 +559,7 @@ def test_a_record_of_an_earlier_version_has_the_run_that_it_added_last() -> None
 
 def test_what_is_taken_back_was_no_run_and_what_was_due_stays_one() -> None:
     record, _, _ = follow(EVERY_MINUTE, T)
-    record = paused(record)
+    record = paused(record, now_ms=T)
     assert taken_back(record, record.stale, gone={T + MINUTE}).runs == ()
     assert taken_back(record, record.stale).runs == (PastRun(due_ms=T + MINUTE),)
 
@@ -445,7 +598,7 @@ def all_of(move: Callable[[Schedule], Schedule]) -> Schedule:
 
 
 def test_a_pause_takes_back_what_was_added_and_resuming_goes_on_from_now() -> None:
-    record = all_of(paused)
+    record = all_of(lambda record: paused(record, now_ms=T))
     assert record.stale == (T + MINUTE,)
     assert decide(record, T + 5 * MINUTE, is_open=False) == (record, None, None)
     record = resumed(taken_back(record, (T + MINUTE,)), now_ms=T + 10 * MINUTE + 1)
@@ -453,17 +606,25 @@ def test_a_pause_takes_back_what_was_added_and_resuming_goes_on_from_now() -> No
 
 
 def test_nothing_is_added_before_what_is_stale_has_gone() -> None:
-    record = resumed(all_of(paused), now_ms=T + 1)
+    record = resumed(all_of(lambda record: paused(record, now_ms=T)), now_ms=T + 1)
     assert decide(record, T + 1, is_open=False).record is record
-    assert follow(taken_back(record, record.stale), T + 1)[1] == [T + MINUTE], "the same one, added anew"
+    assert follow(taken_back(record, record.stale, record.stale), T + 1)[1] == [T + MINUTE], "the same one, added anew"
+
+
+def test_one_that_came_due_before_it_was_taken_back_is_not_added_anew() -> None:
+    record, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
+    record = resumed(paused(record, now_ms=T + 999), now_ms=T + 999)
+    record = taken_back(record, record.stale, gone=set(dues[1:]))
+    again, added_dues, _ = follow(record, T + 1001)
+    assert (added_dues[: len(dues) - 1], again.runs[0].due_ms) == (dues[1:], dues[0])
 
 
 def test_a_claim_that_was_not_added_yet_goes_with_a_change() -> None:
     claimed = decide(EVERY_MINUTE, T, is_open=False).record
     assert claimed.adding == (T + MINUTE,)
-    for changed in (paused(claimed), removed(claimed), begun(EVERY_MINUTE, claimed, now_ms=T)):
+    for changed in (paused(claimed, now_ms=T), removed(claimed, now_ms=T), begun(EVERY_MINUTE, claimed, now_ms=T)):
         assert (changed.adding, changed.stale) == ((), (T + MINUTE,))
-    assert decide(removed(claimed), T + 9 * MINUTE, is_open=False).record.is_removed
+    assert decide(removed(claimed, now_ms=T), T + 9 * MINUTE, is_open=False).record.is_removed
 
 
 def test_a_new_definition_begins_now() -> None:
@@ -475,7 +636,7 @@ def test_a_new_definition_begins_now() -> None:
 
 
 def test_a_trigger_adds_a_job_now_and_moves_nothing_else() -> None:
-    for before in (replace(EVERY_MINUTE, last_ms=T + MINUTE), paused(EVERY_MINUTE)):
+    for before in (replace(EVERY_MINUTE, last_ms=T + MINUTE), paused(EVERY_MINUTE, now_ms=T)):
         record = triggered(triggered(before, now_ms=T + 5), now_ms=T + 5)
         assert record.triggered == (T + 5, T + 6), "each has an id of its own"
         step = decide(record, T + 9, is_open=True)
@@ -533,12 +694,12 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     record = replace(EVERY_MINUTE, overlap="skip", last_ms=T)
     claimed = decide(backfilled(record, T - 9 * MINUTE, T, now_ms=T), T, is_open=False).record
     assert claimed.adding == (T - 9 * MINUTE,)
-    held = paused(claimed)
+    held = paused(claimed, now_ms=T)
     assert (held.adding, held.stale, held.backfill) == ((T - 9 * MINUTE,), (), (T - 9 * MINUTE, T))
     held = added(held, held.adding)
     assert decide(held, T, is_open=False) == (held, None, None)
     assert decide(resumed(held, now_ms=T), T, is_open=False).record.adding == (T - 8 * MINUTE,)
-    assert removed(claimed).adding == ()
+    assert removed(claimed, now_ms=T).adding == ()
 
 
 @pytest.mark.parametrize(
