@@ -33,16 +33,21 @@ BEHIND_S = 0.005
 
 
 class Bucket(Generic[T]):
-    """One bucket by its full name (`Namespace.bucket`). Its values have one type: `bytes` as they are, else JSON."""
+    """One bucket by its full name (`Namespace.bucket`). Its values have one type: `bytes` as they are, else JSON.
 
-    def __init__(self, connection: Connection, publisher: Publisher, bucket: str, type_: type[T]) -> None:
+    `domain`: the JetStream domain where the bucket is, if it is not the server's own. While that domain cannot be
+    reached, reads and writes raise Disconnected, and a watch waits."""
+
+    def __init__(
+        self, connection: Connection, publisher: Publisher, bucket: str, type_: type[T], *, domain: str = ""
+    ) -> None:
         self.name = bucket
         self._connection = connection
-        self._publisher = publisher
         self._codec = Codec(type_)
         self._stream = kv_stream(bucket)
         self._prefix = f"$KV.{bucket}."
-        self._writer = MarkedWriter(connection, publisher, self._stream)
+        self._domain = domain
+        self._writer = MarkedWriter(connection, publisher, self._stream, domain=domain)
 
     # ---- reading
 
@@ -50,7 +55,9 @@ class Bucket(Generic[T]):
         """Return the key's entry, None if there is none. Raises Disconnected, NoStream (no such bucket)."""
         subject = self._prefix + check_key(key)
         try:
-            found = await get_of_leader(self._connection, self._stream, {"last_by_subj": subject}, timeout_s=timeout_s)
+            found = await get_of_leader(
+                self._connection, self._stream, {"last_by_subj": subject}, timeout_s=timeout_s, domain=self._domain
+            )
         except OutcomeUnknown as unknown:
             raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
         if found is None or _is_deleted(found.headers):
@@ -90,6 +97,7 @@ class Bucket(Generic[T]):
             self._codec,
             self._expired_or_not,
             on_reading,
+            domain=self._domain,
         )
 
     # ---- writing
@@ -123,9 +131,8 @@ class Bucket(Generic[T]):
     async def put(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
         """Store the key whatever it holds, and return its revision. Raises OutcomeUnknown, TooLarge, StoreFull."""
         subject, payload = self._prefix + check_key(key), self._codec.encode(value)
-        receipt = await self._publisher.publish(
-            subject, payload, message_id=self._writer.next_mark(), ttl_s=ttl_s, timeout_s=timeout_s
-        )
+        mark = self._writer.next_mark()
+        receipt = await self._writer.publish(subject, payload, message_id=mark, ttl_s=ttl_s, timeout_s=timeout_s)
         return receipt.seq
 
     async def update(
@@ -162,9 +169,7 @@ class Bucket(Generic[T]):
         subject = self._prefix + check_key(key)
         if revision is None:
             mark = self._writer.next_mark()
-            await self._publisher.publish(
-                subject, b"", message_id=mark, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s
-            )
+            await self._writer.publish(subject, b"", message_id=mark, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
         else:
             await self._writer.write(subject, b"", expected=revision, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
 
@@ -182,7 +187,7 @@ class Bucket(Generic[T]):
 
     async def server_now_ms(self) -> int:
         """Return the time by the clock that `stored_ms` comes from, a moment ago. Raises NoStream, Disconnected."""
-        answer = await self._connection.api(f"STREAM.INFO.{self._stream}")
+        answer = await self._connection.api(f"STREAM.INFO.{self._stream}", domain=self._domain)
         return milliseconds_of(answer["ts"])
 
     # ---- one read
@@ -203,14 +208,17 @@ class Bucket(Generic[T]):
         """Return what `last_of_each` does, with all that the server has confirmed. Any of three servers answers that,
         and may be behind: one in four reads did not have what the same client had just written. So the leader says
         first what there is."""
-        if not self._connection.is_clustered:
-            return await last_of_each(self._connection, self._stream, pattern, timeout_s=timeout_s)
+        connection, stream, domain = self._connection, self._stream, self._domain
+        if not (connection.is_clustered or domain):
+            return await last_of_each(connection, stream, pattern, timeout_s=timeout_s)
         while True:
-            seq = await last_of_leader(self._connection, self._stream, pattern, timeout_s=timeout_s)
+            seq = await last_of_leader(connection, stream, pattern, timeout_s=timeout_s, domain=domain)
             if seq is None:
                 return []
             with suppress(Behind):
-                return await last_of_each(self._connection, self._stream, pattern, timeout_s=timeout_s, least_seq=seq)
+                return await last_of_each(
+                    connection, stream, pattern, timeout_s=timeout_s, least_seq=seq, domain=domain
+                )
             await anyio.sleep(BEHIND_S)
 
     async def _expired_or_not(self, key: str) -> Entry[T] | None:

@@ -26,17 +26,19 @@ from streams.errors import (
     ConnectionLost,
     Disconnected,
     MalformedMessage,
+    NoStream,
     OutcomeUnknown,
     PermissionDenied,
     StreamError,
     no_responders,
     refusal,
+    unreachable,
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.library import MADE_FOR, other_version
 from streams.pending_replies import PendingReplies
 from streams.store_health import StoreState
-from streams.subjects import Namespace
+from streams.subjects import Namespace, api_prefix
 from streams.wire import CLUSTER, WireClient
 from streams.wire_parser import Deliver
 
@@ -164,12 +166,18 @@ class Connection:
         longer waits cancels the future."""
         return self._answers.expect(subject)
 
-    async def api(self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0) -> dict[str, Any]:
-        """Send a request to the JetStream API and return its reply. Raises the Refused that fits its `err_code`, and
-        what `request` raises."""
-        subject = f"$JS.API.{subject_suffix}"
+    async def api(
+        self, subject_suffix: str, body: object | None = None, *, timeout_s: float = 5.0, domain: str = ""
+    ) -> dict[str, Any]:
+        """Send a request to the JetStream API and return its reply. `domain`: of another domain than the server's own.
+        Raises the Refused that fits its `err_code`, and what `request` raises. Raises Disconnected if the domain cannot
+        be reached."""
+        subject = f"{api_prefix(domain)}{subject_suffix}"
         payload = b"" if body is None else msgspec.json.encode(body)
-        answer = await self.request(subject, payload, timeout_s=timeout_s)
+        try:
+            answer = await self.request(subject, payload, timeout_s=timeout_s)
+        except NoStream as nobody:
+            raise unreachable(domain, nobody) from nobody
         try:
             decoded = msgspec.json.decode(answer.payload, type=dict[str, Any])
         except msgspec.DecodeError as error:

@@ -16,8 +16,9 @@ import msgspec
 
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import Disconnected, Refused, no_responders
+from streams.errors import Disconnected, Refused, no_responders, unreachable
 from streams.frames import Message
+from streams.subjects import api_prefix
 
 TRY_S = 2.0
 """Seconds of silence after which a try is given up."""
@@ -28,28 +29,29 @@ DONE, NONE, TOO_MANY, NOBODY = 204, 404, 413, 503
 
 
 async def get_batch(
-    connection: Connection, stream: str, request: Mapping[str, object], *, timeout_s: float
+    connection: Connection, stream: str, request: Mapping[str, object], *, timeout_s: float, domain: str = ""
 ) -> tuple[list[Message], Message]:
-    """Return the messages of one answer and the status that ended it: DONE, NONE or TOO_MANY.
+    """Return the messages of one answer and the status that ended it: DONE, NONE or TOO_MANY. `domain`: where the
+    stream is, if not in the server's own.
 
     Raises NoStream, Refused, Disconnected when no whole answer came in time.
     """
     deadline_s = monotonic_s() + timeout_s
-    for try_s in chain(FIRST_TRIES_S if connection.is_clustered else (), repeat(TRY_S)):
+    for try_s in chain(FIRST_TRIES_S if connection.is_clustered and not domain else (), repeat(TRY_S)):
         left_s = deadline_s - monotonic_s()
         if left_s <= 0:
             break
         await connection.connected_by(deadline_s)
         try:
             async with asyncio.timeout(left_s):
-                return await _once(connection, stream, request, try_s)
+                return await _once(connection, stream, request, try_s, domain)
         except TimeoutError:
             continue
     raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
 
 
 async def _once(
-    connection: Connection, stream: str, request: Mapping[str, object], try_s: float
+    connection: Connection, stream: str, request: Mapping[str, object], try_s: float, domain: str
 ) -> tuple[list[Message], Message]:
     found: list[Message] = []
     ended: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -60,7 +62,7 @@ async def _once(
         elif not ended.done():
             ended.set_result(message)
 
-    inbox, asked = connection.new_inbox(), f"$JS.API.DIRECT.GET.{stream}"
+    inbox, asked = connection.new_inbox(), f"{api_prefix(domain)}DIRECT.GET.{stream}"
     subscription = await connection.subscribe(inbox, take)
     try:
         await connection.publish_core(asked, msgspec.json.encode(request), reply=inbox)
@@ -73,7 +75,7 @@ async def _once(
     finally:
         await subscription.unsubscribe()
     if end.status == NOBODY:
-        raise no_responders(asked)
+        raise unreachable(domain, no_responders(asked))
     if end.status not in (DONE, NONE, TOO_MANY):
         raise Refused(end.status_text, subject=asked, code=end.status)
     return found, end

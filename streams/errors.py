@@ -172,5 +172,13 @@ def no_responders(subject: str) -> NoStream:
     )
 
 
+def unreachable(domain: str, nobody: NoStream) -> StreamError:
+    """Return what it means that no client listens to a request to a domain: it cannot be reached, so the request was
+    not sent. `domain` empty: the server's own, which has no such stream."""
+    if not domain or nobody.code != 503:
+        return nobody
+    return Disconnected(f"domain {domain}: cannot be reached from this server, or has no such bucket")
+
+
 def _number(value: object) -> int:
     return value if isinstance(value, int) else 0

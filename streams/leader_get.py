@@ -42,44 +42,47 @@ class StoredMessage(NamedTuple):
 
 
 async def get_of_leader(
-    connection: Connection, stream: str, asked: Mapping[str, object], *, timeout_s: float
+    connection: Connection, stream: str, asked: Mapping[str, object], *, timeout_s: float, domain: str = ""
 ) -> StoredMessage | None:
-    """Return the requested message (`seq`, `last_by_subj`, `next_by_subj`), None if there is none.
+    """Return the requested message (`seq`, `last_by_subj`, `next_by_subj`), None if there is none. `domain`: where the
+    stream is, if not in the server's own.
 
     Raises Disconnected, OutcomeUnknown (no answer in time), NoStream, Refused.
     """
-    answer = await _in_time(connection, f"STREAM.MSG.GET.{stream}", asked, timeout_s)
+    answer = await _in_time(connection, f"STREAM.MSG.GET.{stream}", asked, timeout_s, domain)
     return None if answer is None else _stored(answer)
 
 
-async def last_of_leader(connection: Connection, stream: str, pattern: str, *, timeout_s: float) -> int | None:
+async def last_of_leader(
+    connection: Connection, stream: str, pattern: str, *, timeout_s: float, domain: str = ""
+) -> int | None:
     """Return the sequence of the stream's last message, None if no message is on a subject that matches. Raises as
     `get_of_leader`."""
-    answer = await _in_time(connection, f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s)
+    answer = await _in_time(connection, f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s, domain)
     state = answer["state"] if answer is not None else {}
     return int(state["last_seq"]) if state.get("subjects") else None
 
 
 async def _in_time(
-    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float
+    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float, domain: str
 ) -> dict[str, Any] | None:
     begun_s = monotonic_s()
-    answer = await _answer(connection, request, asked, timeout_s)
+    answer = await _answer(connection, request, asked, timeout_s, domain)
     took_s = monotonic_s() - begun_s
-    if not connection.is_clustered or took_s < LATE_S:
+    if not (connection.is_clustered or domain) or took_s < LATE_S:
         return answer
     await anyio.sleep(PAUSE_S)
-    return await _answer(connection, request, asked, max(TRY_S, timeout_s - took_s))
+    return await _answer(connection, request, asked, max(TRY_S, timeout_s - took_s), domain)
 
 
 async def _answer(
-    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float
+    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float, domain: str
 ) -> dict[str, Any] | None:
     deadline_s = monotonic_s() + timeout_s
     while True:
         left_s = deadline_s - monotonic_s()
         try:
-            return await connection.api(request, asked, timeout_s=min(TRY_S, left_s))
+            return await connection.api(request, asked, timeout_s=min(TRY_S, left_s), domain=domain)
         except OutcomeUnknown:
             if monotonic_s() >= deadline_s:
                 raise

@@ -15,9 +15,11 @@ from itertools import count
 import anyio
 
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import NoStream, OutcomeUnknown, RevisionConflict, StreamError, unreachable
 from streams.leader_get import get_of_leader
+from streams.outcomes import Receipt
 from streams.publisher import Publisher
+from streams.subjects import api_prefix
 
 MARK = "Penstock-Write"
 PAUSES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -29,14 +31,40 @@ READ_S = 4.0
 
 
 class MarkedWriter:
-    """Writes conditionally into one stream."""
+    """Writes conditionally into one stream. `domain`: where the stream is, if not in the server's own."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, stream: str) -> None:
+    def __init__(self, connection: Connection, publisher: Publisher, stream: str, *, domain: str = "") -> None:
         self._connection = connection
         self._publisher = publisher
         self._stream = stream
+        self._domain = domain
         self._mark = secrets.token_hex(8)
         self._marks = count(1)
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expected_seq: int | None = None,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Receipt:
+        """Do as `Publisher.publish`, in the stream's domain. Raises Disconnected if the domain was never reached."""
+        try:
+            return await self._publisher.publish(
+                f"{api_prefix(self._domain)}{subject}" if self._domain else subject,
+                payload,
+                message_id=message_id,
+                headers=headers,
+                expected_seq=expected_seq,
+                ttl_s=ttl_s,
+                timeout_s=timeout_s,
+            )
+        except NoStream as nobody:
+            raise unreachable(self._domain, nobody) from nobody
 
     def next_mark(self) -> str:
         """Return an id that no other write has."""
@@ -63,7 +91,7 @@ class MarkedWriter:
         is_doubtful, under_way = bool(again), [*PAUSES_S]
         while True:
             try:
-                receipt = await self._publisher.publish(
+                receipt = await self.publish(
                     subject, payload, headers=headers, expected_seq=expected, ttl_s=ttl_s, timeout_s=timeout_s
                 )
             except RevisionConflict as conflict:
@@ -80,7 +108,8 @@ class MarkedWriter:
 
     async def last(self, subject: str) -> tuple[int, Mapping[str, str]] | None:
         """Return sequence and headers of the last message on a subject as the leader has it, None if there is none."""
-        found = await get_of_leader(self._connection, self._stream, {"last_by_subj": subject}, timeout_s=READ_S)
+        asked = {"last_by_subj": subject}
+        found = await get_of_leader(self._connection, self._stream, asked, timeout_s=READ_S, domain=self._domain)
         return (found.seq, found.headers) if found else None
 
     async def _resolved(self, subject: str, mark: str, expected: int, end: RevisionConflict | OutcomeUnknown) -> int:

@@ -13,7 +13,7 @@ MOST = 1024
 
 
 async def last_of_each(
-    connection: Connection, stream: str, subject: str, *, timeout_s: float, least_seq: int = 0
+    connection: Connection, stream: str, subject: str, *, timeout_s: float, least_seq: int = 0, domain: str = ""
 ) -> list[Message] | None:
     """Return the last message of each subject that matches, by sequence. None: they are too many for one answer.
 
@@ -21,7 +21,7 @@ async def last_of_each(
     to have what is stored up to `least_seq`.
     """
     request = {"multi_last": [subject], "batch": MOST}
-    found, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+    found, end = await get_batch(connection, stream, request, timeout_s=timeout_s, domain=domain)
     if end.status != TOO_MANY and int(end.headers.get("Nats-UpTo-Sequence", 0)) < least_seq:
         raise Behind(f"{stream}: the replica that answered may not have what is stored up to {least_seq}")
     if end.status == NONE:

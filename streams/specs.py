@@ -199,6 +199,23 @@ def wanted(
     )
 
 
+def hub(namespace: Namespace, *, profile: Profile = "safe", replicas: int = 1) -> Topology:
+    """Return the topology of the hub, the domain that joins several zones (ADR 45)."""
+
+    def bucket(short: str, about: str, history: int) -> BucketSpec:
+        name = namespace.bucket(short)
+        return BucketSpec(name=name, about=about, history=history, replicas=replicas, holds_truth=True)
+
+    return Topology(
+        profile=profile,
+        buckets=(
+            bucket("HUB_ROUTING", "which zone owns which shard", 10),
+            bucket("HUB_ZONES", "which zones are in, and which map each has taken", 1),
+            bucket("HUB_OFFSETS", "copies of the zones' offsets", 1),
+        ),
+    )
+
+
 def fetch_consumer(namespace: Namespace, platform: str, lane: str) -> ConsumerSpec:
     """Return the one consumer of a platform's lane. All fetchers share it, so thousands of sources stay cheap."""
     return ConsumerSpec(

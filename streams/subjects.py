@@ -99,6 +99,12 @@ def kv_stream(bucket: str) -> str:
     return f"KV_{check_token('bucket', bucket)}"
 
 
+def api_prefix(domain: str = "") -> str:
+    """Return what the subjects of the JetStream API begin with. `domain`: of another JetStream domain, which a leaf
+    node joins to this one. Messages for its streams go to a subject behind the same prefix."""
+    return f"$JS.{check_token('domain', domain)}.API." if domain else "$JS.API."
+
+
 class Namespace(msgspec.Struct, frozen=True):
     """The first token of every subject, and the prefix of every stream and bucket: 1 to 32 of `a-z 0-9 _ -`.
 

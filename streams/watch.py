@@ -70,9 +70,12 @@ class Watch(Generic[T]):
         codec: Codec[T],
         read: Callable[[str], Awaitable[Entry[T] | None]],
         on_reading: Callable[[], None],
+        *,
+        domain: str = "",
     ) -> None:
         self._connection = connection
         self._stream = stream
+        self._domain = domain
         self._prefix = prefix.encode()
         self._filter = prefix + pattern
         self._decode = codec.decode
@@ -132,7 +135,7 @@ class Watch(Generic[T]):
         self._on_reading()
         name = f"watch_{secrets.token_hex(8)}"
         body = {"stream_name": self._stream, "config": _consumer(name, inbox, self._filter), "action": "create"}
-        answer = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{name}", body)
+        answer = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{name}", body, domain=self._domain)
         if not self._is_synced and answer.get("num_pending", 0) + answer["delivered"]["consumer_seq"] == 0:
             self._synced()
 

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.call import CommandCall, command
 from penstock.cli.output import moment
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.fetch.settings_desk import Seeded
@@ -137,15 +138,18 @@ async def _init(
         bool, typer.Option("--adopt", help="Make a deleted stream again, empty. What it held is lost.")
     ] = False,
     check: Annotated[bool, typer.Option("--dry-run", help="Only show what differs.")] = False,
+    hub: Annotated[bool, typer.Option("--hub", help="The server is the hub of several zones.")] = False,
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
     from penstock.cli.settings import seed_of
     from penstock.node.logs import set_up_logs
-    from penstock.node.session import open_session, topology_of
+    from penstock.node.session import hub_topology, open_session, topology_of
     from streams.topology import apply, diff
 
     config = call.config(profile=profile, replicas=replicas)
-    topology, levels = topology_of(config), seed_of(seed)
+    if hub and seed is not None:
+        raise UsageError("--seed: the hub has no settings; give it to `penstock init` in a zone")
+    topology, levels = hub_topology(config) if hub else topology_of(config), seed_of(seed)
     set_up_logs("error", "text")
     async with open_session(config) as session:
         found = await (

@@ -25,6 +25,7 @@ __all__ = [
     "Session",
     "credentials_of",
     "health_of",
+    "hub_topology",
     "monitor_url",
     "open_session",
     "server_folder",
@@ -123,6 +124,13 @@ def topology_of(config: Config) -> "Topology":
         return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def hub_topology(config: Config) -> "Topology":
+    """Return the buckets that the hub of several zones needs."""
+    from streams.specs import hub
+
+    return hub(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
 
 
 @asynccontextmanager

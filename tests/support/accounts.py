@@ -14,7 +14,7 @@ from streams.credentials import Credentials
 from streams.server import EmbeddedServer, embedded_server
 from tests.support.processes import NATS, include_line, quoted
 
-ROLES = ("admin", "node", "app", "console", "sys")
+ROLES = ("admin", "node", "app", "console", "sys", "zone")
 SHIPPED = (NATS / "accounts.conf").read_text()
 
 

@@ -46,6 +46,7 @@ class Proxy:
         self._holds: dict[Side, asyncio.Event] = {"client": asyncio.Event(), "server": asyncio.Event()}
         for flow in self._flows.values():
             flow.set()
+        self._refuses = False
         self._serving = 0
         self.port = 0
         self.accepted = 0
@@ -110,9 +111,14 @@ class Proxy:
         self._flows[to].set()
         self._holds[to].clear()
 
+    def refuse(self) -> None:
+        """Break every link, and take none until `heal`, as if nobody listened."""
+        self.cut()
+        self._refuses = True
+
     def heal(self) -> None:
         """Let everything through again, on the links that there are."""
-        self._lost, self._delay_s, self._drip_s = None, 0.0, 0.0
+        self._lost, self._delay_s, self._drip_s, self._refuses = None, 0.0, 0.0, False
         for side in self._flows:
             self.release(side)
 
@@ -133,6 +139,9 @@ class Proxy:
             self._serving -= 1
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuses:
+            writer.transport.abort()
+            return
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:  # the server is down: as if nobody listened

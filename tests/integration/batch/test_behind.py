@@ -39,9 +39,9 @@ async def test_a_reduce_waits_for_the_results_that_were_counted(
     once = direct_get._once
 
     async def behind(
-        connection: Connection, stream: str, request: Mapping[str, Any], try_s: float
+        connection: Connection, stream: str, request: Mapping[str, Any], try_s: float, domain: str
     ) -> tuple[list[Message], Message]:
-        answer = await once(connection, stream, request, try_s)
+        answer = await once(connection, stream, request, try_s, domain)
         while late and ".results." in request["multi_last"][0]:
             await items.add_result("mine", late.pop(0))
         return answer

@@ -1,7 +1,5 @@
 """The server files in nats/: valid, complete in their variables, and without a secret."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from streams.errors import StreamError
 from streams.server import embedded_server
 from tests.support.accounts import Users
 from tests.support.processes import NATS, check_config, include_line, quoted
+from tests.support.tls import make_certificates
 
 
 def test_no_secret_stands_in_a_file() -> None:
@@ -22,7 +21,19 @@ def test_no_secret_stands_in_a_file() -> None:
             assert not [line for line in path.read_text().splitlines() if "password" in line or "nkey: U" in line]
 
 
-@pytest.mark.parametrize("name", ["dev.conf", "cluster/server.conf", "cluster/secured.conf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dev.conf",
+        "cluster/server.conf",
+        "cluster/secured.conf",
+        "zones/hub.conf",
+        "zones/hub_cluster.conf",
+        "zones/zone.conf",
+        "zones/hub_secured.conf",
+        "zones/zone_secured.conf",
+    ],
+)
 def test_each_file_is_valid_with_its_variables_and_says_which_is_missing(tmp_path: Path, name: str) -> None:
     environment = {
         **Users().environment(),
@@ -31,8 +42,12 @@ def test_each_file_is_valid_with_its_variables_and_says_which_is_missing(tmp_pat
         "PENSTOCK_CLUSTER_LISTEN": quoted("127.0.0.1:6222"),
         "PENSTOCK_ROUTES": quoted(["nats://127.0.0.1:6222"]),
         "PENSTOCK_STORE": quoted(str(tmp_path)),
+        "PENSTOCK_DOMAIN": quoted("east"),
+        "PENSTOCK_HUBS": quoted(["nats://127.0.0.1:7422"]),
+        "PENSTOCK_LEAF_LISTEN": quoted("127.0.0.1:7422"),
+        "PENSTOCK_LEAF_SEED": quoted(Users().credentials("zone").nkey_seed),
     }
-    if name == "cluster/secured.conf":
+    if name.endswith("secured.conf"):
         said = check_config(NATS / name, environment)
         assert "PENSTOCK_TLS_CERT" in said
     else:
@@ -45,19 +60,7 @@ def test_each_file_is_valid_with_its_variables_and_says_which_is_missing(tmp_pat
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Make an authority and a certificate for 127.0.0.1; return the files as tls.conf names them."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on PATH to make certificates with")
-    folder = tmp_path_factory.mktemp("tls")
-    for command in (
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt",
-        "req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout s.key -out s.csr",
-        "x509 -req -in s.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out s.crt",
-    ):
-        subprocess.run([openssl, *command.split()], cwd=folder, check=True, capture_output=True, timeout=30)
-    names = {"CERT": "s.crt", "KEY": "s.key", "CA": "ca.crt"}
-    return {f"PENSTOCK_TLS_{name}": str(folder / file) for name, file in names.items()}
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])

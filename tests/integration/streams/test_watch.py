@@ -240,7 +240,7 @@ async def test_a_cluster_that_elects_is_asked_again(
     await bucket.put("a", b"1")
     api, refused = connection.api, 0
 
-    async def electing(suffix: str, body: object | None = None, **more: float) -> dict[str, Any]:
+    async def electing(suffix: str, body: object | None = None, **more: Any) -> dict[str, Any]:
         nonlocal refused
         if suffix.startswith("CONSUMER.CREATE.") and refused < 2:
             refused += 1
