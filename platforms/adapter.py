@@ -152,7 +152,9 @@ class PageRules(Struct, frozen=True):
     `token`, `link`: follow `Page.next` to its end. size: the requested page size. A platform without a total must
     respect it. has_next: an answer that is not the last one names the next, so a full one that names none is the last.
     has_live_total: each page counts anew, so the last one has the total at the end, and no further request is needed.
-    Leave it out if a token may carry the first count along. most_requests ends a reading that would not end by
+    Leave it out if a token may carry the first count along. numbered: any page can be asked for, by its number (from 0
+    here) or by the offset of its first row. What cannot be halved further is read so, from the last page back. deepest:
+    the platform lists no row from this offset on, 0 for no limit. most_requests ends a reading that would not end by
     itself."""
 
     style: Literal["one", "token", "link"] = "one"
@@ -160,6 +162,8 @@ class PageRules(Struct, frozen=True):
     has_next: bool = False
     has_total: bool = False
     has_live_total: bool = False
+    numbered: Literal["", "number", "offset"] = ""
+    deepest: NotNegative = 0
     most_requests: Positive = 5_000
 
 
@@ -204,8 +208,9 @@ class Adapter(Protocol):
     @property
     def declaration(self) -> Declaration: ...
 
-    def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
-        """Return the request for a window's first page (None) or the page that an earlier answer named.
+    def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
+        """Return the request for a page of a window: the first one (None), the one that an earlier answer named (text),
+        or the one at a place (a number, see `PageRules.numbered`).
         BadDeclaration when the account lacks a value. BrokenContract when `page` leads to another host."""
         ...
 

@@ -9,6 +9,7 @@ import base64
 import re
 import tomllib
 from collections.abc import Mapping
+from typing import Literal
 from urllib.parse import quote_plus, urlencode
 
 from platforms.adapter import Account, Declaration, Outcome, Page, PageRules, RateBucket, Request, Response, WindowRules
@@ -23,7 +24,8 @@ from platforms.templates import Template
 from platforms.times import TimeStyle, has_jumps
 from platforms.urls import check_base_url, next_url
 
-_KNOWN = frozenset({"window.start", "window.end", "page.token", "page.size", "now"})
+_NUMBERED = frozenset({"page.number", "page.offset"})
+_KNOWN = _NUMBERED | {"window.start", "window.end", "page.token", "page.size", "now"}
 _SECRET_NAME = re.compile(
     r"(.*[-_])?(authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?key|token)", re.I
 )
@@ -59,6 +61,7 @@ class DeclaredAdapter:
         self._now = _style("request.now", file.request.now)
         self._rules = Rules(file.errors, int(file.longest_wait))
         self._reader = PageReader(file)
+        self._first_place = _first_place(file)
         self._account_names = self._find_account_names()
         self._declaration = _declaration(file, self._account_names)
 
@@ -66,9 +69,9 @@ class DeclaredAdapter:
     def declaration(self) -> Declaration:
         return self._declaration
 
-    def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
+    def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
         base_url = self._base_url(account)
-        is_link = page is not None and self._file.pages.style == "link"
+        is_link = isinstance(page, str) and self._file.pages.style == "link"
         values = self._values(window, page, account, now_ms)
         params = [] if is_link else _render(self._params, values)
         form = _render(self._form, values)
@@ -76,7 +79,7 @@ class DeclaredAdapter:
         self._auth.apply(self._file.request.path, params, form, headers, values)
         if form:
             headers.append(("content-type", "application/x-www-form-urlencoded"))
-        url = next_url(page, base_url) if is_link and page is not None else base_url + self._file.request.path
+        url = next_url(page, base_url) if is_link and isinstance(page, str) else base_url + self._file.request.path
         body = urlencode(form, quote_via=quote_plus).encode() if form else b""
         return Request(self._file.request.method, url, tuple(params), tuple(headers), body)
 
@@ -90,12 +93,15 @@ class DeclaredAdapter:
     def page(self, response: Response) -> Page:
         return self._reader.read(response)
 
-    def _values(self, window: Window, page: str | None, account: Account, now_ms: int) -> dict[str, str | None]:
+    def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> dict[str, str | None]:
         asked = self._declaration.window.bounds.request(window)
+        place = None if isinstance(page, str) else str((page or 0) + self._first_place)
         values: dict[str, str | None] = {
             "window.start": asked.lower,
             "window.end": asked.upper,
-            "page.token": page,
+            "page.token": page if isinstance(page, str) else None,
+            "page.number": place,
+            "page.offset": place,
             "page.size": str(self._file.pages.size),
             "now": self._now.write(now_ms),
         }
@@ -194,20 +200,39 @@ def check_file(file: AdapterFile) -> None:
         )
 
 
-def _check_placeholders(file: AdapterFile) -> None:
-    """Refuse a request without its window or page token: it would read the whole history again and again."""
-    used = {
+def _placeholders(file: AdapterFile) -> set[str]:
+    return {
         name
         for table in (file.request.params, file.request.form, file.request.headers)
         for where, text in table.items()
         for name in Template(where, str(text), _KNOWN).names
     }
+
+
+def _check_placeholders(file: AdapterFile) -> None:
+    """Refuse a request without its window or page token: it would read the whole history again and again."""
+    used = _placeholders(file)
     for bound, name in ((file.window.lower, "window.start"), (file.window.upper, "window.end")):
         if (bound == "absent") == (name in used):
             raise BadDeclaration("request.params", f"{{{name}}} and the bound {bound!r} do not go together")
     has_next = bool(file.pages.next or file.pages.next_header)
     if file.pages.style != "link" and has_next != ("page.token" in used):
         raise BadDeclaration("request.params", "{page.token} and pages.next go together")
+
+
+def _numbered(file: AdapterFile) -> Literal["", "number", "offset"]:
+    """Return how any page can be asked for, by the placeholders that the request has."""
+    used = _placeholders(file) & _NUMBERED
+    if len(used) > 1:
+        raise BadDeclaration("request.params", "{page.number} and {page.offset} are two ways to say one thing")
+    if not used and (file.pages.first is not None or file.pages.deepest):
+        raise BadDeclaration("pages", "first and deepest go with {page.number} or {page.offset} in the request")
+    return "number" if "page.number" in used else "offset" if used else ""
+
+
+def _first_place(file: AdapterFile) -> int:
+    """Return what the platform calls its first page or row: page 1, or row 0, unless the file says otherwise."""
+    return file.pages.first if file.pages.first is not None else int(_numbered(file) == "number")
 
 
 def _templates(where: str, table: Mapping[str, str | int]) -> dict[str, Template]:
@@ -249,6 +274,8 @@ def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declarati
             has_next=bool(pages.next or pages.next_header),
             has_total=bool(pages.total or pages.total_header),
             has_live_total=pages.total_is_live,
+            numbered=_numbered(file),
+            deepest=pages.deepest,
             most_requests=pages.most_requests,
         ),
         settle_ms=int(file.settle),

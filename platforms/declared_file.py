@@ -39,8 +39,8 @@ class TimePart(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RequestPart(Struct, frozen=True, forbid_unknown_fields=True):
     """The request. Params, headers and form values may hold placeholders: {window.start} {window.end} {page.token}
-    {page.size} {now} {account.<name>}. A value whose placeholder is empty in this request is left out whole.
-    `base_url` is for accounts without their own. `now`: how {now} is written."""
+    {page.number} {page.offset} {page.size} {now} {account.<name>}. A value whose placeholder is empty in this request
+    is left out whole. `base_url` is for accounts without their own. `now`: how {now} is written."""
 
     path: str
     method: Literal["GET", "POST"] = "GET"
@@ -68,7 +68,8 @@ class WindowPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
     """How one window is read: see `adapter.PageRules`. next, total, more: paths in the body. next_header, total_header:
-    header names (of a `Link` header, rel="next" is taken). `more`: a boolean that ends the pages when it is false."""
+    header names (of a `Link` header, rel="next" is taken). `more`: a boolean that ends the pages when it is false.
+    first: what {page.number} or {page.offset} is for the first page."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Annotated[int, Meta(ge=1)] = 100
@@ -78,6 +79,8 @@ class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
     total: str = ""
     total_header: str = ""
     total_is_live: bool = False
+    first: Annotated[int, Meta(ge=0)] | None = None
+    deepest: Annotated[int, Meta(ge=0)] = 0
     most_requests: Annotated[int, Meta(ge=1)] = 5_000
 
 

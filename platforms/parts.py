@@ -11,8 +11,10 @@ from platforms.errors import BrokenContract
 _FILL = 0.75  # parts are cut to be this full on average: at 100 a page they then overflow about once in 350
 _MOST_PARTS = 64  # of one cut: a wrong total must not make us plan a million requests
 _MOST_READINGS = 3  # of a part that cannot be cut smaller
+_MOST_IN_VAIN = 10  # such readings by number in a row, once one has found other orders than the one before
+_MOST_NUMBERED = 60
 
-Step = Literal["done", "unproven", "more", "count", "again", "split"]
+Step = Literal["done", "unproven", "more", "count", "again", "split", "numbered", "next"]
 
 
 class Part:
@@ -21,8 +23,15 @@ class Part:
     def __init__(self, window: Window, readings: int = 1) -> None:
         self.window = window
         self.readings = readings
-        self.page: str | None = None
+        self.page: str | int | None = None
         self.pages = 0
+        self.is_numbered = False
+        self.listed = 0  # rows of the answers so far
+        self._page_size = 0
+        self._known = 0
+        self._in_vain = 0
+        self._is_unsorted = False
+        self._left: list[int] = []
         self.first_total: int | None = None
         self.last_total: int | None = None
         self.is_cut_off = False
@@ -31,12 +40,15 @@ class Part:
         self._turned: set[str] = set()
 
     def take(self, page: Page, total: int | None, rules: PageRules) -> None:
-        if self.pages == 0:
+        if self.pages == 0 and not (self.is_numbered and total is None):
             self.first_total = total
         if total is not None:
             self.last_total = total
         self.is_cut_off = total is None and is_cut_off(page, rules)
+        if self.pages == 0 and not self.is_numbered:
+            self._page_size = len(page.rows) + len(page.bad)
         self.pages += 1
+        self.listed += len(page.rows) + len(page.bad)
         self.keys.update([row.key for row in page.rows])
         # a bad row was listed and counted all the same
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
@@ -45,6 +57,47 @@ class Part:
     def missing(self) -> int:
         """How many more orders the platform counts than it has listed."""
         return max(0, (self.last_total or 0) - len(self.keys))
+
+    def read_by_number(self, rules: PageRules) -> None:
+        """Begin a reading by page numbers or offsets: from the last page back, because orders that leave then move the
+        others towards the pages that are still to come. Without a total nobody knows the last page: forward. The orders
+        of the reading before count too as long as the total is the same: where nothing sorts orders of one moment, each
+        reading finds others."""
+        is_same = self.is_numbered and self.first_total == self.last_total and self.missing
+        if not is_same:
+            self.keys = set()
+        self.readings = self.readings + 1 if self.is_numbered else 1
+        self.is_numbered, self.pages, self.listed, self._known = True, 0, 0, len(self.keys)
+        self.first_total = self.last_total
+        self._left = self._places(rules, self.last_total)
+        self.page = self._left.pop() if self._left else 0
+
+    def _places(self, rules: PageRules, total: int | None) -> list[int]:
+        """Return the pages up to the total, first one first. A platform may return smaller pages than it was asked
+        for, and the first answer shows their size."""
+        size = self._page_size if total is not None and 0 < self._page_size < total else rules.size
+        end = min(total or 0, rules.deepest or total or 0)
+        return [at // size if rules.numbered == "number" else at for at in range(0, end, size)]
+
+    def number_on(self, rules: PageRules) -> bool:
+        """Go to the next page by number. False: there is none."""
+        if self.first_total is not None:
+            self.page = self._left.pop() if self._left else None
+            return self.page is not None
+        is_over = len(self.keys) == self._known  # an empty page, or the last one again
+        self._known = len(self.keys)
+        self.is_cut_off = not is_over and 0 < rules.deepest <= self.listed
+        self.page = self.pages if rules.numbered == "number" else self.listed
+        return not is_over and not self.is_cut_off
+
+    def may_find_more(self) -> bool:
+        """Return whether another reading by number is worth its requests. If each lists the same orders, few are."""
+        is_other = self.readings > 1 and len(self.keys) > self._known > 0
+        self._is_unsorted = self._is_unsorted or is_other
+        self._in_vain = 0 if is_other else self._in_vain + 1
+        return self.readings < _MOST_NUMBERED and self._in_vain < (
+            _MOST_IN_VAIN if self._is_unsorted else _MOST_READINGS
+        )
 
     def turn(self, page: str | None) -> None:
         assert page is not None  # `decide` says more only when there is more
@@ -59,8 +112,10 @@ class Part:
 def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_split: bool) -> Step:
     """Return the next step after `page` was taken into `part`."""
     is_counted = part.first_total is not None and part.first_total == len(part.keys)
+    if part.is_numbered:
+        return _decide_numbered(part, rules, is_counted=is_counted)
     if part.is_counting:
-        return "done" if is_counted and total == part.first_total else _mend(part, can_split)
+        return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
     if part.pages == 1 and is_counted:
         return "done"
     is_full = len(page.rows) + len(page.bad) >= rules.size
@@ -70,10 +125,11 @@ def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_s
     if page.next is not None:
         return "more"
     if part.first_total is None:
-        return _mend(part, can_split) if page.has_more else "unproven"
+        is_short = page.has_more or (rules.numbered and is_cut_off(page, rules))
+        return _mend(part, rules, can_split) if is_short else "unproven"
     if is_counted and rules.has_live_total and total is not None:
-        return "done" if total == part.first_total else _mend(part, can_split)
-    return "count" if is_counted else _mend(part, can_split)
+        return "done" if total == part.first_total else _mend(part, rules, can_split)
+    return "count" if is_counted else _mend(part, rules, can_split)
 
 
 def is_cut_off(page: Page, rules: PageRules) -> bool:
@@ -82,11 +138,24 @@ def is_cut_off(page: Page, rules: PageRules) -> bool:
     return page.next is None and (page.has_more or is_full)
 
 
-def _mend(part: Part, can_split: bool) -> Step:
+def _decide_numbered(part: Part, rules: PageRules, *, is_counted: bool) -> Step:
+    if part.number_on(rules):
+        return "next"
+    if part.first_total is None:
+        return "unproven"
+    if is_counted and part.last_total == part.first_total:
+        return "done"
+    return "numbered" if part.may_find_more() else "unproven"
+
+
+def _mend(part: Part, rules: PageRules, can_split: bool) -> Step:
     """Return the next step for a count that does not add up. One answer would only repeat itself. Several may have
-    drifted by chance, and may read differently the next time."""
+    drifted by chance, and may read differently the next time. Pages that can be asked for by number list what no
+    smaller window can."""
     if can_split:
         return "split"
+    if rules.numbered:
+        return "numbered"
     return "again" if part.pages > 1 and part.readings < _MOST_READINGS else "unproven"
 
 

@@ -14,8 +14,9 @@
 A window is read as a stack of parts, earliest first. A part is closed when its count is proven: the different keys read
 equal the platform's total, and, when it took more than one answer, the total asked for again at the end. One answer is
 one snapshot: nothing can move while it is made. A part that does not add up is cut into smaller ones and read again.
-Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that repeats) the part is read
-three times at most. Then the reader takes the rows it has and marks the result unproven. If the platform counts more
+Where nothing smaller can be asked for (the clock's smallest step, no bound, an hour that repeats) the part is read by
+page number or offset if the platform has such pages, from the last page back, and else three times at most. Then the
+reader takes the rows it has and marks the result unproven. If the platform counts more
 orders than it handed out, or ends a list that it says goes on, the result says where and by how much it is *short*.
 
 Orders that change between pages leave the window (their new version belongs to a later one) and move others under the
@@ -45,10 +46,11 @@ _any_json = msgspec.json.Decoder(Raw)
 
 
 class Ask(NamedTuple):
-    """The next request: the window, and the page of it (None is the first)."""
+    """The next request: the window, and the page of it: None is the first, text is what an earlier answer named, and a
+    number is the place of a page (see `PageRules.numbered`)."""
 
     window: Window
-    page: str | None
+    page: str | int | None
 
 
 class ShortPart(NamedTuple):
@@ -141,7 +143,7 @@ class Reading:
         self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
         rows = self._inside(self._set_aside(page), part.window)
         # "nothing there" in the middle of a list is the end of the list, and counts nothing
-        is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page is not None)
+        is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
         total = page.total if is_a_count else None
         part.take(page, total, self._rules)
         step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
@@ -243,6 +245,10 @@ class Reading:
                 part.turn(next_page)
             case "count":
                 part.page, part.is_counting = None, True
+            case "numbered":
+                part.read_by_number(self._rules)
+            case "next":
+                pass
             case "again":
                 self._todo[-1] = Part(part.window, readings=part.readings + 1)
             case "split":

@@ -8,10 +8,11 @@ import os
 import re
 import signal
 import sys
+from typing import get_args
 
 import anyio
 
-from platforms.mall.config import MallConfig
+from platforms.mall.config import MallConfig, Paging
 from platforms.mall.faults import PRESETS
 from platforms.mall.server import open_mall
 
@@ -39,8 +40,11 @@ def parser() -> argparse.ArgumentParser:
     add("--orders", type=int, default=usual.orders, help="of all shops together")
     add("--seed", type=int, default=usual.seed)
     add("--start-ms", type=int, default=None, help="when the live part begins, by the mall's clock; now unless given")
-    add("--paging", choices=["one", "token", "link"], default=usual.paging)
+    add("--paging", choices=get_args(Paging), default=usual.paging)
     add("--tokens", choices=["keyset", "offset"], default=usual.tokens, help="offset drifts while orders leave")
+    add("--past-end", choices=["empty", "last"], default=usual.past_end)
+    add("--deepest", type=int, default=usual.deepest, help="the last row that pages reach, 0 for no limit")
+    add("--ties", choices=["key", "shuffled"], default=usual.ties, help="shuffled sorts equal times anew each time")
     add("--page-size", type=int, default=usual.page_size)
     add("--no-total", dest="has_total", action="store_false")
     add("--lower", choices=["includes", "excludes"], default=usual.lower)
@@ -65,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     add("--very-late-share", type=float, default=usual.very_late_share)
     add("--very-late", dest="very_late_ms", type=duration_ms, default=usual.very_late_ms)
     add("--tie-share", type=float, default=usual.tie_share)
+    add("--crowd", type=int, default=usual.crowd, help="orders that share one second")
+    add("--crowds", type=int, default=usual.crowds)
     add("--faults", choices=sorted(PRESETS), default="none")
     add("--until-stdin-closes", action="store_true", help="end with the process that started this one")
     return made

@@ -78,7 +78,7 @@ class MallAdapter:
     def declaration(self) -> Declaration:
         return self._declaration
 
-    def request(self, window: Window, page: str | None, account: Account, now_ms: int) -> Request:
+    def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
         values = account.values
         asked = self._declaration.window.bounds.request(window)
         assert asked.lower is not None  # both bounds are declared
@@ -86,7 +86,7 @@ class MallAdapter:
         params = [("shop", _value(account, "shop")), ("from", asked.lower), ("to", asked.upper)]
         params.append(("limit", str(self._declaration.pages.size)))
         if page is not None:
-            params.append(("page_token", page))
+            params.append(("page_token", str(page)))
         headers = (("authorization", f"Bearer {values['token']}"),) if "token" in values else ()
         return Request("GET", f"{_base_url(account)}/orders", tuple(params), headers)
 

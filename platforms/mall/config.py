@@ -9,15 +9,18 @@ from msgspec import Meta, Struct
 from platforms.mall.faults import NO_FAULTS, Faults
 from platforms.mall.generator import Count, Plan, Share
 
-Paging = Literal["one", "token", "link"]
+Paging = Literal["one", "token", "link", "number", "offset"]
 
 
 class MallConfig(Struct, frozen=True):
     """The rules of the simulated platform.
 
-    paging: `one` gives no way to a next page, `token` an opaque token, `link` a URL. tokens: `keyset` holds its place
-    while orders leave, `offset` drifts, as most platforms do. lower, upper: how bounds compare. grain_ms: order times
-    are dropped to it before they are compared. times, zone: how `from` and `to` are written. page_size: the most rows
+    paging: `one` gives no way to a next page, `token` an opaque token, `link` a URL. `number` takes `page` from 1, and
+    `offset` takes `offset` from 0. past_end: a page past the end is empty, or the last page again. deepest: no row
+    beyond this one is listed. ties: orders of one moment are sorted by their key, or by `number` and `offset` anew for
+    each request. crowd, crowds: see `Plan`. tokens: `keyset` holds its place while orders leave, `offset` drifts, as
+    most platforms do. lower, upper: how bounds compare. grain_ms: order times are dropped to it before they are
+    compared. times, zone: how `from` and `to` are written. page_size: the most rows
     of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
     machine's. needs_token: a request for orders needs a token from /_mall/login. has_total: answers count."""
 
@@ -28,6 +31,9 @@ class MallConfig(Struct, frozen=True):
     seed: int = 7
     paging: Paging = "one"
     tokens: Literal["keyset", "offset"] = "keyset"
+    past_end: Literal["empty", "last"] = "empty"
+    deepest: Count = 0
+    ties: Literal["key", "shuffled"] = "key"
     page_size: Annotated[int, Meta(ge=1)] = 100
     has_total: bool = True
     lower: Literal["includes", "excludes"] = "includes"
@@ -46,6 +52,8 @@ class MallConfig(Struct, frozen=True):
     very_late_share: Share = 0.0
     very_late_ms: Count = 0
     tie_share: Share = 0.1
+    crowd: Count = 0
+    crowds: Count = 1
     faults: Faults = NO_FAULTS
 
     def plans(self, start_ms: int) -> list[Plan]:
@@ -66,6 +74,8 @@ class MallConfig(Struct, frozen=True):
                 very_late_share=self.very_late_share,
                 very_late_ms=self.very_late_ms,
                 tie_share=self.tie_share,
+                crowd=self.crowd,
+                crowds=self.crowds,
             )
             for number in range(self.shops)
         ]

@@ -29,7 +29,8 @@ class Plan(Struct, frozen=True):
     live). Times are milliseconds of the mall's own clock.
 
     late_share of all versions are listed up to late_ms after their own time, very_late_share up to very_late_ms. Keep
-    late_ms below the settling delay and very_late_ms above it."""
+    late_ms below the settling delay and very_late_ms above it. `crowds` times, `crowd` orders that never change share
+    one whole second of the history."""
 
     shop: str
     seed: int
@@ -44,6 +45,8 @@ class Plan(Struct, frozen=True):
     very_late_share: Share = 0.0
     very_late_ms: Count = 0
     tie_share: Share = 0.1
+    crowd: Count = 0
+    crowds: Count = 1
 
     @property
     def end_ms(self) -> int:
@@ -76,6 +79,10 @@ def make_events(plan: Plan) -> list[Event]:
     live_orders = round(plan.orders * plan.live_share) if plan.live_ms else 0
     events: list[Event] = []
     for number in range(plan.orders):
+        if number < plan.crowd * plan.crowds:
+            at_ms = _crowd_ms(plan, number // plan.crowd)
+            events.append(Event(at_ms, at_ms, number, 1))
+            continue
         is_live = number >= plan.orders - live_orders
         earliest, length = (
             (plan.start_ms, plan.live_ms) if is_live else (plan.start_ms - plan.history_ms, plan.history_ms)
@@ -84,6 +91,11 @@ def make_events(plan: Plan) -> list[Event]:
             events.append(Event(modified_ms + _delay(plan, chance), modified_ms, number, version))
     events.sort()
     return events
+
+
+def _crowd_ms(plan: Plan, crowd_no: int) -> int:
+    at_ms = plan.start_ms - plan.history_ms + plan.history_ms * (crowd_no + 1) // (plan.crowds + 1)
+    return at_ms // 1000 * 1000
 
 
 def _times(plan: Plan, chance: random.Random, created_ms: int) -> Iterator[int]:

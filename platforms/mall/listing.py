@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random  # noqa: TID251 - seeded disorder is a manner of the platform
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlencode
@@ -27,6 +28,21 @@ class Shop:
         self.events = make_events(plan)
         self.shelf = Shelf(self.events)
         self.name = plan.shop.encode()
+        self._chance = random.Random(f"{plan.seed}/{plan.shop}/ties")
+
+    def page_of(self, rows: list[Listed], query: Mapping[str, str], config: MallConfig, limit: int) -> list[Listed]:
+        """Return the page that a number or an offset names. Orders of one moment are in another order each time if
+        nothing else sorts them."""
+        if config.ties == "shuffled":
+            rows = sorted(rows, key=lambda row: (row[0], self._chance.random()))
+        if config.paging == "number":
+            begin = (_count(query.get("page", ""), 1) - 1) * limit
+        else:
+            begin = _count(query.get("offset", ""), 0, least=0)
+        if config.past_end == "last" and begin >= len(rows):
+            begin = max(0, len(rows) - 1) // limit * limit
+        reachable = rows[: config.deepest] if config.deepest else rows
+        return reachable[begin : begin + limit]
 
     def truth(self) -> list[list[object]]:
         """Return [key, version, modified_ms, visible_ms, crc32] of each order as it is in the end."""
@@ -46,10 +62,12 @@ def list_orders(
         begin = min(begin + 1, last)
     end = min(begin + limit, last)
     rows = shop.shelf.listed[begin:end]
+    if config.paging in ("number", "offset"):
+        rows = shop.page_of(shop.shelf.listed[first:last], query, config, limit)
     body = [b'{"orders":[', b",".join([_row(shop.name, row, config) for row in rows]), b"]"]
     if config.has_total:
         body.append(b',"total":%d' % (last - first))
-    if end < last and config.paging != "one":
+    if end < last and config.paging in ("token", "link"):
         token = f"o{end - first}" if config.tokens == "offset" else f"k{rows[-1][0]}-{rows[-1][1]}"
         body.append(_next(token, query, config, url))
     body.append(b',"server_time_ms":%d}' % now_ms)
@@ -89,9 +107,9 @@ def _moment(text: str | None, config: MallConfig) -> int | None:
     return (read - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _count(text: str, default: int) -> int:
-    if text and not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise BadQuery(f"limit {text[:40]!r} is no count")
+def _count(text: str, default: int, least: int = 1) -> int:
+    if text and not (text.isascii() and text.isdecimal() and int(text) >= least):
+        raise BadQuery(f"{text[:40]!r} is no count")
     return int(text) if text else default
 
 

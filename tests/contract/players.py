@@ -35,6 +35,8 @@ def _declared(style: str, window: dict[str, Any], modified: dict[str, Any] | Non
     """Return the mall's adapter as a table, in another dialect."""
     params = {"shop": "{account.shop}", "from": "{window.start}", "to": "{window.end}", "limit": "{page.size}"}
     token = {"page_token": "{page.token}"} if style == "token" else {}
+    if numbered := pages.pop("numbered", ""):
+        token["page" if numbered == "number" else "offset"] = f"{{page.{numbered}}}"
     following = {"token": {"next": "next_page_token"}, "link": {"next": "next"}, "one": {}}[style]
     bounds = {"lower": window.get("lower"), "upper": window.get("upper")}
     for bound, name in (("lower", "from"), ("upper", "to")):
@@ -75,6 +77,21 @@ PLAYERS = [
     Player("mall_token, drifting", adapter_named("mall_token"), _mall(paging="token", tokens="offset")),
     Player("mall_link", adapter_named("mall_link"), _mall(paging="link")),
     Player("one with a way on", _declared("one", {}), _mall(paging="one", page_size=20)),
+    Player(
+        "a crowd on one second, pages by number",
+        _declared("one", _SECONDS, _said("unix_s"), numbered="number", size=20),
+        _mall(paging="number", times="unix_s", grain_ms=1000, page_size=20, crowd=60, crowds=3, past_end="last"),
+    ),
+    Player(
+        "a crowd that nothing sorts, pages by offset below the declared size",
+        _declared("one", _SECONDS, _said("unix_s"), numbered="offset"),
+        _mall(paging="offset", times="unix_s", grain_ms=1000, page_size=20, crowd=60, crowds=3, ties="shuffled"),
+    ),
+    Player(
+        "no upper bound, pages by number",
+        _declared("one", {"upper": "absent"}, numbered="number"),
+        _mall(paging="number", orders=300),
+    ),
     Player(
         "both included, whole seconds",
         _declared("token", {**_SECONDS, "lower": "includes", "upper": "includes"}, _said("unix_s")),

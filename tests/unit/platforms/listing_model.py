@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from platforms.bounds import Bounds
 from platforms.reading import Ask, Reading
 
 Paging = Literal["keyset", "offset", "none"]
+Numbered = Literal["", "number", "offset"]
 
 
 class Listed(NamedTuple):
@@ -25,15 +26,27 @@ class Listed(NamedTuple):
 class ModelPlatform:
     """Lists `orders`, half-open, in pages of `size`, with a total. `paging` says what a token holds on to."""
 
-    def __init__(self, orders: list[Listed], *, size: int, paging: Paging, has_total: bool = True) -> None:
+    def __init__(
+        self,
+        orders: list[Listed],
+        *,
+        size: int,
+        paging: Paging,
+        has_total: bool = True,
+        numbered: Numbered = "",
+        shuffle: Callable[[list[Listed]], list[Listed]] = list,
+    ) -> None:
         self.orders = set(orders)
         self.size = size
         self.paging = paging
         self.has_total = has_total
+        self.numbered = numbered
+        self.shuffle = shuffle
 
     def answer(self, ask: Ask) -> Page:
         window = ask.window
         rows = sorted(order for order in self.orders if window.start_ms <= order.modified_ms < window.end_ms)
+        rows = self.shuffle(rows)
         begin = self._begin(rows, ask.page)
         shown = rows[begin : begin + self.size]
         return Page(
@@ -42,9 +55,11 @@ class ModelPlatform:
             len(rows) if self.has_total else None,
         )
 
-    def _begin(self, rows: list[Listed], token: str | None) -> int:
+    def _begin(self, rows: list[Listed], token: str | int | None) -> int:
         if token is None:
             return 0
+        if isinstance(token, int):
+            return token * self.size if self.numbered == "number" else token
         if self.paging == "offset":
             return int(token)
         modified, key = msgspec.json.decode(token, type=tuple[int, str])
@@ -72,12 +87,20 @@ def declaration(
     step_ms: int = 1,
     most_requests: int = 5_000,
     has_live_total: bool = False,
+    numbered: Numbered = "",
+    deepest: int = 0,
 ) -> Declaration:
     return Declaration(
         name="model",
         window=WindowRules(bounds=Bounds(step_ms=step_ms), longest_ms=1_000_000),
         pages=PageRules(
-            style=style, size=size, has_total=has_total, has_live_total=has_live_total, most_requests=most_requests
+            style=style,
+            size=size,
+            has_total=has_total,
+            has_live_total=has_live_total,
+            numbered=numbered,
+            deepest=deepest,
+            most_requests=most_requests,
         ),
     )
 

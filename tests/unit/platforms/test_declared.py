@@ -16,7 +16,7 @@ WINDOW = Window(NOW - 60_000, NOW)
 ACCOUNT = Account("shop one", {"base_url": "https://api.example.com/v1/", "token": "s3cret", "shop": "7", "user": "u"})
 
 
-def request(page: str | None = None, account: Account = ACCOUNT, **changes: Any) -> Request:
+def request(page: str | int | None = None, account: Account = ACCOUNT, **changes: Any) -> Request:
     return adapter(**changes).request(WINDOW, page, account, NOW)
 
 
@@ -28,6 +28,26 @@ def test_a_first_page_is_asked_for_without_a_token() -> None:
 
 def test_a_later_page_is_asked_for_with_its_token_as_it_came() -> None:
     assert ("after", "a b&c=d/é") in request("a b&c=d/é").params
+
+
+@pytest.mark.parametrize(
+    ("name", "pages", "page", "sent"),
+    [
+        ("number", {}, None, "1"),
+        ("number", {}, 3, "4"),
+        ("number", {"first": 0}, 3, "3"),
+        ("offset", {}, None, "0"),
+        ("offset", {}, 60, "60"),
+        ("offset", {"first": 1}, 60, "61"),
+        ("offset", {}, "a token", None),
+    ],
+)
+def test_pages_by_number_and_offset_begin_where_the_platform_begins(
+    name: str, pages: dict[str, Any], page: str | int | None, sent: str | None
+) -> None:
+    params = {"from": "{window.start}", "to": "{window.end}", "after": "{page.token}", "at": f"{{page.{name}}}"}
+    assert dict(request(page, request={"params": params}, pages=pages).params).get("at") == sent
+    assert adapter(request={"params": params}).declaration.pages.numbered == name
 
 
 def test_values_are_put_where_the_file_says() -> None:
@@ -145,6 +165,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"pages": {"next": ""}}, r"pages\.next: is needed for style 'token'"),
     ({"pages": {"next_header": "x-next"}}, "a path and a header for one thing"),
     ({"pages": {"total": "", "total_is_live": True}}, r"pages\.total_is_live"),
+    ({"pages": {"first": 0}}, r"pages: first and deepest go with \{page\.number\}"),
+    ({"pages": {"deepest": 5000}}, r"pages: first and deepest go with \{page\.number\}"),
+    ({"request": {"headers": {"p": "{page.number}", "o": "{page.offset}"}}}, r"two ways to say one thing"),
     ({"name": "a b"}, "name: "),
     ({"name": ""}, "name: "),
     ({"request": {"path": "orders"}}, r"request\.path"),

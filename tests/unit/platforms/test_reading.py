@@ -1,6 +1,7 @@
 """A window is read whole, or known not to be: whatever the paging, the ties, and what moves meanwhile."""
 
 from itertools import pairwise
+from random import Random
 from typing import Literal
 
 import pytest
@@ -24,7 +25,7 @@ from platforms.parts import cut_window, parts_for
 from platforms.reading import Ask, Reading, ShortPart
 from platforms.times import TimeStyle
 from streams.fetch_messages import LONGEST_ORDER_KEY
-from tests.unit.platforms.listing_model import Listed, ModelPlatform, Paging, declaration, read_all
+from tests.unit.platforms.listing_model import Listed, ModelPlatform, Numbered, Paging, declaration, read_all
 
 WINDOW = Window(0, 64)
 LATER_MS = 1_000  # where an order goes that is changed while one reads
@@ -65,6 +66,75 @@ def test_by_splitting_alone_a_window_is_proven_unless_one_moment_has_more_than_a
     assert bool(reading.result.short) == (biggest_tie > size)
     if reading.result.is_proven:
         assert {row.key for row in rows} == {order.key for order in orders}
+
+
+@given(many_times, st.integers(1, 9), st.integers(1, 9), st.sampled_from(["number", "offset"]), st.booleans())
+def test_where_pages_have_numbers_a_moment_with_more_than_a_page_is_read_whole(
+    times_ms: list[int], size: int, cap: int, numbered: Numbered, has_total: bool
+) -> None:
+    """`cap`: the platform returns smaller pages than it is asked for, which a total shows."""
+    orders = orders_at(*times_ms)
+    cap = min(size, cap) if has_total else size
+    platform = ModelPlatform(orders, size=cap, paging="none", has_total=has_total, numbered=numbered)
+    reading, rows = read(platform, declaration("one", size=size, has_total=has_total, numbered=numbered))
+    assert sorted(row.key for row in rows) == sorted(order.key for order in orders)
+    assert reading.result.is_proven == has_total
+    assert reading.result.short == ()
+
+
+def test_a_crowd_is_read_from_its_last_page_back() -> None:
+    platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="number")
+    reading, asks = Reading(declaration("one", size=20, numbered="number"), Window(7, 8)), list[str | int | None]()
+    while (ask := reading.next()) is not None:
+        asks.append(ask.page)
+        reading.feed(platform.answer(ask))
+    assert asks == [None, 2, 1, 0]
+
+
+def test_orders_that_leave_while_a_crowd_is_read_take_no_other_along() -> None:
+    platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="offset")
+    reading, seen = Reading(declaration("one", size=20, numbered="offset"), Window(7, 8)), set[str]()
+    for at, rows in enumerate(read_all(reading, platform)):
+        seen.update(row.key for row in rows)
+        if at < 3:
+            left = min(platform.orders)
+            platform.orders = (platform.orders - {left}) | {Listed(LATER_MS, left.key, 2)}
+    assert {order.key for order in platform.orders if order.modified_ms == 7} <= seen
+    assert reading.result.is_proven
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_crowd_that_nothing_sorts_is_read_until_all_of_it_was_seen(seed: int) -> None:
+    orders, chance = orders_at(*[7] * 60), Random(seed)
+
+    def shuffled(rows: list[Listed]) -> list[Listed]:
+        return chance.sample(rows, len(rows))
+
+    platform = ModelPlatform(orders, size=20, paging="none", numbered="number", shuffle=shuffled)
+    reading, rows = read(platform, declaration("one", size=20, numbered="number"), Window(7, 8))
+    assert reading.result.is_proven
+    assert len(rows) == 60
+    assert reading.result.requests < 60
+
+
+@pytest.mark.parametrize("has_total", [True, False])
+def test_rows_beyond_the_deepest_page_are_missing_and_known_to_be(has_total: bool) -> None:
+    platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="number", has_total=has_total)
+    declared = declaration("one", size=20, numbered="number", deepest=40, has_total=has_total)
+    reading, rows = read(platform, declared, Window(7, 8))
+    assert len(rows) == 40
+    assert reading.result.short == (ShortPart(Window(7, 8), 20 if has_total else 0, 60 if has_total else 0),)
+
+
+def test_a_total_that_lies_ends_the_reading_by_number_too() -> None:
+    platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="number")
+    reading = Reading(declaration("one", size=20, numbered="number"), Window(7, 8))
+    while (ask := reading.next()) is not None:
+        page = platform.answer(ask)
+        page.total = 100
+        reading.feed(page)
+    assert (reading.result.missing, reading.result.is_proven) == (40, False)
+    assert reading.result.requests < 20
 
 
 @given(many_times, st.integers(1, 9), st.sampled_from(["one", "token"]))
