@@ -1,0 +1,1 @@
+"""What zones decide. Pure: no I/O, no clock."""
