@@ -4,6 +4,11 @@ A rate is the cluster's. Each node that takes part has a share, and spends it on
 returns the share: the governor deals those of jobs and batches (ADR 39), and the live nodes that fetch share alike (ADR
 10). Nothing is stored. A key that begins again begins slowly, without a burst, and a pause earns no burst either. A
 late caller may catch up on at most a quarter of a second's worth.
+
+No second has more than `most`. If that is all of the pace, a second that was uneven makes the next one uneven in the
+same way: where little began, there is little room a second later, and what was held back there begins with the rest. So
+what the most holds back is given up bit by bit (`EVEN_PER_S`). That costs some rows once, and each tenth of a second
+gets its part again.
 """
 
 import math
@@ -12,12 +17,15 @@ from typing import Protocol
 
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.leased import GATHER_S
-from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, stop_until
+from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, forgive, stop_until
 from actors.runtime.rules.second_cap import SecondCap
 from streams.clock import monotonic_s
 
 LATE_S = 0.25
 """How much a late caller may catch up on: a call that takes this long keeps the next one from its turn."""
+EVEN_PER_S = 1.6
+"""The part, a second, of what the most of a second holds back that is given up. In steady state a second loses a few
+thousandths by it. After a pause of 60 ms, all tenths of a second are even again within four seconds."""
 SECOND = 1.0
 """Between an item's permission and its start lie milliseconds. A longer second would make up for them, but the rate
 would be lower by as much in every second."""
@@ -65,9 +73,12 @@ class Shares:
         if per_s <= 0 or limit <= 0:
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), Rate(per_s, max(2, int(per_s * LATE_S)))
-        pace, cap = self._current(key, rate, now_ms)
-        least, ready = min(most, max(1, int(per_s * GATHER_S))), conforming(pace, rate, now_ms)
-        granted = min(most, ready, cap.room(limit, now_ms)) if ready >= least else 0
+        pace, cap, called_ms = self._current(key, rate, now_ms)
+        least, ready = min(most, max(1, int(per_s * GATHER_S))), min(most, conforming(pace, rate, now_ms))
+        granted = min(ready, cap.room(limit, now_ms)) if ready >= least else 0
+        if ready >= least and granted < ready:
+            part = EVEN_PER_S * (now_ms - called_ms) / 1000
+            pace = forgive(pace, rate, now_ms, part, keep_ms=max(rate.interval_ms, 1000 * GATHER_S))
         if granted:
             pace = acquire(pace, rate, now_ms, granted)[0]
             cap.add(granted, now_ms)
@@ -88,19 +99,19 @@ class Shares:
         """Return how many began in the last second. For shares of one a second or more."""
         return self._spent[key][2].spent(self._now_ms()) if key in self._spent else 0
 
-    def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap]:
-        """Return how far the rate is spent. After a time without calls it begins anew without a burst. When the share
-        has changed, the wait for the next item changes as the interval does."""
+    def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap, float]:
+        """Return how far the rate is spent, and since when it is so. After a time without calls it begins anew without
+        a burst. When the share has changed, the wait for the next item changes as the interval does."""
         if key not in self._spent:
             self._forget(now_ms)
-            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, rate.interval_ms)), SecondCap(SECOND)
+            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, rate.interval_ms)), SecondCap(SECOND), now_ms
         before, pace, cap, called_ms = self._spent[key]
         if before != rate:
             waits_ms = acquire(pace, before, now_ms)[1] * rate.interval_ms / before.interval_ms
-            pace = stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms))
-        elif now_ms - called_ms > 2 * LOOK_MS:
-            pace = stop_until(pace, rate, now_ms)
-        return pace, cap
+            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms)), cap, now_ms
+        if now_ms - called_ms > 2 * LOOK_MS:
+            return stop_until(pace, rate, now_ms), cap, now_ms
+        return pace, cap, called_ms
 
     def _forget(self, now_ms: float) -> None:
         """Forget the keys whose last call was long ago and whose next turn is past."""

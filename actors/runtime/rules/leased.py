@@ -24,7 +24,7 @@ COUNT_S = 0.25
 """Over how long the use is counted, at least."""
 CONFIRM_S = 0.02
 """How soon the node reports that a share is lower. Others wait for it."""
-GATHER_S = 0.02
+GATHER_S = 0.01
 """Begin this much of a second's worth together: two cost as much as ten, and handlers of lists get lists. It is small,
 so that each tenth of a second has its part."""
 LOWER_S = 0.1

@@ -49,6 +49,12 @@ def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     return Pace(max(pace.spent_ms, until_ms + (rate.burst - 1) * rate.interval_ms))
 
 
+def forgive(pace: Pace, rate: Rate, now_ms: float, part: float, *, keep_ms: float) -> Pace:
+    """Give up this part of what may be caught up on beyond `keep_ms`, so that it is not made up for later."""
+    spare_ms = now_ms + rate.burst * rate.interval_ms - pace.spent_ms - keep_ms
+    return Pace(pace.spent_ms + min(1.0, part) * spare_ms) if spare_ms > 0 else pace
+
+
 class RequestWindow(msgspec.Struct, frozen=True):
     """How many requests may be under way at once. It grows by one in each round of successes, and shrinks by a factor
     on trouble (AIMD, Chiu and Jain 1989). It stays between `least` and `most`, and starts at `size`."""

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ class EvenTown:
         self.governing: Governing | None = Governing(1, 0.0)
         self.nodes: dict[str, EvenNode] = {}
         self.asked = 0
+        self.paused_until_s = 0.0
         self._chance = random.Random(seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -89,6 +91,16 @@ class EvenTown:
         self.run(lasts_s)
         return [self.between(began_s + second, began_s + second + 1) for second in range(lasts_s)]
 
+    def tenths(self, lasts_s: int) -> list[int]:
+        """Go on for so long. Return what began in each tenth of a second."""
+        began_s = self.now_s
+        self.run(lasts_s)
+        return [self.between(began_s + at / 10, began_s + (at + 1) / 10) for at in range(10 * lasts_s)]
+
+    def pause(self, lasts_s: float) -> None:
+        """Have all nodes stand still."""
+        self.paused_until_s = self.now_s + lasts_s
+
     def back_s(self, upto_s: float) -> float:
         """Go on for so long. Return after which time all seconds are within 5 % of the rate, or one below."""
         began_s, low_s = self.now_s, 0.0
@@ -116,6 +128,9 @@ class EvenNode:
 
     def _work(self) -> None:
         if self.is_dead:
+            return
+        if self._town.now_s < self._town.paused_until_s:
+            self._town.at(self._town.paused_until_s, self._work)
             return
         granted, wait_ms = self._topics.take("t", 1_000_000)
         if granted:
@@ -179,6 +194,21 @@ def test_three_nodes_keep_the_rate_in_each_second(town_of: Callable[[float], Eve
     shares = sorted(node.share for node in town.nodes.values())
     assert sum(shares) == rate
     assert shares[-1] - shares[0] <= 1
+
+
+def test_a_pause_of_all_nodes_does_not_stay_in_the_tenths_of_the_seconds_after(
+    town_of: Callable[[float], EvenTown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "STALLED", 0.0)
+    town = town_of(8_000)
+    town.join("a", "b", "c", "d")
+    town.run(10)
+    town.pause(0.06)
+    town.run(4)
+    tenths = town.tenths(10)
+    assert sum(abs(count - 800) > 80 for count in tenths) <= 6
+    assert sum(tenths) >= 0.99 * 80_000
+    assert town.fullest() <= 8_000
 
 
 @RATES
