@@ -17,20 +17,18 @@ class PlatformError(Exception):
 class BrokenContract(PlatformError):
     """The platform answered against its own rules. The slice is set aside with this reason and a person is told.
 
-    `reason` is one sentence that holds no order data beyond keys."""
+    `reason` is one sentence that holds no order data beyond keys. `said` is the beginning of what the platform said,
+    as far as it is known."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, said: bytes = b"") -> None:
         self.reason = reason
+        self.said = said
         super().__init__(reason)
 
 
 class Unreadable(BrokenContract):
     """Most of what an answer lists, or the answer itself, is not as it was declared: rather the declaration is wrong
-    than so many orders. `said` is the beginning of what the platform said."""
-
-    def __init__(self, reason: str, said: bytes) -> None:
-        super().__init__(reason)
-        self.said = said
+    than so many orders."""
 
 
 class Garbled(BrokenContract):

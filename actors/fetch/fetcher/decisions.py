@@ -103,9 +103,11 @@ class PlatformRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Hopeless(msgspec.Struct, frozen=True, tag="hopeless"):
-    """This slice can never be read, by any node. Others can."""
+    """This slice can never be read, by any node. Others can, unless the source's requests are wrong. `said`: the
+    response, without secrets."""
 
     reason: str
+    said: str = ""
 
 
 Outcome = (
@@ -294,8 +296,10 @@ def _move(ended: Ended) -> Move:
             )
         case PlatformRefused(reason=reason):
             return lambda ledger, now_ms: holding.park(ledger, slice_id, fence, reason, now_ms)
-        case Hopeless(reason=reason):
-            return lambda ledger, now_ms: holding.give_up(ledger, slice_id, fence, reason, now_ms)
+        case Hopeless(reason=reason, said=said):
+            return lambda ledger, now_ms: holding.refused(
+                ledger, slice_id, fence, reason, said, policy, now_ms, chance=ended.chance
+            )
         case _:
             assert_never(outcome)
 

@@ -25,6 +25,8 @@ from actors.fetch.fetcher.decisions import (
 )
 from actors.fetch.fetcher.logins import LoginRefused, Logins
 from actors.fetch.rules.settings import FetchSettings
+from actors.runtime.rules.texts import printable
+from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import (
     EMPTY_PAGE,
@@ -40,7 +42,7 @@ from platforms.adapter import (
     SlowDown,
     Split,
 )
-from platforms.errors import Garbled
+from platforms.errors import BrokenContract, Garbled
 from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
@@ -53,6 +55,8 @@ MOST_RENEWALS = 3
 """Renewals between two good responses. A token may be void again at once, if another node has renewed it."""
 REFUSED_ATTEMPTS = 3
 """Attempts that must all end so before renewable credentials count as refused, and need a person."""
+
+MOST_SHOWN = 4096
 
 Trouble = Later | SlowDown | PlatformDown
 
@@ -143,6 +147,9 @@ class PlatformSession:
             return await self._judge(reading, response)
         except Garbled:
             return Later()
+        except BrokenContract as error:
+            error.said = error.said or response.body
+            raise
 
     async def _judge(self, reading: Reading, response: Response) -> list[Row] | Trouble:
         budgets, work = self._budgets, self._work
@@ -163,7 +170,7 @@ class PlatformSession:
             case Park(reason=reason):
                 raise Stopped(PlatformRefused(reason))
             case Bug(reason=reason):
-                raise Stopped(Hopeless(reason))
+                raise Stopped(Hopeless(reason, shown(response.body)))
             case SlowDown() as passing:
                 budgets.was_throttled(work.source.platform)
                 budgets.hold(work.source, work.settings, wait_of(passing, work.settings, 0))
@@ -214,6 +221,11 @@ class PlatformSession:
         reason = "the platform refuses the credentials, also after they were renewed"
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
         return PlatformRefused(reason) if is_sure else Failed(reason)
+
+
+def shown(said: bytes) -> str:
+    """Return the beginning of a response as a person may read it: printable, and without secrets."""
+    return without_secrets(printable(said[:MOST_SHOWN].decode(errors="replace")))
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:

@@ -38,14 +38,13 @@ from actors.fetch.fetcher.decisions import (
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.prefetch import prefetching
 from actors.fetch.fetcher.rows import pages_of, row_dead_letter, shortness, take_new
-from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped
+from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
-from actors.runtime.rules.texts import printable
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Row
@@ -125,11 +124,9 @@ class WindowReader:
             return PlatformRefused(str(error))
         except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader, Unwritable) as error:
             return Failed(str(error))
-        except Unreadable as error:
-            return Misread(
-                without_secrets(error.reason), without_secrets(printable(error.said.decode(errors="replace")))
-            )
         except BrokenContract as error:
+            if isinstance(error, Unreadable) or not work.is_trusted:
+                return Misread(without_secrets(error.reason), shown(error.said))
             return Failed(error.reason)
         except FATAL:
             raise

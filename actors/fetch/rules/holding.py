@@ -22,7 +22,7 @@ MAX_REASON = 300
 MAX_PARKED = 700
 """The same for the reason of a parked source, which may quote the platform."""
 TRUST = 3
-"""How many windows in a row may have no readable row before we stop blaming the rows."""
+"""How many windows in a row may have no readable row before we stop blaming the rows. The same for refused windows."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -124,6 +124,7 @@ def complete(
     if isinstance(held, StaleFence):
         return ledger, held
     after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
+    after = replace(after, answers=TRUST) if after.answers != TRUST else after
     return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
 
 
@@ -187,7 +188,7 @@ def fall_short(
     if isinstance(held, StaleFence):
         return ledger, held
     known = replace(held, short=short, misses=0)
-    marked = _judged(replace(ledger, open=others_read(_swapped(ledger, held, known))), is_readable)
+    marked = _judged(replace(ledger, open=others_read(_swapped(ledger, held, known)), answers=TRUST), is_readable)
     if held.short is not None:
         return _give_up(marked, known, reason, now_ms)
     return _failed(marked, known, reason, policy, now_ms, chance=chance)
@@ -213,12 +214,42 @@ def misread(
     if ledger.state == "parked":
         return release(ledger, slice_id, fence, now_ms, reason=reason)
     if ledger.trust < 0:
-        quoted = f"{reason[:MAX_REASON]}; the platform said: {said[:MAX_REASON]}"
-        return park(replace(ledger, trust=0), slice_id, fence, quoted, now_ms)
+        return park(replace(ledger, trust=0), slice_id, fence, _quoted(reason, said), now_ms)
     after, result = _failed(ledger, held, reason, policy, now_ms, chance=chance)
     if ledger.trust == 0:
         return replace(after, trust=-1), result
     return (_judged(after, is_readable=False) if isinstance(result, GaveUp) else after), result
+
+
+def refused(
+    ledger: Ledger,
+    slice_id: str,
+    fence: int,
+    reason: str,
+    said: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float,
+) -> tuple[Ledger, Retried | GaveUp | Released | StaleFence]:
+    """Give up the slice, whose request the platform refuses for good. If no request of the source was ever answered,
+    the second such refusal parks it: the path, a parameter or the account is wrong, and every window would become a
+    hole in the same way. So it is after some refused windows in a row."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, StaleFence):
+        return ledger, held
+    if ledger.state == "parked":
+        return release(ledger, slice_id, fence, now_ms, reason=reason)
+    if ledger.answers < 0:
+        return park(replace(ledger, answers=0), slice_id, fence, _quoted(reason, said), now_ms)
+    if ledger.answers == 0:
+        after, result = _failed(ledger, held, reason, policy, now_ms, chance=chance)
+        return replace(after, answers=-1), result
+    return give_up(replace(ledger, answers=ledger.answers - 1), slice_id, fence, reason, now_ms)
+
+
+def _quoted(reason: str, said: str) -> str:
+    return f"{reason[:MAX_REASON]}; the platform said: {said[:MAX_REASON] or 'nothing'}"
 
 
 def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | StaleFence]:

@@ -103,7 +103,8 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `trust` says whether its rows can be read as its adapter declares them. Above 0: some could, and so many windows in
     a row may still hold only unreadable rows. 0: none ever could, or none any more. Below 0: a window has failed for
-    it. `owes_end`: an administrator got a notice of a hole, and must get one when none is left.
+    it. `answers` says the same of its requests: above 0, some were answered, and so many windows in a row may still be
+    refused. `owes_end`: an administrator got a notice of a hole, and must get one when none is left.
     """
 
     start_ms: int
@@ -118,6 +119,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     holes: tuple[Hole, ...] = ()
     passes: tuple[Pass, ...] = ()
     trust: int = 0
+    answers: int = 0
     outage: Outage | None = None
     owes_end: bool = False
 

@@ -134,6 +134,7 @@ async def test_version_that_is_a_hash_rises_with_each_reading(connection: Connec
     assert versions == sorted(set(versions))
 
 
+PARAMS = {"shop": "{account.shop}", "from": "{window.start}", "to": "{window.end}", "limit": "{page.size}"}
 WRONG: dict[str, dict[str, object]] = {
     "key": {"key": "number"},
     "version": {"version": {"kind": "number", "path": "revision"}},
@@ -184,6 +185,34 @@ async def test_a_wrong_declaration_parks_the_source_with_what_the_platform_said_
     assert (ledger.holes, await dead_rows(connection)) == ((), [])
     assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
     assert await stored_orders(connection)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"request": {"path": "/ordres", "params": PARAMS}}, "404"),
+        ({"request": {"path": "/orders", "params": {**PARAMS, "limit": "x"}}}, "is no count"),
+        ({"pages": {"style": "link", "next": "next", "total": "orders"}}, "orders"),
+    ],
+)
+async def test_a_file_that_never_worked_parks_the_source_and_makes_no_hole(
+    connection: Connection, publisher: Publisher, wrong: dict[str, object], told: str
+) -> None:
+    """The history has thirty windows, which would all fail in the same way."""
+    async with (
+        a_mall(ago_ms=10_000) as mall,
+        running_engine(connection, publisher) as engine,
+        hearing(connection) as heard,
+        logging_of() as logged,
+    ):
+        await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd", **wrong))
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=history_start_ms(mall))
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.state == "parked")
+        assert (await logged.first("notice"))["notice"]["kind"] == "parked"
+        assert (ledger.holes, await dead_rows(connection)) == ((), [])
+    assert told in ledger.reason
+    assert "the platform said: " in ledger.reason
+    assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
 
 
 async def dead_rows(connection: Connection) -> list[DeadLetter]:

@@ -463,10 +463,38 @@ def test_a_refusal_parks_the_source_and_is_told_once() -> None:
     )
 
 
-def test_what_no_attempt_can_read_is_given_up_at_once() -> None:
-    ledger, piece = taken(opened())
+@pytest.mark.parametrize("good", [WindowStored(), SHORT])
+def test_what_no_attempt_can_read_is_given_up_at_once(good: Outcome) -> None:
+    ledger, _ = read_as(opened(), 1, good)
+    ledger, piece = taken(ledger)
     ledger, _ = decide(ledger, ended(piece, Hopeless("404")), NOW)
     assert [hole.slice_id for hole in ledger.holes] == [piece.slice_id]
+
+
+def test_a_source_that_never_answered_is_parked_by_the_second_refusal_with_what_the_platform_said() -> None:
+    ledger, events = read_as(opened(), 0, Hopeless("404", "s" * 400))
+    assert (ledger.state, [type(event) for event in events]) == ("running", [SliceFailed])
+    ledger, events = read_as(ledger, 1, Hopeless("404", "s" * 400))
+    assert (ledger.state, [type(event) for event in events]) == ("parked", [SourceParked])
+    assert ledger.reason == "404; the platform said: " + "s" * 300
+    assert ledger.holes == ()
+    ledger = steering.resume(ledger, NOW)
+    for refusals, state in ((1, "running"), (2, "parked")):
+        ledger, _ = read_as(ledger, 2, Hopeless("404"))
+        assert (refusals, ledger.state) == (refusals, state)
+
+
+def test_windows_refused_one_after_the_other_park_a_source_that_once_answered() -> None:
+    """After a path or an account has changed, each window is refused: three holes, and not hundreds."""
+    ledger = cut(first_ledger(0), replace(SETTINGS, max_open=9), NOW)
+    ledger, _ = read_as(ledger, 0, WindowStored())
+    while ledger.state == "running":
+        at = next(number for number, held in enumerate(ledger.open) if held.attempt == 1)
+        ledger, _ = read_as(ledger, at, Hopeless("404"))
+    assert len(ledger.holes) == holding.TRUST
+    ledger = steering.resume(ledger, NOW)
+    ledger, _ = read_as(ledger, 0, WindowStored())
+    assert ledger.answers == holding.TRUST
 
 
 @pytest.mark.parametrize("outcome", ENDS, ids=lambda outcome: type(outcome).__name__)
