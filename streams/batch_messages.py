@@ -58,8 +58,8 @@ class Counts(Struct, frozen=True, kw_only=True):
 class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of one chunk. `ran`: half-open ranges of indexes. Items of them without an entry in `others` succeeded
     and returned nothing. `counts` and `again` count the items of `ran`. `redone`: how these items had ended in an
-    earlier pass. `left`: items that had not begun when their node stopped, and that the next round runs. `is_gone`: the
-    chunk no longer existed, and its items without an end get none."""
+    earlier pass. `left`: items that had not begun when their node stopped, or for which there was no slot, and that the
+    next round runs, `left_ms` later. `is_gone`: the chunk no longer existed, and its items without an end get none."""
 
     chunk: int
     round: int
@@ -71,6 +71,7 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     redone: Counts = Counts()
     reasons: tuple[str, ...] = ()
     left: int = 0
+    left_ms: int = 0
     is_gone: bool = False
 
 

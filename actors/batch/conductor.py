@@ -296,5 +296,6 @@ def _ended(seq: int, result: ChunkResult) -> RoundEnded:
         redone=result.redone,
         reasons=result.reasons,
         left=result.left,
+        left_ms=result.left_ms,
         is_gone=result.is_gone,
     )

@@ -34,6 +34,8 @@ from actors.batch.views import (
     sheet_of,
     upload_name,
 )
+from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.slot_keys import check_path
 from actors.runtime.transport import shown_url
 from streams.batch_messages import LOST, Chunk, ChunkResult, NewBatch, last_outcomes, lost_parts
 from streams.bucket import Bucket
@@ -369,7 +371,11 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     changed = {name: value for name, value in changes.items() if value is not None}
     declared = msgspec.to_builtins(record.declared or TaskLimits())
     try:
-        return msgspec.convert({**declared, **values, **changed}, TaskLimits)
+        limits = msgspec.convert({**declared, **values, **changed}, TaskLimits)
+        check_path("slot_key", limits.slot_key)
+        return limits
+    except BadSetting as error:
+        raise BatchRefused(f"limits: {error}") from error
     except msgspec.ValidationError as error:
         known = ", ".join(TaskLimits.__struct_fields__)
         raise BatchRefused(f"limits: {error}; there are {known}") from error

@@ -19,6 +19,7 @@ from streams.backoff import Backoff
 from streams.bucket import Bucket
 from streams.entries import Entry
 from streams.errors import MalformedMessage
+from streams.slot_messages import MOST_SLOTS, WhenFull
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,12 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     main_rate: Rate = 0.0
     item_rate: Rate = 0.0
     item_concurrency: Count = 0
+    slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] = 0
+    """Items at once under each key."""
+    slot_key: str = ""
+    """Where the key is in an item, as a dotted path. Empty: all items are under one key."""
+    when_full: WhenFull = "queue"
+    """What becomes of an item whose key has no free slot."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

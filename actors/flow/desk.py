@@ -26,6 +26,7 @@ from actors.flow.flows import (
 )
 from actors.flow.rates_desk import BadRate, checked_rate
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
+from actors.runtime.rules.slot_keys import Slots
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
 """Settings that are lengths of time, and their fields."""
@@ -35,7 +36,8 @@ RANGES = {
     "lead": (0, LONGEST_EVERY_MS),
     "load_timeout": (100, LONGEST_LOAD_MS),
 }
-SETTINGS = (*SPANS, "rate", "most_in_flight", "groups")
+SLOTS = ("slots", "slot_key", "when_full")
+SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", *SLOTS)
 
 
 class FlowJobsDoor(Protocol):
@@ -48,7 +50,15 @@ class FlowJobsDoor(Protocol):
     async def in_flight(self, flow: str) -> int: ...
 
     async def change(self, flow: str, **values: object) -> None:
-        """Set the rate, or the pause, of a flow's rows."""
+        """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""
+        ...
+
+    def slots(self, flow: str) -> Slots | None:
+        """Return how many rows of a key are executed at once. `None`: no limit."""
+        ...
+
+    async def change_slots(self, flow: str, values: Mapping[str, object]) -> None:
+        """Set some of `SLOTS`. `None` resets one to the value in the code. Raises BadSetting."""
         ...
 
     async def follow(self, flow: str, every_ms: int) -> None:
@@ -96,18 +106,26 @@ class FlowDesk:
             is_paused=self._jobs.is_paused(flow),
             every=duration_text(interval_ms(record.limits, progress.every_ms)),
             in_flight=await self._jobs.in_flight(flow),
-            settings=_document(record.limits),
+            settings={**_document(record.limits), **_slots_document(self._jobs.slots(flow))},
             rounds=progress.rounds,
         )
 
     async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:
-        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups. `None`
-        resets one to the value in the code."""
+        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
+        (calls of `execute` at once under each key, 0: no limit), slot_key, when_full. `None` resets one to the value in
+        the code."""
         record = self._flows.current(flow)
         if unknown := [name for name in values if name not in SETTINGS]:
             raise BadFlow(f"{unknown[0][:80]!a}: is not a setting of flows; {nearest(unknown[0], SETTINGS)}")
         rate = _rate(values["rate"], record) if "rate" in values else None
-        changes = {name: value for name, value in values.items() if name != "rate"}
+        slots = {name: value for name, value in values.items() if name in SLOTS}
+        changes = {name: value for name, value in values.items() if name != "rate" and name not in slots}
+        _changed(record.limits, record, changes)  # all or nothing
+        if slots:
+            try:
+                await self._jobs.change_slots(flow, slots)
+            except BadSetting as error:
+                raise BadFlow(str(error)) from error
         if changes:
             record = await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
             await self._jobs.follow(flow, interval_ms(record.limits, self._flows.progress(flow).every_ms))
@@ -140,6 +158,11 @@ class FlowDesk:
 def _document(limits: FlowLimits) -> dict[str, object]:
     spans = {name: duration_text(getattr(limits, field)) for name, field in SPANS.items()}
     return {**spans, "most_in_flight": limits.most_in_flight, "groups": limits.groups}
+
+
+def _slots_document(slots: Slots | None) -> dict[str, object]:
+    """Return the settings of slots. Without slots there is one."""
+    return {"slots": 0} if slots is None else {"slots": slots.most, "slot_key": slots.key, "when_full": slots.when_full}
 
 
 def _changed(limits: FlowLimits, record: FlowRecord, values: Mapping[str, object]) -> FlowLimits:

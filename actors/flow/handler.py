@@ -59,6 +59,10 @@ class RowBody(Struct, frozen=True, array_like=True):
     row: msgspec.Raw
 
 
+ROW_PATH = "1."
+"""Where a row is in its body, as the first part of a dotted path."""
+
+
 class LoadedRow(Struct, frozen=True):
     """A row as a loader gave it. `id`: of its job."""
 

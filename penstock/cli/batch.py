@@ -31,6 +31,9 @@ Items = Annotated[
     typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.", show_default=False),
 ]
 
+TEXTS = ("slot_key", "when_full")
+"""Limits that are no numbers."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
@@ -242,10 +245,11 @@ async def _task(
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the code's.")
     ] = None,
 ) -> None:
-    """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency. 0 is no limit."""
+    """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency, slots (items at once
+    under each key), slot_key, when_full. 0 is no limit."""
     from actors.batch.tasks import UnknownTask
 
-    limits = {name: _number(name, value) for name, value in map(_pair, changes or [])}
+    limits = {name: _limit(name, value) for name, value in map(_pair, changes or [])}
     async with open_batches(call) as batches:
         if limits:
             task = await batches.limit(key, **limits)
@@ -256,7 +260,10 @@ async def _task(
             [task] = found
     for name in task.limits.__struct_fields__:
         value = getattr(task.limits, name)
-        call.out.say(f"{name} = {value:g}" if value else f"{name} = 0 (no limit)")
+        if name not in TEXTS:
+            call.out.say(f"{name} = {value:g}" if value else f"{name} = 0 (no limit)")
+        elif task.limits.slots:
+            call.out.say(f"{name} = {value or '(all under one key)'}")
     if task.is_streaming:
         call.out.say("streaming: items run before the split has ended")
     call.out.result(task)
@@ -366,6 +373,10 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"{text[:80]!a}: write NAME=VALUE")
     return name, value
+
+
+def _limit(name: str, value: str) -> float | int | str | None:
+    return (value or None) if name in TEXTS else _number(name, value)
 
 
 def _number(name: str, value: str) -> float | int | None:

@@ -128,7 +128,8 @@ async def _set(
         typer.Argument(metavar="NAME=VALUE...", help="rate=500 or 1/m; `rate=` for the code's.", show_default=False),
     ],
 ) -> None:
-    """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even)."""
+    """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even), slots
+    (calls of `execute` at once under each key, 0: no limit), slot_key, when_full."""
     values = dict(map(_pair, changes))
     async with _open(call) as flows:
         view = await flows.set(which, **values)
@@ -146,7 +147,7 @@ def _pair(text: str) -> tuple[str, object]:
         return name, dict(_group(part) for part in value.split(","))
     if name == "rate":
         return name, read_rate(value)
-    if name == "most_in_flight":
+    if name in ("most_in_flight", "slots"):
         try:
             number = float(value)
         except ValueError:

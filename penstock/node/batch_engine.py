@@ -26,6 +26,7 @@ from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
+from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates, part_of, sharers
 from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
@@ -166,6 +167,9 @@ def _executor(
         items=items,
         rates=rates,
         at_once=at_once,
+        slots=node.slots,
+        slots_of=partial(_slots_of, tasks),
+        chance=chance,
         stop=node.stop,
     )
     return Executor(
@@ -185,6 +189,15 @@ def _limits(tasks: Tasks, task: str) -> TaskLimits:
         return tasks.current(task).limits
     except UnknownTask:
         return TaskLimits()
+
+
+def _slots_of(tasks: Tasks, handler: TaskHandler) -> Slots | None:
+    """Return the slots of a task, with a path into its items as they are stored."""
+    limits = _limits(tasks, handler.record.task)
+    if not limits.slots:
+        return None
+    path = f"1.{limits.slot_key}" if limits.slot_key and handler.is_sheet else limits.slot_key
+    return Slots(limits.slots, path, limits.when_full)
 
 
 def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:

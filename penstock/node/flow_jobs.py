@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from actors.flow.flows import rounds_topic, rows_topic
-from actors.flow.handler import LoadedRow
+from actors.flow.handler import ROW_PATH, LoadedRow
 from actors.jobs.row_adds import RowAdds, Since
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.rules.slot_keys import Slots
+from penstock.node.job_handlers import declared_slots
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import StreamError
@@ -53,6 +55,22 @@ class FlowJobs:
     async def change(self, flow: str, **values: object) -> None:
         """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""
         await self._topics.change(rows_topic(flow), values)
+
+    def slots(self, flow: str) -> Slots | None:
+        """Return how many rows of a key are executed at once. `None`: no limit."""
+        settings = self._topics.current(rows_topic(flow))
+        key = settings.slot_key.removeprefix(ROW_PATH)
+        return Slots(settings.slots, key, settings.when_full) if settings.slots else None
+
+    async def change_slots(self, flow: str, values: Mapping[str, object]) -> None:
+        """Set some of `slots`, `slot_key`, `when_full`. `None` resets one to the value in the code. Raises
+        BadSetting."""
+        declared = declared_slots(self._topics.current(rows_topic(flow)).declared_slots)
+        chosen = {name: declared.get(name) if value is None else value for name, value in values.items()}
+        path = values.get("slot_key")
+        if isinstance(path, str) and path:
+            chosen["slot_key"] = f"{ROW_PATH}{path}"
+        await self._topics.change(rows_topic(flow), chosen)
 
     async def begin(self, flow: str) -> str:
         """Have a round now, beside the schedule. Return its id."""

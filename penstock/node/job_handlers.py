@@ -13,6 +13,7 @@ from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.logs import fields
+from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
@@ -66,17 +67,26 @@ async def _declare_slots(topics: Topics, handler: Handler) -> None:
     """Make what the code says about slots the topic's settings, if the code has changed. So a restart does not undo
     what a person has set since."""
     slots, before = handler.slots, topics.current(handler.topic)
-    declared = "" if slots is None else f"{slots.most} {slots.when_full} {slots.key}".rstrip()
+    declared = _declaration(slots)
     if declared == before.declared_slots:
         return
-    values: dict[str, object] = {"slots": None, "slot_key": None, "when_full": None, "declared_slots": None}
-    if slots is not None:
-        values = {
-            "slots": slots.most,
-            "slot_key": slots.key,
-            "when_full": slots.when_full,
-            "declared_slots": declared,
-        }
+    names = ("slots", "slot_key", "when_full", "declared_slots")
+    values: dict[str, object] = dict.fromkeys(names) | declared_slots(declared)
+    if declared:
+        values["declared_slots"] = declared
     log.info("job.slots", extra=fields(topic=handler.topic, before=before.declared_slots, slots=declared))
     await topics.use(handler.topic, "normal")
     await topics.change(handler.topic, values)
+
+
+def _declaration(slots: Slots | None) -> str:
+    """Return what the code says about slots, as one text."""
+    return "" if slots is None else f"{slots.most} {slots.when_full} {slots.key}".rstrip()
+
+
+def declared_slots(declaration: str) -> dict[str, object]:
+    """Return the settings of a topic that a declaration stands for. Empty: none."""
+    if not declaration:
+        return {}
+    most, when_full, *key = declaration.split(" ", 2)
+    return {"slots": int(most), "when_full": when_full, "slot_key": key[0] if key else ""}

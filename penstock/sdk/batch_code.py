@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from actors.batch.executor.handler import NextRound
+from actors.batch.executor.lanes import running_in
 from actors.runtime.closing import is_run_by
 
 __all__ = ["CodeEnded", "as_failure", "each_in_a_thread", "guarded", "in_a_thread"]
@@ -77,11 +78,14 @@ class _Row:
         self._began_s = 0.0
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._admitted = running_in()
 
     async def answers(self, *, within_s: float | None) -> list[object]:
         """Return the answers of all calls. If a call takes too long, return the answers before it and its
         TimeoutError."""
         self._began_s = time.monotonic()
+        if self._admitted is not None:
+            self._admitted.use()  # until the thread ends, though it may be left behind
         work = partial(contextvars.copy_context().run, self._work)
         threading.Thread(target=work, name="batch item", daemon=True).start()
         try:
@@ -105,6 +109,18 @@ class _Row:
             return is_late
 
     def _work(self) -> None:
+        try:
+            self._call_each()
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._admitted is not None:
+            self._admitted.free()
+
+    def _call_each(self) -> None:
         told = self._answers
         for call in self._calls:
             with self._lock:
@@ -114,8 +130,6 @@ class _Row:
             answer = _answer(call)
             with self._lock:
                 told.append(answer)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._ended.set)
 
 
 def _answer(call: Call) -> object:

@@ -33,10 +33,12 @@ import msgspec
 from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
 from actors.batch.executor.handler import Reject, Skip, TaskHandler
 from actors.batch.tasks import TaskLimits, TaskRecord
+from actors.runtime.rules.slot_keys import Slots
 from penstock.errors import UsageError
 from penstock.rows.batch_rows import row_reader
 from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
 from penstock.sdk.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
+from penstock.sdk.jobs import slots_of
 from streams.subjects import TOKEN
 
 __all__ = [
@@ -60,7 +62,8 @@ class TaskOptions(TypedDict, total=False):
     Options that end with `_s` are seconds, and are stored as milliseconds.
 
     Limits over the whole cluster: `item_rate` is items a second, `item_concurrency` items at the same time, `main_rate`
-    instances begun a second, `main_concurrency` instances at the same time. 0 is no limit. `most_failures`: the share
+    instances begun a second, `main_concurrency` instances at the same time. 0 is no limit. `slots`: items at the same
+    time under each key, as `penstock.Slots(2, key="merchant.id")`, a path into the item. `most_failures`: the share
     of the items that may fail before the instance is stopped. `streaming`: items run while the split still runs. If the
     split begins again, it must give the same items in the same order. `callback`: the URL for instances whose submitter
     names none. The operator must allow its host."""
@@ -78,6 +81,7 @@ class TaskOptions(TypedDict, total=False):
     keep_days: int
     callback: str
     version: str
+    slots: Slots | None
 
 
 class BatchOptions(TaskOptions, total=False):
@@ -139,7 +143,9 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
     """Return the record that these options make. Raises UsageError."""
     limits: dict[str, Any] = {}
     for name, value in {**STATED, **options}.items():
-        if name in TaskLimits.__struct_fields__:
+        if name == "slots":
+            limits |= _slot_limits(task, value)
+        elif name in TaskLimits.__struct_fields__:
             limits[name] = value
         elif name.endswith("_s"):
             fields[f"{name[:-1]}ms"] = round(value * 1000)
@@ -150,6 +156,14 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
         return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
     except msgspec.ValidationError as error:
         raise UsageError(f"task {task!r}: {error}") from error
+
+
+def _slot_limits(task: str, given: object) -> dict[str, object]:
+    try:
+        slots = slots_of(given)
+    except ValueError as error:
+        raise UsageError(f"task {task!r}: {error}") from error
+    return {} if slots is None else {"slots": slots.most, "slot_key": slots.key, "when_full": slots.when_full}
 
 
 class External:
@@ -212,6 +226,8 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
         else _many(many),
         check=_with_context(user.check) if record.has_check else None,
         concurrency=concurrency,
+        is_thread=not inspect.iscoroutinefunction(function),
+        is_sheet=split is None,
         is_loop=one is not None and not inspect.iscoroutinefunction(one),
     )
 

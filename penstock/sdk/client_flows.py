@@ -30,8 +30,9 @@ class FlowCalls:
         return await self._about("show", flow)
 
     async def set(self, flow: str, **values: object) -> FlowView:
-        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups. `None`
-        resets one to the value in the code."""
+        """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
+        (calls of `execute` at once under each key, 0: no limit), slot_key, when_full. `None` resets one to the value in
+        the code."""
         answer = await self._service.request("set", encode({"flow": flow, "set": values}))
         return decode(answer.payload, FlowView)
 

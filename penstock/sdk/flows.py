@@ -29,7 +29,7 @@ import msgspec
 
 from actors.batch.executor.handler import Reject, Skip
 from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits, rows_topic
-from actors.flow.handler import FlowContext, FlowHandler, RowBody, StillRunning
+from actors.flow.handler import ROW_PATH, FlowContext, FlowHandler, RowBody, StillRunning
 from actors.flow.rates_desk import checked_rate
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
@@ -121,7 +121,7 @@ def flow(
 def _row_slots(slots: Slots | None) -> Slots | None:
     """Return the slots with a path into a row's job (`RowBody`)."""
     found = slots_of(slots)
-    return msgspec.structs.replace(found, key=f"1.{found.key}") if found is not None and found.key else found
+    return msgspec.structs.replace(found, key=f"{ROW_PATH}{found.key}") if found is not None and found.key else found
 
 
 def flow_handlers() -> Mapping[str, FlowCode]:

@@ -9,13 +9,14 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 import anyio
-from msgspec import Raw
+from msgspec.structs import replace
 
 from actors.batch.executor.handler import TaskHandler
-from actors.batch.executor.lanes import Gate, TaskGate
+from actors.batch.executor.lanes import Gate, Item
 from actors.batch.executor.one_by_one import run_marked, run_suspected
 from actors.batch.executor.retry import retried
 from actors.batch.executor.rounds import Round, run_items
+from actors.batch.executor.task_gate import TaskGate, TaskKeys
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, is_over
@@ -30,7 +31,9 @@ from actors.batch.rules.rounds import (
 )
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates
+from actors.runtime.slot_client import NodeSlots
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 from streams.errors import TooLarge
 
@@ -47,7 +50,8 @@ class NothingBegan(Exception):
 
 class Chunks:
     """The chunks of one process. `node` names it in results. `at_once(task)`: how many items of a task may run here at
-    the same time. `None`: no limit. `0`: this process has no share. Other processes run the remaining items."""
+    the same time. `None`: no limit. `0`: this process has no share. Other processes run the remaining items.
+    `slots_of(handler)`: at most how many items of a key run at once in the cluster. `None`: no limit."""
 
     def __init__(
         self,
@@ -57,6 +61,9 @@ class Chunks:
         items: BatchItems,
         rates: SharedRates,
         at_once: Callable[[str], int | None],
+        slots: NodeSlots,
+        slots_of: Callable[[TaskHandler], Slots | None],
+        chance: Callable[[], float],
         stop: anyio.Event,
     ) -> None:
         self._node = node
@@ -64,10 +71,18 @@ class Chunks:
         self._items = items
         self._rates = rates
         self._at_once = at_once
+        self._slots = slots
+        self._slots_of = slots_of
+        self._chance = chance
+        self._keys: dict[str, TaskKeys] = {}
         self._turns: dict[str, anyio.Lock] = {}
         self._rounds: WeakValueDictionary[tuple[str, int, int], anyio.Lock] = WeakValueDictionary()
         self._alone = anyio.Lock()
         self._stop = stop
+
+    def stuck(self, task: str) -> int:
+        """Return how many chunks of a task hold a place here and wait for slots only."""
+        return self._keys[task].room() if task in self._keys else 0
 
     async def run(self, handler: TaskHandler, record: Instance, pointer: Pointer, *, deliveries: int) -> None:
         """Run a round of a chunk, and store its one result. `deliveries`: of its pointer, this one included. A pointer
@@ -118,28 +133,48 @@ class Chunks:
         Raises NothingBegan if no item has begun."""
         indexes = items_to_run(chunk, earlier, pointer.round, record.redo)
         outcomes: list[Outcome] = []
+        left_ms: int | None = None
         is_once = not handler.record.is_idempotent
         is_cancelled = partial(self._is_cancelled, record)
         if is_once or not record.is_cancelling:  # items that may not run twice may have begun
             attempts = attempts_of(indexes, earlier, pointer.round)
             turn = Round(record.instance_id, attempts, most=handler.record.attempts, is_once=is_once)
             items = [(index, chunk.items[index - chunk.first]) for index in indexes]
-            gate = TaskGate(self._rates, handler.record.task, partial(self._is_over, record), self._stop)
-            outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
+            gate = self._gate(handler, record, pointer)
+            try:
+                outcomes = await self._run(handler, turn, pointer, items, gate, is_suspected=is_suspected)
+            finally:
+                gate.close()
+            outcomes = sorted(outcomes + gate.dropped, key=lambda outcome: outcome.index)
+            left_ms = gate.left_ms
         ran = {outcome.index for outcome in outcomes}
         left = [index for index in indexes if index not in ran]
         if is_cancelled():
             outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
-        elif left and (not outcomes or not may_leave(pointer.round)):
+        elif left and ((not outcomes and left_ms is None) or not may_leave(pointer.round)):
             raise NothingBegan
-        return result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
+        made = result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
+        return replace(made, left_ms=left_ms or 0) if left else made
+
+    def _gate(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> TaskGate:
+        task = handler.record.task
+        if task not in self._keys:
+            self._keys[task] = TaskKeys(self._slots, task, partial(self._slots_of, handler), self._chance)
+        return TaskGate(
+            self._rates,
+            task,
+            self._keys[task],
+            partial(self._is_over, record),
+            self._stop,
+            may_leave=may_leave(pointer.round),
+        )
 
     async def _run(
         self,
         handler: TaskHandler,
         turn: Round,
         pointer: Pointer,
-        items: Sequence[tuple[int, Raw]],
+        items: Sequence[Item],
         gate: Gate,
         *,
         is_suspected: bool,

@@ -127,7 +127,8 @@ class Executor:
         """Take no chunks while other processes are as many as may work on the task's items."""
         while not self._stop.is_set():
             if puller not in self._aside:
-                puller.set_capacity(handler.chunks if self._may_take(handler.record.task) else 0)
+                task = handler.record.task
+                puller.set_capacity(handler.chunks + self._chunks.stuck(task) if self._may_take(task) else 0)
             await anyio.sleep(SHARE_S)
 
     async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:

@@ -1,15 +1,104 @@
-"""When the items of a task may begin in this process: in their turn, at its share of the task's rate."""
+"""When the items of a task may begin in this process: what a gate admits, and how large chunks are."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 import anyio
+from msgspec import Raw
 
-from actors.runtime.shares import SharedRates
+from actors.runtime.rules.slots_held import SlotCall, SlotCut
 
 CHUNK_S = 0.2
 FEWEST_S = 1.0
 FEWEST = 10
+
+Item = tuple[int, Raw]
+"""An item's index, and the item."""
+
+
+class Admitted:
+    """Items that may begin now, and the slots of their keys. False: none may any more. Run them `within` it, and in
+    `scope`.
+
+    If a slot is lost or goes to a newcomer, `scope` is cancelled, except for code in threads (`is_thread`), which
+    cannot be cancelled. The slots are free when the block has ended, and each thread that was left behind."""
+
+    def __init__(
+        self,
+        items: list[Item],
+        keys: Sequence[str] = (),
+        calls: Sequence[SlotCall] = (),
+        leave: Callable[[Sequence[SlotCall]], None] = lambda _calls: None,
+    ) -> None:
+        self.items = items
+        self.scope = anyio.CancelScope()
+        self.is_thread = False
+        self._keys = dict(zip((index for index, _ in items), keys, strict=False))
+        self._cuts: dict[str, SlotCut] = {}
+        self._calls = calls
+        self._leave = leave
+        self._users = 0
+        for call in calls:
+            call.on_cut = self._cutter(call.key.partition(":")[2])
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    @contextmanager
+    def within(self, *, is_thread: bool) -> Iterator[None]:
+        """Run the items' code in this block."""
+        self.is_thread = is_thread
+        token = _admitted.set(self)
+        try:
+            with self.freed():
+                yield
+        finally:
+            _admitted.reset(token)
+
+    @contextmanager
+    def freed(self) -> Iterator[None]:
+        """Free the slots at the end of this block."""
+        self.use()
+        try:
+            yield
+        finally:
+            self.free()
+
+    def use(self) -> None:
+        """Keep the slots until one more `free`."""
+        self._users += 1
+
+    def free(self) -> None:
+        """Free the slots, if nothing else uses them."""
+        self._users -= 1
+        if not self._users:
+            self._leave(self._calls)
+
+    def replaced(self, index: int) -> str | None:
+        """Return the key of an item if its slot went to a newcomer."""
+        key = self._keys.get(index)
+        return key if key is not None and self._cuts.get(key) == "replaced" else None
+
+    def _cutter(self, key: str) -> Callable[[SlotCut], None]:
+        def cut(why: SlotCut) -> None:
+            self._cuts.setdefault(key, why)
+            if not self.is_thread:
+                self.scope.cancel()
+
+        return cut
+
+
+_admitted: ContextVar[Admitted | None] = ContextVar("admitted", default=None)
+
+
+def running_in() -> Admitted | None:
+    """Return what the current call of the user's code runs in."""
+    return _admitted.get()
 
 
 class Gate(Protocol):
@@ -18,8 +107,8 @@ class Gate(Protocol):
     def is_shut(self) -> bool:
         """Return whether nothing may begin any more. A thread may call it."""
 
-    async def enter(self, most: int) -> int:
-        """Wait until some of `most` items may begin. Return how many. `0`: none may any more."""
+    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
+        """Wait until some of the waiting items may begin, and return them, at most `most`."""
 
 
 class OpenGate:
@@ -28,30 +117,13 @@ class OpenGate:
     def is_shut(self) -> bool:
         return False
 
-    async def enter(self, most: int) -> int:
-        return most
+    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
+        return Admitted(first(waiting, most))
 
 
-class TaskGate:
-    """A gate that admits items at their task's rate, until the node stops or the instance is cancelled."""
-
-    def __init__(self, rates: SharedRates, task: str, is_over: Callable[[], bool], stop: anyio.Event) -> None:
-        self._rates = rates
-        self._task = task
-        self._is_over = is_over
-        self._stop = stop
-
-    def is_shut(self) -> bool:
-        return self._stop.is_set() or self._is_over()
-
-    async def enter(self, most: int) -> int:
-        while not self.is_shut():
-            granted, wait_ms = self._rates.take(self._task, most)
-            if granted:
-                return granted
-            with anyio.move_on_after(wait_ms / 1000):
-                await self._stop.wait()
-        return 0
+def first(waiting: deque[Item], most: int) -> list[Item]:
+    """Take the first items, at most `most`."""
+    return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 
 
 def chunk_size(most: int, per_s: float) -> int:

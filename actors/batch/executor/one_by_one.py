@@ -16,6 +16,7 @@ item that ran at three deaths kills its process: it has failed, and the others g
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,9 +25,9 @@ from msgspec import Raw
 
 from actors.batch.executor.contexts import as_json, text_of
 from actors.batch.executor.handler import TaskHandler
-from actors.batch.executor.lanes import Gate, OpenGate
+from actors.batch.executor.lanes import Gate, Item
 from actors.batch.executor.retry import retried
-from actors.batch.executor.rounds import Round, run_items
+from actors.batch.executor.rounds import Round, run_admitted
 from actors.batch.items import BatchItems
 from actors.batch.rules.rounds import UNKNOWN
 from streams.batch_messages import Outcome, Pointer
@@ -38,7 +39,7 @@ async def run_marked(
     handler: TaskHandler,
     turn: Round,
     pointer: Pointer,
-    items: Sequence[tuple[int, Raw]],
+    items: Sequence[Item],
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
@@ -47,28 +48,31 @@ async def run_marked(
     marks = await _Marks.read(log, pointer, if_unreadable=[index for index, _ in items])
     begun = marks.indexes
     outcomes: list[Outcome] = []
-    for index, item in items:
+    waiting: deque[Item] = deque()
+    for index, item in items:  # a begun item must get its end in this round, whatever the gate says
         known = await _checked(handler, turn, index, item) if index in begun else None
         if known is not None:
             outcomes.append(known)
-            continue
-        if not await gate.enter(1):
-            continue  # a begun item must get its end in this round, so go on with the others
-        await marks.set(marks.indexes if index in begun else [*marks.indexes, index])
-        [ended] = await run_items(handler, turn, [(index, item)], OpenGate())
+        else:
+            waiting.append((index, item))
+    while admitted := await gate.admit(waiting, 1):
+        [(index, item)] = admitted.items
+        with admitted.freed():
+            await marks.set(marks.indexes if index in begun else [*marks.indexes, index])
+            [ended] = await run_admitted(handler, turn, admitted)
         if ended.status == "unknown" and (known := await _checked(handler, turn, index, item)) and known.status == "ok":
             ended = known
         outcomes.append(ended)
     if len(outcomes) < len(items):
         await marks.set(marks.indexes)
-    return outcomes
+    return sorted(outcomes, key=lambda outcome: outcome.index)
 
 
 async def run_suspected(
     handler: TaskHandler,
     turn: Round,
     pointer: Pointer,
-    items: Sequence[tuple[int, Raw]],
+    items: Sequence[Item],
     log: BatchItems,
     gate: Gate,
 ) -> list[Outcome]:
@@ -76,18 +80,15 @@ async def run_suspected(
     in this way. Raises RevisionConflict if another executor holds the round too."""
     marks = await _Marks.read(log, pointer)
     deaths = marks.indexes
-    outcomes: list[Outcome] = []
-    for index, item in items:
-        if deaths.count(index) >= MOST_DEATHS:
-            why = f"its process died while it ran, {MOST_DEATHS} times"
-            outcomes.append(Outcome(index, "failed", as_json(why, "")))
-        elif await gate.enter(1):
-            await marks.set([*deaths, index])
-            outcomes += await run_items(handler, turn, [(index, item)], OpenGate())
-        else:
-            break
+    why = as_json(f"its process died while it ran, {MOST_DEATHS} times", "")
+    outcomes = [Outcome(index, "failed", why) for index, _ in items if deaths.count(index) >= MOST_DEATHS]
+    waiting = deque((index, item) for index, item in items if deaths.count(index) < MOST_DEATHS)
+    while admitted := await gate.admit(waiting, 1):
+        with admitted.freed():
+            await marks.set([*deaths, admitted.items[0][0]])
+            outcomes += await run_admitted(handler, turn, admitted)
     await marks.set(deaths)
-    return outcomes
+    return sorted(outcomes, key=lambda outcome: outcome.index)
 
 
 class _Marks:

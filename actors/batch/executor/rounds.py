@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from msgspec import Raw
 
 from actors.batch.executor.contexts import ItemContext, NotJson, as_json, text_of
 from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
-from actors.batch.executor.lanes import Gate
+from actors.batch.executor.lanes import Admitted, Gate, Item
 from actors.batch.rules.rounds import UNKNOWN
 from streams.batch_messages import NOTHING, Outcome, Status
 from streams.clock import monotonic_s
@@ -40,36 +41,37 @@ class Round(NamedTuple):
         return self.attempts[index] < self.most
 
 
-async def run_items(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
-    """Run the items as the gate admits them, and return the outcomes of those that began. Never raises errors of the
-    user's code."""
+async def run_items(handler: TaskHandler, turn: Round, items: Sequence[Item], gate: Gate) -> list[Outcome]:
+    """Run the items as the gate admits them, and return the outcomes of those that began, in their order. An item whose
+    slot was lost is left out. Never raises errors of the user's code."""
     if handler.run is not None:
-        return await _run_each(handler, turn, items, gate)
-    outcomes, left = list[Outcome](), items
-    most = FEW if handler.is_loop else len(items)
-    while left and (granted := await gate.enter(min(most, len(left)))):
-        began_s = monotonic_s()
-        outcomes += await _run_list(handler, turn, left[:granted])
-        if handler.is_loop:
-            most = most * 2 if monotonic_s() - began_s < SHORT_S else max(1, most // 2)
-        left = left[granted:]
-    return outcomes
+        outcomes = await _run_each(handler, turn, items, gate)
+    else:
+        outcomes, waiting = list[Outcome](), deque(items)
+        most = FEW if handler.is_loop else max(1, len(items))
+        while admitted := await gate.admit(waiting, most):
+            began_s = monotonic_s()
+            outcomes += await run_admitted(handler, turn, admitted)
+            if handler.is_loop:
+                most = most * 2 if monotonic_s() - began_s < SHORT_S else max(1, most // 2)
+    return sorted(outcomes, key=lambda outcome: outcome.index)
 
 
-async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[tuple[int, Raw]], gate: Gate) -> list[Outcome]:
+async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[Item], gate: Gate) -> list[Outcome]:
     """Run items one by one, some at the same time. One worker at a time waits at the gate, so that the gate gets one
     request for each item."""
     outcomes: list[Outcome] = []
-    waiting = list(reversed(items))
+    waiting = deque(items)
     at_gate = anyio.Lock(fast_acquire=True)
 
     async def work() -> None:
+        nonlocal outcomes
         while True:
             async with at_gate:
-                if not waiting or not await gate.enter(1):
-                    return
-                index, item = waiting.pop()
-            outcomes.append(await _run_one(handler, turn, index, item))
+                admitted = await gate.admit(waiting, 1)
+            if not admitted:
+                return
+            outcomes += await run_admitted(handler, turn, admitted)
 
     if handler.concurrency == 1:
         await work()
@@ -77,7 +79,26 @@ async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[tuple[int
         async with anyio.create_task_group() as tasks:
             for _ in range(min(handler.concurrency, len(items))):
                 tasks.start_soon(work)
-    return sorted(outcomes, key=lambda outcome: outcome.index)
+    return outcomes
+
+
+async def run_admitted(handler: TaskHandler, turn: Round, admitted: Admitted) -> list[Outcome]:
+    """Run items that may begin, and return their outcomes. If their slots are gone, an item whose slot went to a
+    newcomer is cancelled, one that may not run twice ends as unknown, and the others are left out: they run again."""
+    with admitted.within(is_thread=handler.is_thread), admitted.scope:
+        if handler.run is None:
+            return await _run_list(handler, turn, admitted.items)
+        return [await _run_one(handler, turn, index, item) for index, item in admitted.items]
+    ends = (_cut(index, turn, admitted) for index, _ in admitted.items)
+    return [outcome for outcome in ends if outcome is not None]
+
+
+def _cut(index: int, turn: Round, admitted: Admitted) -> Outcome | None:
+    key = admitted.replaced(index)
+    of = f" of key {key!r}" if key else ""
+    if turn.is_once:
+        return Outcome(index, "unknown", _reason(f"it was cancelled: its slot{of} was gone; {UNKNOWN}"))
+    return None if key is None else Outcome(index, "cancelled", _reason(f"a newer item took its slot{of}"))
 
 
 async def _run_one(handler: TaskHandler, turn: Round, index: int, item: Raw) -> Outcome:

@@ -32,8 +32,8 @@ MAX_REASON = 300
 
 class RoundEnded(NamedTuple):
     """One result in the log: how a chunk's items ended in one round. `again`: items that run once more. `left`: items
-    that this round has not begun. `redone`: how the items of this result had ended in an earlier pass, which counts no
-    more. `is_gone`: the chunk was missing."""
+    that this round has not begun, and that run `left_ms` later. `redone`: how the items of this result had ended in an
+    earlier pass, which counts no more. `is_gone`: the chunk was missing."""
 
     seq: int
     chunk: int
@@ -43,6 +43,7 @@ class RoundEnded(NamedTuple):
     redone: Counts = Counts()
     reasons: tuple[str, ...] = ()
     left: int = 0
+    left_ms: int = 0
     is_gone: bool = False
 
 
@@ -130,7 +131,8 @@ def count(
         gone += ended.is_gone
         failed_now += ended.counts.failed
         if ended.again or ended.left:
-            wait_ms = 0 if ended.left else next_delay_ms(round_of_pass(ended.round) + 1, policy, chance=chance)
+            next_round = round_of_pass(ended.round) + 1
+            wait_ms = ended.left_ms if ended.left else next_delay_ms(next_round, policy, chance=chance)
             open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
         else:
             del open_chunks[ended.chunk]

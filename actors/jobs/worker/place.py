@@ -16,12 +16,12 @@ from typing import Literal, Protocol
 
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
-from actors.jobs.worker.keyed import KeyedJobs
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.threads import WorkThread
 from actors.runtime.closing import is_run_by
 from actors.runtime.failpoints import reach
+from actors.runtime.keyed import KeyedCalls
 from actors.runtime.rules.slots_held import SlotCut
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
@@ -114,7 +114,7 @@ class Place:
         if self.cut != "lost":
             self.cut = why
 
-    async def _run_in_slots(self, keyed: KeyedJobs, deliveries: Sequence[Delivery], now_s: float) -> None:
+    async def _run_in_slots(self, keyed: KeyedCalls[Delivery], deliveries: Sequence[Delivery], now_s: float) -> None:
         calls = keyed.claim(self._cut_slot)
         try:
             jobs = self._topic.open(deliveries, now_s)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.jobs.rules.job_rules import lane_order
-from actors.jobs.worker.keyed import KeyedJobs
+from actors.runtime.keyed import KeyedCalls
 from streams.delivery import Delivery
 from streams.job_messages import Priority
 
@@ -28,7 +28,7 @@ class ReadyJobs:
         self._picks = 0
         self.is_limited = False
         """Whether `may_start` must be called."""
-        self.keyed: KeyedJobs | None = None
+        self.keyed: KeyedCalls[Delivery] | None = None
         """Set if the calls need slots. Then `is_limited` is set too."""
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class ReadyJobs:
             count = self._may_start(count)
         return [queue.popleft() for _ in range(count)]
 
-    def _take_keyed(self, keyed: KeyedJobs, queue: deque[Delivery], most: int) -> list[Delivery]:
+    def _take_keyed(self, keyed: KeyedCalls[Delivery], queue: deque[Delivery], most: int) -> list[Delivery]:
         """Return the next jobs that have slots. Those before them are parked."""
         while queue:
             granted = self._may_start(min(most, len(queue)))

@@ -33,12 +33,12 @@ from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
-from actors.jobs.worker.keyed import MOST_PARKED, KeyedJobs
 from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
 from actors.jobs.worker.shared import Shared
 from actors.runtime.actor import FATAL
+from actors.runtime.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import Slots
 from streams.clock import monotonic_s
@@ -358,9 +358,10 @@ class TopicWorker:
             self.ready.keyed = None
             return
         if keyed is None:
-            keyed = self.ready.keyed = KeyedJobs(
+            keyed = self.ready.keyed = KeyedCalls(
                 self._shared.slots,
-                self.topic,
+                f"jobs.{self.topic}",
+                body=_body_of,
                 wake=self.ready.wake,
                 put_off=self._put_off,
                 drop=self._drop,
@@ -543,6 +544,10 @@ class TopicWorker:
             *running,
         ]
         await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
+
+
+def _body_of(delivery: Delivery) -> bytes:
+    return bytes(decode_job(delivery.payload).body)
 
 
 def _key_of(delivery: Delivery) -> str:

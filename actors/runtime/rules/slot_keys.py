@@ -76,7 +76,7 @@ def key_reader(path: str) -> Callable[[bytes], str]:
 
 
 def _inner(body: bytes, part: str) -> bytes:
-    if part.isdecimal() and bytes(body[:64]).lstrip().startswith(b"["):
+    if part.isdecimal() and bytes(memoryview(body)[:64]).lstrip().startswith(b"["):
         return _list.decode(body)[int(part)]
     return _object.decode(body)[part]
 

@@ -16,6 +16,7 @@ from penstock.api.forms.jobs import Most
 from penstock.api.forms.reading import RequestForm, picked
 from streams.batch_messages import Counts
 from streams.job_messages import MOST_JOBS
+from streams.slot_messages import MOST_SLOTS, WhenFull
 
 Text = Annotated[str, Meta(max_length=255)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -125,12 +126,16 @@ class ToRetry(RequestForm, frozen=True, kw_only=True):
 
 
 class TaskChanges(RequestForm, frozen=True, kw_only=True):
-    """Limits over the whole cluster. 0: no limit. null resets one to the value in the code. Rates are per second."""
+    """Limits over the whole cluster. 0: no limit. null resets one to the value in the code. Rates are per second.
+    `slots`: items at once under each key. `slot_key`: where the key is in an item, as a dotted path."""
 
     main_concurrency: Number | UnsetType | None = UNSET
     main_rate: Rate | UnsetType | None = UNSET
     item_rate: Rate | UnsetType | None = UNSET
     item_concurrency: Number | UnsetType | None = UNSET
+    slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
+    slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
+    when_full: WhenFull | UnsetType | None = UNSET
 
 
 class BatchCall(Struct, frozen=True, kw_only=True):
@@ -189,6 +194,9 @@ class TaskShown(Struct, frozen=True, kw_only=True):
     main_rate: float
     item_rate: float
     item_concurrency: int
+    slots: int
+    slot_key: str
+    when_full: WhenFull
     attempts: int
     is_idempotent: bool
     is_streaming: bool

@@ -1,9 +1,12 @@
 """The forms of flows, the same for HTTP, NATS and the Python client."""
 
-from msgspec import UNSET, Struct, UnsetType
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.flow.desk import FlowView
 from penstock.api.forms.reading import RequestForm
+from streams.slot_messages import MOST_SLOTS, WhenFull
 
 __all__ = ["FlowAsk", "FlowChanges", "FlowSetAsk", "FlowsShown"]
 
@@ -24,7 +27,8 @@ class FlowSetAsk(RequestForm, frozen=True, kw_only=True):
 class FlowChanges(RequestForm, frozen=True, kw_only=True):
     """Settings of a flow. null resets one to the value in its code. `every` (the shortest interval between two rounds),
     `longest`, `lead` and `load_timeout` are spans, as 5s. `rate`: rows a second over the whole cluster, 0: no limit.
-    `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN."""
+    `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `slots`: calls of `execute` at once under each key,
+    0: no limit. `slot_key`: where the key is in a row, as a dotted path."""
 
     every: str | UnsetType | None = UNSET
     longest: str | UnsetType | None = UNSET
@@ -33,6 +37,9 @@ class FlowChanges(RequestForm, frozen=True, kw_only=True):
     rate: float | UnsetType | None = UNSET
     most_in_flight: int | UnsetType | None = UNSET
     groups: dict[str, float | str] | UnsetType | None = UNSET
+    slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
+    slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
+    when_full: WhenFull | UnsetType | None = UNSET
 
 
 class FlowsShown(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import anyio
@@ -11,6 +11,7 @@ import pytest
 from msgspec import Raw
 
 import penstock
+from actors.batch.executor.lanes import Admitted, Item, first
 from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
@@ -103,12 +104,12 @@ class Meeting:
     def is_shut(self) -> bool:
         return False
 
-    async def enter(self, most: int) -> int:
+    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
         self.came += 1
         if self.came == self.most:
             self.all_came.set()
         await self.all_came.wait()
-        return most
+        return Admitted(first(waiting, most))
 
 
 async def test_of_two_that_hold_one_round_only_one_begins_its_items(

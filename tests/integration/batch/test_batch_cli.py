@@ -89,8 +89,12 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
     assert UNSERVED in (await penstock("batch", "tasks")).ok().out
     changed = (await penstock("batch", "task", UNSERVED, "item_rate=2.5", "main_rate=3")).ok().out
     assert "item_rate = 2.5" in changed
+    slotted = (await penstock("batch", "task", UNSERVED, "slots=2", "slot_key=merchant.id")).ok().out
+    assert "slots = 2" in slotted
+    assert "slot_key = merchant.id" in slotted
     limits = (await penstock("batch", "task", UNSERVED, "item_rate=", "--json")).ok().json()["limits"]
-    assert limits == {"main_concurrency": 10, "main_rate": 3.0, "item_rate": 0.0, "item_concurrency": 0}
+    slots = {"slots": 2, "slot_key": "merchant.id", "when_full": "queue"}
+    assert limits == {"main_concurrency": 10, "main_rate": 3.0, "item_rate": 0.0, "item_concurrency": 0, **slots}
     assert "main_rate = 3" in (await penstock("batch", "task", UNSERVED)).ok().out
     assert "streaming" not in changed
     assert "streaming: items run before the split has ended" in (await penstock("batch", "task", "odd")).ok().out
@@ -117,6 +121,8 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),
         (("submit", "--task", "count", "--input", "1", "--tenant", "x y.z"), 2, "tenant 'x y.z'"),
         (("task", UNSERVED, "item_rat=1"), 2, "item_rat"),
+        (("task", UNSERVED, "when_full=wait"), 2, "when_full"),
+        (("task", UNSERVED, "slot_key=a..b"), 2, "slot_key"),
     ],
 )
 async def test_what_is_wrong_is_told(penstock: CommandLine, arguments: tuple[str, ...], code: int, says: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,13 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.executor.chunks import Chunks
-from actors.batch.executor.lanes import OpenGate
+from actors.batch.executor.lanes import Admitted, Item, OpenGate
 from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.runtime.shares import Shares
+from actors.runtime.slot_client import NodeSlots
 from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Chunk, Counts, Pointer
 from streams.connection import Connection, connect
@@ -150,8 +151,8 @@ async def test_an_item_out_of_its_time_is_not_run_beside_its_thread(connection: 
 
 
 class ShutGate(OpenGate):
-    async def enter(self, most: int) -> int:
-        return 0
+    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
+        return Admitted([])
 
 
 async def test_who_leaves_items_to_others_lets_nobody_begin_them_in_his_round(
@@ -243,6 +244,9 @@ async def test_a_round_that_comes_again_while_it_is_at_work_here_waits_for_its_e
             items=node.items,
             rates=Shares(lambda _task: None),
             at_once=lambda _task: None,
+            slots=NodeSlots(connection, "n1"),
+            slots_of=lambda _handler: None,
+            chance=lambda: 0.5,
             stop=anyio.Event(),
         )
         async with anyio.create_task_group() as deliveries:

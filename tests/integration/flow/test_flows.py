@@ -156,6 +156,28 @@ async def test_no_key_of_a_flow_has_more_calls_at_once_than_slots_over_two_nodes
     assert len({pid for *_, pid in calls}) == 2
 
 
+async def test_the_slots_of_a_flow_are_changed_while_it_runs(bank: Bank) -> None:
+    bank.make(tables=1, rows=2_000)
+    async with bank.node("n1", FLOW_SLOTS="1") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        await bank.calls(20)
+        declared = {"slots": 1, "slot_key": "of.side", "when_full": "queue"}
+        assert declared.items() <= (await flows.show("slotted")).settings.items()
+        changed = await flows.set("slotted", slots=8, slot_key="of")
+        assert (changed.settings["slots"], changed.settings["slot_key"]) == (8, "of")
+        with fail_after(WITHIN_S):
+            while _most_at_once(await bank.calls(1)) < 2:  # noqa: ASYNC110 # a file tells nobody that it changed
+                await anyio.sleep(0.05)
+        assert (await flows.set("slotted", slots=0)).settings["slots"] == 0
+        assert declared.items() <= (await flows.set("slotted", **dict.fromkeys(declared))).settings.items()
+
+
+def _most_at_once(calls: list[tuple[str, float, float, int]]) -> int:
+    """Return how many calls of one side ran at the same time at most."""
+    return max(sum(one[0] == side and one[1] <= at_s < one[2] for one in calls) for side, at_s, *_ in calls)
+
+
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:
     bank.make(tables=6, rows=50)
     async with bank.node("n1", "--labels", "a", FLOW_GROUPS="a=odd,b=EVEN"):
@@ -185,7 +207,7 @@ async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
         await bank.until(lambda ran: len(ran) > 100)
         view = await flows.show("prizes")
         assert (view.rate, view.every, view.is_paused, view.settings["groups"]) == (100.0, "1s", False, {})
-        assert {each.flow for each in await flows.list()} == {"prizes", "plain"}
+        assert {each.flow for each in await flows.list()} == {"prizes", "plain", "slotted"}
         view = await flows.set("prizes", rate=5_000, every="2s", most_in_flight=9_000)
         assert (view.rate, view.every, view.settings["longest"]) == (5_000.0, "2s", "2s")
         await bank.until(lambda ran: len(ran) > 12_000)
@@ -211,6 +233,9 @@ async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
         ({"groups": {"a": "some"}}, "use ALL, ODD, EVEN"),
         ({"most_in_flight": 0}, "most_in_flight"),
         ({"longest": "1s", "every": "5s"}, "longest"),
+        ({"slots": -1}, "slots"),
+        ({"slots": 2, "slot_key": "a..b"}, "slot_key"),
+        ({"when_full": "wait"}, "when_full"),
     ],
 )
 async def test_a_bad_setting_is_refused_and_changes_nothing(bank: Bank, values: dict[str, object], why: str) -> None:

@@ -780,3 +780,17 @@ async def test_what_the_broker_does_not_take_is_told(office: Office) -> None:
     await office.connection.api(f"STREAM.DELETE.{office.namespace.stream('JOBS')}")
     with pytest.raises(NoStream):
         await office.desk.peek(TOPIC, "a")
+
+
+async def test_jobs_of_a_topic_with_slots_are_not_reserved_and_the_refusal_says_what_to_do(office: Office) -> None:
+    await office.add("a")
+    await office.desk.change_topic(TOPIC, {"slots": 2})
+    with pytest.raises(BadJob) as refused:
+        await office.desk.reserve(TOPIC)
+    assert refused.value.field == "topic"
+    assert "only 2 calls of a key run at once, so only handlers in nodes take its jobs" in str(refused.value)
+    assert f"run them by @penstock.job, or lift the limit by `penstock jobs topic {TOPIC} slots=0`" in str(
+        refused.value
+    )
+    await office.desk.change_topic(TOPIC, {"slots": 0})
+    assert (await office.reserve()).id == "a"

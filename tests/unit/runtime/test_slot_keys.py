@@ -17,6 +17,8 @@ from actors.runtime.rules.slot_keys import LONGEST_KEY, Slots, check_slots, key_
         ("1.id", b'["shard",{"id":7}]', "7"),
         ("1", b'{"1":"x"}', "x"),
         ("9", b"[1]", ""),
+        ("a.1.b", b'{"a":[0,{"b":"x"}]}', "x"),
+        ("0.0", b"[[7]]", "7"),
         ("a", b'{"a":true}', "true"),
         ("a", b'{"a":{"z":1,"b":2}}', '{"b":2,"z":1}'),
         ("a", b'{"a":null}', ""),

@@ -17,7 +17,8 @@ def test_the_options_of_a_task_are_those_of_its_record() -> None:
         for name, type_ in get_type_hints(BatchOptions).items()
     }
     options["is_streaming"] = options.pop("streaming")
-    own = ("task", "app", "limits", "declared", "has_check", "executor")
+    assert options.pop("slots") == penstock.Slots | None  # one option for three limits
+    own = ("task", "app", "limits", "declared", "has_check", "executor", "slots", "slot_key", "when_full")
     assert options == {name: fields[name] for name in fields if name not in own}
 
 
