@@ -226,3 +226,7 @@ class KindRates:
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
         self._rates.give_back(self._prefix + key, count)
+
+    def share(self, key: str) -> float:
+        """Return what the node may begin a second now. Infinite: no limit."""
+        return math.inf if self._rate(key) <= 0 else self._rates.standing(self._prefix + key)[0]

@@ -45,6 +45,9 @@ class SharedRates(Protocol):
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
 
+    def share(self, key: str) -> float:
+        """Return what the node may begin a second now. Infinite: no limit."""
+
 
 class Shares:
     """Grants turns, key by key. All parts of this node that spend the same rates use one object. `share(key)`: this
@@ -94,6 +97,11 @@ class Shares:
             rate, pace, cap, called_ms = self._spent[key]
             cap.take_back(count)
             self._spent[key] = rate, Pace(pace.spent_ms - count * rate.interval_ms), cap, called_ms
+
+    def share(self, key: str) -> float:
+        """Return what the node may begin a second now. Infinite: no limit."""
+        per_s = self._share(key)
+        return math.inf if per_s is None else per_s
 
     def spent(self, key: str) -> int:
         """Return how many began in the last second. For shares of one a second or more."""

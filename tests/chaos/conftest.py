@@ -23,6 +23,7 @@ _verdicts: list[Judged] = []
 
 SHORT = {
     "test_rates.py",
+    "test_flows.py",
     "test_batches.py",
     "test_failpoints.py",
     "test_history.py",

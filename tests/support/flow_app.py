@@ -1,5 +1,5 @@
 """Flows over the tables of a SQLite file: `FLOW_DB` names it, `FLOW_TABLES` says how many tables there are.
-`FLOW_GROUPS`: as `a=odd,b=even`.
+`FLOW_GROUPS`: as `a=odd,b=even`. `FLOW_LEAD`: for how long rows are in flight beyond the interval.
 
 A row is new (0) or done (1). Each execution writes a line into `runs`, with the time and the node's process."""
 
@@ -15,6 +15,7 @@ from streams.clock import monotonic_s
 GROUPS = dict(pair.split("=") for pair in os.environ.get("FLOW_GROUPS", "").split(",") if pair)
 RATE = float(os.environ.get("FLOW_RATE", "0"))
 EVERY = os.environ.get("FLOW_EVERY", "1s")
+LEAD = os.environ.get("FLOW_LEAD") or None
 _local = threading.local()
 
 
@@ -43,7 +44,7 @@ def tables() -> int:
     return int(os.environ.get("FLOW_TABLES", "10"))
 
 
-@penstock.flow("prizes", rate=RATE, every=EVERY, groups=GROUPS, concurrency=2, most=500)
+@penstock.flow("prizes", rate=RATE, every=EVERY, lead=LEAD, groups=GROUPS, concurrency=2, most=500)
 class Prizes:
     """Rows by the range of their key."""
 

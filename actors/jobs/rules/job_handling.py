@@ -5,11 +5,14 @@ attempts are those in the payload, and one for each earlier delivery of this mes
 was given back unstarted is therefore written anew, and its deliveries count from one again.
 
 Holding. A topic prefetches as many jobs as it ends in a twentieth of a second. So fast handlers never wait for the
-server, and slow ones take nothing from other nodes. A holder that vanishes costs all its jobs an attempt. So when jobs
-come back from such a holder, nothing is prefetched. When they have lost half of their attempts that way, each runs
-alone, so that of a poisonous job and its neighbours only the poisonous one uses up its attempts.
+server, and slow ones take nothing from other nodes. A handler of lists holds its next lists too. Under a rate these are
+no more than it may begin in half a second: what it held beyond would be missing on the other nodes. A holder that
+vanishes costs all its jobs an attempt. So when jobs come back from such a holder, nothing is prefetched. When they have
+lost half of their attempts that way, each runs alone, so that of a poisonous job and its neighbours only the poisonous
+one uses up its attempts.
 """
 
+import math
 from typing import Literal
 
 import msgspec
@@ -19,6 +22,8 @@ from streams.backoff import Backoff, next_delay_ms
 AHEAD_S = 0.05
 """How much of its own pace a topic prefetches: fifty times the round trip to a server nearby."""
 MOST_AHEAD = 2_048
+SOON_S = 0.5
+"""How much of its share of a rate a topic holds for its next calls."""
 
 Suspicion = Literal["none", "some", "grave"]
 
@@ -78,6 +83,12 @@ def suspicion_of(delivered: int, attempt: int, most_attempts: int) -> Suspicion:
     if delivered <= 1:
         return "none"
     return "grave" if 2 * (attempt - 1) >= most_attempts else "some"
+
+
+def places_of(places: int, most: int, running: int, free: int, share: float) -> int:
+    """Return how many jobs run, or may begin soon. `places` calls take `most` jobs each, and `free` of them do not run.
+    `share`: what may begin a second. Infinite: no limit."""
+    return min(places * most, running + max(free, math.ceil(min(share * SOON_S, places * most))))
 
 
 def capacity_of(places: int, running: int, ahead: int, suspicion: Suspicion) -> int:

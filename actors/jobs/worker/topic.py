@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -24,6 +25,7 @@ from actors.jobs.rules.job_handling import (
     capacity_of,
     excess_of,
     lane_capacities,
+    places_of,
     suspicion_of,
     unfit,
 )
@@ -324,7 +326,9 @@ class TopicWorker:
         busy = [place for place in self._places if place.call is not None]
         stuck = sum(place.is_stuck for place in busy)
         running = sum(len(place.jobs) for place in busy if not place.is_stuck)
-        places = (len(self._places) - stuck) * self.handler.most
+        share = self._shared.rates.share(self.topic) if self._settings.rate > 0 else math.inf
+        free = len(self._places) - len(busy)
+        places = places_of(len(self._places) - stuck, self.handler.most, running, free, share)
         ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
         capacity = capacity_of(places, running, ahead, self._suspicion)
         if self.ready.keyed is not None:

@@ -3,88 +3,25 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
-from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from pathlib import Path
 
 import anyio
-import msgspec
 import pytest
 from anyio import fail_after
 
-from actors.flow.flows import FlowProgress, RoundReport
+from actors.flow.flows import RoundReport
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
-from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection
-from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.topology import apply
-from tests.support.command import Running, node
-from tests.support.flow_app import make
+from tests.support.flow_bank import WITHIN_S, Bank
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
-
-WITHIN_S = 90.0
-
-
-class Bank:
-    """A database with rows to execute, and nodes that do."""
-
-    def __init__(self, server: EmbeddedServer, connection: Connection, folder: Path) -> None:
-        self.connection = connection
-        self._server = server
-        self._path = folder / "bank.db"
-        self.tables = 0
-
-    def make(self, tables: int, rows: int) -> None:
-        self.tables = tables
-        make(str(self._path), tables, rows)
-
-    def node(self, name: str, *arguments: str, **environment: str) -> AbstractAsyncContextManager[Running]:
-        """Run a node until the block ends."""
-        where = ("--nats", self._server.url, "--name", name, "--sink", "none", "--log-level", "info")
-        named = {
-            "PENSTOCK_NAMESPACE": self.connection.namespace.name,
-            "PENSTOCK_LOG_FORM": "json",
-            "PENSTOCK_HTTP": "off",
-            "FLOW_DB": str(self._path),
-            "FLOW_TABLES": str(self.tables),
-        }
-        return node(*where, "--app", "tests.support.flow_app", *arguments, environment={**named, **environment})
-
-    def ran(self) -> Counter[tuple[str, int]]:
-        """Return how often each row was executed."""
-        with sqlite3.connect(self._path) as db:
-            return Counter(db.execute("SELECT shard, key FROM runs"))
-
-    async def calls(self, count: int) -> list[tuple[str, float, float, int]]:
-        """Return the calls of the flow with slots, once there are so many: side, begin, end, process."""
-        with fail_after(WITHIN_S):
-            while True:
-                with sqlite3.connect(self._path) as db:
-                    found = db.execute("SELECT side, began, ended, pid FROM calls").fetchall()
-                if len(found) >= count:
-                    return found
-                await anyio.sleep(0.05)
-
-    async def until(self, is_enough: Callable[[Counter[tuple[str, int]]], bool]) -> Counter[tuple[str, int]]:
-        with fail_after(WITHIN_S):
-            while not is_enough(ran := self.ran()):  # noqa: ASYNC110 # a file tells nobody that it changed
-                await anyio.sleep(0.05)
-        return ran
-
-    async def progress(self, flow: str = "prizes") -> FlowProgress:
-        async with Publisher(self.connection) as publisher:
-            bucket = Bucket(self.connection, publisher, self.connection.namespace.bucket("FLOWS"), bytes)
-            entry = await bucket.get(f"{flow}.round")
-        return FlowProgress() if entry is None else msgspec.json.decode(entry.raw, type=FlowProgress)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Attempts never exceed what a job may have, and what a node holds follows what it ends."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from actors.jobs.rules.job_handling import (
     capacity_of,
     excess_of,
     lane_capacities,
+    places_of,
     suspicion_of,
     unfit,
 )
@@ -86,6 +89,22 @@ def test_fetched_ahead_is_what_a_moment_needs(ended_per_s: float) -> None:
 
 def test_slow_handlers_keep_nothing_from_others() -> None:
     assert capacity_of(16, running=16, ahead=ahead_of(0.5), suspicion="none") == 16
+
+
+def test_under_a_rate_lists_that_cannot_begin_soon_are_left_to_the_other_nodes() -> None:
+    assert places_of(2, 500, running=0, free=2, share=math.inf) == 1_000
+    assert places_of(2, 500, running=0, free=2, share=67.0) == 34
+    assert places_of(2, 500, running=300, free=1, share=67.0) == 334
+    assert places_of(2, 500, running=0, free=2, share=8_000.0) == 1_000
+    assert places_of(16, 1, running=0, free=16, share=2.0) == 16
+
+
+@given(COUNTS, COUNTS, COUNTS, st.floats(0, 10**6))
+def test_a_free_place_always_has_room_for_a_job(places: int, most: int, busy: int, share: float) -> None:
+    busy = min(busy, places)
+    running = busy * min(most, 3)
+    found = places_of(places, most, running, places - busy, share)
+    assert running + (places - busy) <= found <= places * most
 
 
 @given(st.integers(0, 5_000), st.integers(0, 5_000), st.integers(0, MOST_AHEAD), SUSPICIONS)
