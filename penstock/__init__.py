@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import NotAccepted, PenstockError, Stale, StartFailed, Timeout, Unavailable, UsageError
 
 __all__ = [
+    "BadKey",
+    "BadOffset",
     "Bury",
     "Client",
     "Credentials",
@@ -24,9 +26,12 @@ __all__ = [
     "OrderRefused",
     "Outbox",
     "PenstockError",
+    "PlainZoneContext",
     "ReduceContext",
     "Reject",
     "Retry",
+    "RunEnded",
+    "ShardElsewhere",
     "Skip",
     "Slots",
     "SourceFailed",
@@ -37,6 +42,7 @@ __all__ = [
     "Timeout",
     "Unavailable",
     "UsageError",
+    "ZoneContext",
     "__version__",
     "batch",
     "connect",
@@ -49,6 +55,7 @@ __all__ = [
     "sql",
     "sql_rows",
     "write_sheet",
+    "zoned",
 ]
 
 _LATER = {
@@ -72,6 +79,13 @@ _LATER = {
     "SourceFailed": "penstock.rows.batch_sources",
     "sink": "penstock.node.sinks",
     "flow": "penstock.sdk.flows",
+    "zoned": "penstock.sdk.zones",
+    "ZoneContext": "actors.zone.contexts",
+    "PlainZoneContext": "actors.zone.contexts",
+    "RunEnded": "actors.zone.run",
+    "ShardElsewhere": "actors.zone.run",
+    "BadOffset": "actors.zone.run",
+    "BadKey": "actors.zone.rules.shards",
     "FlowContext": "actors.flow.handler",
     "job": "penstock.sdk.jobs",
     "Slots": "actors.runtime.rules.slot_keys",
@@ -117,6 +131,9 @@ if TYPE_CHECKING:
     from actors.flow.handler import FlowContext
     from actors.jobs.worker.job import Bury, Job, JobLost, Retry
     from actors.runtime.rules.slot_keys import Slots
+    from actors.zone.contexts import PlainZoneContext, ZoneContext
+    from actors.zone.rules.shards import BadKey
+    from actors.zone.run import BadOffset, RunEnded, ShardElsewhere
     from penstock import sql
     from penstock.node.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
@@ -128,6 +145,7 @@ if TYPE_CHECKING:
     from penstock.sdk.held_jobs import HeldJob
     from penstock.sdk.jobs import job
     from penstock.sdk.outbox import Outbox
+    from penstock.sdk.zones import zoned
     from streams.credentials import Credentials
     from streams.fetch_messages import Order
 

@@ -435,6 +435,8 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
         bucket("TOKENS", "hashes of the gateway's tokens, and what each may do", truth=True),
         bucket("RECURRING", "jobs that are made again and again", history=10, truth=True),
         bucket("FLOWS", "flows: their settings, and how their latest rounds went", history=10, truth=True),
+        bucket("ROUTING", "which zone owns which shard", history=64, truth=True),
+        bucket("OFFSETS", "how far each zoned job has scanned each shard", truth=True),
         bucket("TASKS", "what applications declared of their tasks", history=10),
         bucket("INSTANCES", "one record a run of a task: how far it is", has_ttl=True, truth=True),
         bucket("BEATS", "long steps that are under way", has_ttl=True),

@@ -11,7 +11,8 @@ from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.rates_desk import RateChanged, RatesView
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
-from penstock.api.forms import batch, flows, jobs, rates, schedules
+from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShown
+from penstock.api.forms import batch, flows, jobs, rates, schedules, zones
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import flows as http_flows
@@ -19,6 +20,7 @@ from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
 from penstock.api.http import rates as http_rates
 from penstock.api.http import schedules as http_schedules
+from penstock.api.http import zones as http_zones
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
@@ -29,6 +31,7 @@ from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
 from penstock.api.service import rates as nats_rates
 from penstock.api.service import schedules as nats_schedules
+from penstock.api.service import zones as nats_zones
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
 
@@ -64,6 +67,7 @@ class Operation(NamedTuple):
 
 T, J, R = "/v1/topics", "/v1/topics/{topic}/jobs", "/v1/receipts"
 F, Q = "/v1/flows", "/v1/rates"
+Z, M = "/v1/zones", "/v1/routing"
 B, ONE, K = "/v1/batches", "/v1/batches/{batch_id}", "/v1/tasks"
 S = "/v1/topics/{topic}/schedules"
 
@@ -296,6 +300,46 @@ OPERATIONS: tuple[Operation, ...] = (
         "PATCH", Q + "/{kind}/{name}", "changeRate", "Change a rate", "admin",
         {200: RateChanged}, http_rates.change, rates.RateChange, problems=(*IN_BODY, 404),
         endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
+    ),
+    Operation(
+        "GET", Z, "listZones", "List the zones, with their shards and live nodes", "read",
+        {200: zones.ZonesShown}, http_zones.list_zones,
+        endpoint=DeskEndpoint("zones", "list", RequestForm, nats_zones.list_zones),
+    ),
+    Operation(
+        "GET", Z + "/{zone}", "showZone", "Show a zone with its jobs, and how its shards came", "read",
+        {200: ZoneShown}, http_zones.show, problems=(404, 422),
+        endpoint=DeskEndpoint("zones", "show", zones.ZoneAsk, nats_zones.show),
+    ),
+    Operation(
+        "POST", Z + "/{zone}/drain", "drainZone", "Deal a zone's shards to the others", "admin",
+        {200: ChangeView}, http_zones.drain, zones.ZoneSteer, may_be_empty=True, problems=(*IN_BODY, 404),
+        endpoint=DeskEndpoint("zones", "drain", zones.ZoneChangeAsk, nats_zones.drain),
+    ),
+    Operation(
+        "POST", Z + "/{zone}/restore", "restoreZone", "Give a drained zone its shards back", "admin",
+        {200: ChangeView}, http_zones.restore, zones.ZoneSteer, may_be_empty=True, problems=(*IN_BODY, 404),
+        endpoint=DeskEndpoint("zones", "restore", zones.ZoneChangeAsk, nats_zones.restore),
+    ),
+    Operation(
+        "GET", M, "showRouting", "Show the shard map in force", "read",
+        {200: MapView}, http_zones.routing, problems=(422,),
+        endpoint=DeskEndpoint("zones", "routing", RequestForm, nats_zones.routing),
+    ),
+    Operation(
+        "POST", M + "/plan", "planRouting", "Say what a change of the shard map would do", "read",
+        {200: ChangeView}, http_zones.plan, RoutingChange, problems=IN_BODY,
+        endpoint=DeskEndpoint("zones", "plan", RoutingChange, nats_zones.plan),
+    ),
+    Operation(
+        "PATCH", M, "changeRouting", "Change the shard map", "admin",
+        {200: ChangeView}, http_zones.change, RoutingChange, problems=IN_BODY,
+        endpoint=DeskEndpoint("zones", "apply", zones.RoutingApplyAsk, nats_zones.apply),
+    ),
+    Operation(
+        "GET", M + "/history", "listRoutings", "List the kept shard maps, the newest first", "read",
+        {200: zones.MapsShown}, http_zones.history,
+        endpoint=DeskEndpoint("zones", "history", RequestForm, nats_zones.history),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

@@ -13,6 +13,8 @@ from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import HTTP_CODES
 from actors.jobs.rules.job_rules import BadJob
 from actors.jobs.schedule_desk import ScheduleRefused
+from actors.zone.desk import UnknownZone
+from actors.zone.rules.routing import BadMap
 from penstock.api.forms.reading import Malformed
 from penstock.errors import UsageError
 from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
@@ -47,6 +49,10 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "not_found", "name"
         case BadRate():
             return "bad", error.field
+        case UnknownZone():
+            return "not_found", "zone"
+        case BadMap():
+            return "bad", "change"
         case UnknownInstance():
             return "not_found", "id"
         case InstanceExists():

@@ -52,6 +52,10 @@ COMMANDS = {
         CommandEntry("flows", "flows", "List flows, see their rounds, and change their rate live."),
         CommandEntry("rates", "rates", "Watch what begins each second under each rate, and change rates."),
     ),
+    "Run jobs in several zones": (
+        CommandEntry("zones", "zones", "List zones, drain one, and see how its shards came."),
+        CommandEntry("routing", "routing", "Show, plan and change which zone owns which shard."),
+    ),
     "Repair and protect": (
         CommandEntry("dead", "dead", "List what failed for good (dead letters), and send it again."),
         CommandEntry("why", "why", "Say what keeps a job, a batch or a source from running."),

@@ -29,6 +29,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
+from actors.zone.desk import ZoneDesk
 from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.node.config import Config, is_loopback
@@ -45,7 +46,13 @@ Address = tuple[str, int]
 
 
 def gateway_spec(
-    node: Node, desk: JobDesk, batches: BatchDesk, schedules: ScheduleDesk, flows: FlowDesk, rates: RatesDesk
+    node: Node,
+    desk: JobDesk,
+    batches: BatchDesk,
+    schedules: ScheduleDesk,
+    flows: FlowDesk,
+    rates: RatesDesk,
+    zones: ZoneDesk,
 ) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     gateway = Gateway(
@@ -55,6 +62,7 @@ def gateway_spec(
         schedules,
         flows,
         rates,
+        zones,
         LiveTokens(node.bucket("TOKENS"), now_ms),
         lambda: node.connection.is_connected,
         node.stop,
@@ -74,6 +82,7 @@ class Gateway:
         schedules: ScheduleDesk,
         flows: FlowDesk,
         rates: RatesDesk,
+        zones: ZoneDesk,
         tokens: LiveTokens,
         is_connected: Callable[[], bool],
         stop: anyio.Event,
@@ -89,6 +98,7 @@ class Gateway:
         self._schedules = schedules
         self._flows = flows
         self._rates = rates
+        self._zones = zones
         self._tokens = tokens
         self._is_connected = is_connected
         self._trouble = trouble
@@ -122,6 +132,7 @@ class Gateway:
                 self._schedules,
                 self._flows,
                 self._rates,
+                self._zones,
                 self._is_connected,
                 self._trouble,
             )

@@ -29,19 +29,26 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.sinks import open_sink_actors
+    from penstock.node.zone_engine import ZoneHandlers, open_zone_engine
 
-    flow_handlers = FlowHandlers()
+    flow_handlers, zone_handlers = FlowHandlers(), ZoneHandlers(node.config)
     async with (
         open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
         open_batch_engine(node) as batches,
         open_jobs_engine(
             node,
-            (*callbacks, *flow_handlers.job_handlers(), target_handler(batches.desk, fetch.ledgers)),
+            (
+                *callbacks,
+                *flow_handlers.job_handlers(),
+                *zone_handlers.job_handlers(),
+                target_handler(batches.desk, fetch.ledgers),
+            ),
             accepts(batches.desk, fetch.sources),
         ) as jobs,
         open_flow_engine(node) as flow,
         open_flow_loads(node, flow_handlers, jobs) as loads,
+        open_zone_engine(node, zone_handlers, jobs) as zones,
     ):
         node.status = lambda: Status(
             platforms=fetch.fetcher.platforms,
@@ -77,6 +84,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *jobs.actors(),
                 *batches.actors(),
                 *loads.actors(),
+                *zones.actors(),
                 ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
-                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates),
+                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk),
             )

@@ -21,6 +21,9 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.shares import Shares
 from actors.runtime.supervisor import ActorSpec, Supervisor
+from actors.zone.desk import ZoneDesk
+from actors.zone.offsets import Offsets
+from actors.zone.routing import Routing
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
@@ -114,6 +117,15 @@ async def running_gateway(
             members=None,
             clock=clock,
         )
+        routing = Routing(bucket("ROUTING"))
+        zones_desk = ZoneDesk(
+            routing=routing,
+            offsets=Offsets(bucket("OFFSETS")),
+            changes=bucket("ROUTING"),
+            connection=connection,
+            nodes=lambda: {"a": ["n1"], "b": ["n2"]},
+            clock=clock,
+        )
         gateway = Gateway(
             config or Config(http="127.0.0.1:0"),
             desk,
@@ -121,6 +133,7 @@ async def running_gateway(
             schedules,
             flow_desk,
             rates_desk,
+            zones_desk,
             live,
             lambda: connection.is_connected,
             stop,
@@ -130,6 +143,7 @@ async def running_gateway(
             ActorSpec(name="topics", role="", run=topics.run),
             ActorSpec(name="tasks", role="", run=tasks.run),
             ActorSpec(name="flows", role="", run=flows.run),
+            ActorSpec(name="routing", role="", run=routing.run),
             ActorSpec(name="instances", role="", run=instances.run),
             ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True),
         ]

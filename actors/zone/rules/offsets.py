@@ -109,10 +109,11 @@ def is_passed(records: Records, shard: str, offset: int) -> bool:
 
 
 def runnable(
-    shards: ShardMap, zone: str, records: Records, *, dead: Collection[str], is_overdue: bool
+    shards: ShardMap, zone: str, records: Records, *, dead: Collection[str], overdue: Collection[str]
 ) -> frozenset[str]:
     """Return the shards over which a run of the zone may begin now: its own by the map, without those that a former
-    owner still has. `dead`: zones whose lease is over. `is_overdue`: former owners have had their time."""
+    owner still has. `dead`: zones whose lease is over. `overdue`: shards whose
+    former owner has had its time."""
     return frozenset(
         shard
         for shard in shards.shards_of(zone)
@@ -121,7 +122,7 @@ def runnable(
             epoch=shards.epoch,
             zone=zone,
             run=_ANY_RUN,
-            is_forced=is_overdue or _owner(records, shard) in dead,
+            is_forced=shard in overdue or _owner(records, shard) in dead,
         )
         is None
     )

@@ -18,6 +18,9 @@ from actors.zone.rules.shards import MOST_SHARDS, Function, in_order, numbered, 
 ZONE = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 """A name of a zone. It is a part of subjects, where two underscores part it from the name of a job."""
 LONGEST_ZONE = 24
+JOB = ZONE
+LONGEST_JOB = 32
+"""Characters of a zoned job's key, which is a part of subjects beside the zone."""
 REGION = re.compile(r"[A-Za-z0-9_-]{1,64}")
 DRAIN_MS = 10_000
 MOST_WEIGHT = 1_000_000
@@ -207,13 +210,13 @@ def moved(shards: ShardMap, wanted: Mapping[str, str]) -> ShardMap:
     return replace(shards, owners={**shards.owners, **wanted})
 
 
-def drained(shards: ShardMap, zone: str) -> ShardMap:
-    """Return the map in which the zone owns nothing, and the others have its shards by their weights. Raises BadMap if
-    there is nobody to take them."""
+def drained(shards: ShardMap, zone: str, *, without: Iterable[str] = ()) -> ShardMap:
+    """Return the map in which the zone owns nothing, and the others have its shards by their weights, but for those in
+    `without`. Raises BadMap if there is no zone to take them."""
     _check_known(shards, zone)
     given = shards.shards_of(zone)
     kept = {**shards.drained, zone: tuple(in_order({*shards.drained.get(zone, ()), *given}))}
-    return replace(dealt(shards, given, without={zone, *shards.drained}), drained=kept)
+    return replace(dealt(shards, given, without={zone, *shards.drained, *without}), drained=kept)
 
 
 def restored(shards: ShardMap, zone: str) -> ShardMap:

@@ -15,6 +15,7 @@ from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.runtime.supervisor import one_error
+from actors.zone.desk import ZoneDesk
 from penstock.api.http.callers import Caller
 from penstock.api.http.limits import Load, TokenBucket
 from penstock.api.http.problems import RefusedRequest, refused, shown
@@ -58,6 +59,7 @@ class GatewayState:
         schedules: ScheduleDesk,
         flows: FlowDesk,
         rates: RatesDesk,
+        zones: ZoneDesk,
         is_connected: Callable[[], bool],
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
@@ -66,6 +68,7 @@ class GatewayState:
         self.schedules = schedules
         self.flows = flows
         self.rates = rates
+        self.zones = zones
         self.is_connected = is_connected
         self.trouble = trouble
         self.load = Load()

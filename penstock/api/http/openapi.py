@@ -120,6 +120,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         "schedule": {"type": "string", "pattern": TOPIC_PATTERN},
         "task": {"type": "string", "pattern": TOPIC_PATTERN},
         "flow": {"type": "string", "pattern": TOPIC_PATTERN},
+        "zone": {"type": "string", "pattern": TOPIC_PATTERN},
         "kind": {"type": "string", "enum": list(KINDS)},
         "name": {"type": "string", "pattern": TOPIC_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},

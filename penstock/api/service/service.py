@@ -55,6 +55,12 @@ SERVICES: dict[Engine, _Facts] = {
     ),
     "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run"),
     "rates": _Facts("penstock-rates", "rates: look, set, in JSON", 256, "list show set"),
+    "zones": _Facts(
+        "penstock-zones",
+        "zones and the shard map: look, plan, change, in JSON",
+        64,
+        "list show drain restore routing plan apply history",
+    ),
 }
 
 

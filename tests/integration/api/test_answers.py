@@ -624,6 +624,49 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     check("flows_http", asker.text)
 
 
+async def test_zones(asker: Recorder) -> None:
+    """No node has a zone here, so all are dead."""
+    http, zones, routing = asker.http, "/v1/zones", "/v1/routing"
+    await http("GET", zones)
+    await http("GET", routing)
+    await http("POST", f"{zones}/a/drain")
+    whole = '{"map": {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "takeover": "5s"}}'
+    await http("POST", f"{routing}/plan", whole)
+    await http("PATCH", routing, whole)
+    await http("PATCH", routing, whole)
+    for bad in ("", "{", "[]", "{}", '{"what": 1}', '{"moves": {"10": "a"}}', '{"moves": {"1": "z"}}', '{"epoch": 9}',
+                '{"drain": "5"}', '{"takeover": "2d"}', '{"balance": true, "if_epoch": 7}',
+                '{"map": {"shards": 10, "zones": {"a": "0-4", "b": "6-9"}}}',
+                '{"map": {"shards": 10, "zones": {"a": "0-5", "b": "5-9"}}}',
+                '{"map": {"shards": 100, "zones": {"a": "0-100"}}}'):  # fmt: skip
+        await http("PATCH", routing, bad)
+    await http("PATCH", routing, '{"balance": true}', token="reader")
+    await http("GET", zones, token="tenant")
+    await http("GET", f"{zones}/a")
+    await http("GET", f"{zones}/z")
+    await http("GET", f"{zones}/b!")
+    await http("POST", f"{zones}/a/drain", '{"dry_run": true}')
+    await http("POST", f"{zones}/a/drain")
+    await http("POST", f"{zones}/a/drain")
+    await http("POST", f"{zones}/a/restore", '{"dry_run": 1}')
+    await http("POST", f"{zones}/a/restore")
+    await http("POST", f"{zones}/a/restore")
+    await http("POST", f"{zones}/z/drain")
+    await http("GET", f"{routing}/history")
+    service = partial(asker.service, "zones")
+    await service("list")
+    for verb in ("show", "drain", "restore"):
+        await service(verb, '{"zone": "b"}')
+        await service(verb, '{"zone": "z"}')
+        await service(verb, '{"what": 1}')
+    await service("plan", '{"moves": {"3": "b"}}')
+    await service("apply", '{"change": {"moves": {"3": "b"}}, "by": "ann"}')
+    await service("apply", '{"change": {"moves": {"3": "z"}}}')
+    await service("apply", '{"what": 1}')
+    await service("routing")
+    check("zones_http", asker.text)
+
+
 async def test_rates(asker: Recorder, node: BatchNode) -> None:
     """Nothing begins here, so all counts are zero."""
     await declared(node)

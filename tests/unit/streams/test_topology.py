@@ -56,7 +56,7 @@ def test_all_is_there_and_nothing_else() -> None:
         + ["OBJ_PENSTOCK_FILES"]
         + [f"KV_PENSTOCK_{short}" for short in ("SETTINGS", "LEDGERS", "NODES", "LEASES", "DIGESTS")]
         + [f"KV_PENSTOCK_{short}" for short in ("TOPICS", "TOKENS", "RECURRING", "TASKS", "INSTANCES", "BEATS")]
-        + ["KV_PENSTOCK_FLOWS"]
+        + ["KV_PENSTOCK_FLOWS", "KV_PENSTOCK_ROUTING", "KV_PENSTOCK_OFFSETS"]
     )
 
 

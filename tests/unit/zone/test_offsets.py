@@ -28,7 +28,7 @@ def test_a_shard_at_3_that_moves_to_a_zone_at_7_does_not_lose_item_5() -> None:
         "2": OffsetRecord(offset=7, epoch=1, zone="b", run=1),
     }
     after = next_map(MAP, moved(MAP, {"0": "b"}), at_ms=0, by="", why="")
-    shards = runnable(after, "b", records, dead=(), is_overdue=False)
+    shards = runnable(after, "b", records, dead=(), overdue=())
     assert shards == {"0", "2"}
     start = start_of(records, shards)
     assert start == 3
@@ -67,12 +67,12 @@ def test_a_shard_that_is_ahead_does_not_go_back(offset: int, scanned: int) -> No
 def test_a_shard_waits_for_its_former_owner_until_that_is_dead_or_has_had_its_time() -> None:
     records = {"0": OffsetRecord(epoch=1, zone="a", run=1), "2": OffsetRecord(epoch=1, zone="b", run=1)}
     after = next_map(MAP, moved(MAP, {"0": "b"}), at_ms=0, by="", why="")
-    assert runnable(after, "b", records, dead=(), is_overdue=False) == {"2"}
-    assert runnable(after, "b", records, dead={"a"}, is_overdue=False) == {"0", "2"}
-    assert runnable(after, "b", records, dead=(), is_overdue=True) == {"0", "2"}
+    assert runnable(after, "b", records, dead=(), overdue=()) == {"2"}
+    assert runnable(after, "b", records, dead={"a"}, overdue=()) == {"0", "2"}
+    assert runnable(after, "b", records, dead=(), overdue={"0"}) == {"0", "2"}
     assert to_free(after, "a", records) == ["0"]
     free = {**records, "0": freed(records["0"])}
-    assert runnable(after, "b", free, dead=(), is_overdue=False) == {"0", "2"}
+    assert runnable(after, "b", free, dead=(), overdue=()) == {"0", "2"}
     assert to_free(after, "a", free) == []
 
 

@@ -53,7 +53,7 @@ class ZoneRules:
         return refusal(record, epoch=epoch, zone=zone, run=run, is_forced=is_forced)
 
     def runnable(self, shards: ShardMap, zone: str, records: Records, *, is_overdue: bool) -> Collection[str]:
-        return runnable(shards, zone, records, dead=(), is_overdue=is_overdue)
+        return runnable(shards, zone, records, dead=(), overdue=SHARDS if is_overdue else ())
 
     def start_of(self, records: Records, shards: Collection[str]) -> int:
         return start_of(records, shards)

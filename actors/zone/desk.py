@@ -1,0 +1,401 @@
+"""The desk of zones: what people and programs ask of the shard map, the same at every door.
+
+In: requests. Out: next maps, by compare-and-set, and views. State: none. A change that is asked for twice makes one
+epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from actors.runtime.logs import fields
+from actors.runtime.rules.setting_values import BadSetting, duration_text, span_ms
+from actors.zone.offsets import Offsets, Stored, records_of
+from actors.zone.routing import Routing, change_map, map_history
+from actors.zone.rules.offsets import Handover, start_of
+from actors.zone.rules.plan import ChangePlan, plan
+from actors.zone.rules.routing import (
+    DRAIN_MS,
+    BadMap,
+    ShardMap,
+    balanced,
+    drained,
+    made,
+    moved,
+    next_map,
+    restored,
+)
+from actors.zone.rules.shards import Function, in_order, text_of
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.connection import Connection
+
+log = logging.getLogger(__name__)
+
+LONGEST_MS = 86_400_000
+MOST_MOVES = 1_000
+
+
+class RoutingDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A map as a person writes it. `zones`: the shards of each, as `0-32,40` or `DE,FR`. `drain`: how long a zone waits
+    for the former owner of a shard. `takeover`: how long after a zone died its shards are dealt to the others. `None`:
+    a person decides that."""
+
+    zones: dict[str, str | list[str | int]]
+    shards: int = 0
+    function: Function = "number"
+    weights: dict[str, float] = {}
+    drain: str = duration_text(DRAIN_MS)
+    takeover: str | None = None
+
+
+class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of the map: a whole `map`, or the owners of an earlier `epoch`, or parts. `moves`: new owners of shards.
+    `weights`, `drain`, `takeover`: as in a document; `never` is no takeover. `balance`: deal the shards anew by weight,
+    with as few moves as that needs. `if_epoch`: only if this is the epoch in force."""
+
+    map: RoutingDocument | None = None
+    epoch: int | None = None
+    moves: dict[str, str] = {}
+    weights: dict[str, float] = {}
+    drain: str | None = None
+    takeover: str | None = None
+    balance: bool = False
+    if_epoch: int | None = None
+
+
+class MapView(Struct, frozen=True, kw_only=True):
+    """A map as people see it."""
+
+    epoch: int
+    function: Function
+    shards: int
+    zones: dict[str, str]
+    weights: dict[str, float]
+    drained: dict[str, str]
+    drain: str
+    takeover: str | None
+    changed_ms: int
+    by: str
+    why: str
+
+
+class ChangeView(Struct, frozen=True, kw_only=True):
+    """What a change does, or did. `map`: after it. `is_applied`: it is in force."""
+
+    plan: ChangePlan
+    map: MapView
+    is_applied: bool
+
+
+class ZoneView(Struct, frozen=True, kw_only=True):
+    """A zone. `state`: `live`, `dead` (no node of it lives), or `drained`. `shards`: what it owns. `had`: what it gets
+    back when it is restored. `nodes`: the live ones."""
+
+    zone: str
+    state: str
+    shards: str
+    count: int
+    weight: float
+    had: str
+    nodes: list[str]
+
+
+class ZoneJobView(Struct, frozen=True, kw_only=True):
+    """A job in a zone. `start`: where a run would start now. `ahead`: the offset of the shard that is ahead of all.
+    `waiting`: shards that a former owner still has."""
+
+    job: str
+    shards: int
+    start: int
+    ahead: int
+    waiting: str
+
+
+class HandoverView(Struct, frozen=True, kw_only=True):
+    """How a shard came to its owner. `took_ms`: from the change of the map to the claim."""
+
+    job: str
+    shard: str
+    before: str
+    after: str
+    epoch: int
+    offset: int
+    start: int
+    repeated: int
+    passed: int
+    skipped: int
+    took_ms: int
+    taken_ms: int
+    is_forced: bool
+
+
+class ZoneShown(Struct, frozen=True, kw_only=True):
+    """A zone with its jobs, and how its shards came, the latest first."""
+
+    zone: ZoneView
+    jobs: list[ZoneJobView]
+    handovers: list[HandoverView]
+
+
+class UnknownZone(Exception):
+    """The map does not know this zone."""
+
+    def __init__(self, zone: str, known: Sequence[str]) -> None:
+        there = ", ".join(known) or "there is no map; see `penstock routing apply --help`"
+        super().__init__(f"no zone {zone[:40]!a}; {there}")
+
+
+class ZoneDesk:
+    """One node's desk. Many callers may use it at once. `changes`: the bucket where the map is changed. `step`: by how
+    much a change raises the epoch. `nodes`: the live nodes of each zone. It raises BadMap, UnknownZone,
+    MalformedMessage, and the broker's errors."""
+
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        offsets: Offsets,
+        changes: Bucket[bytes],
+        connection: Connection,
+        nodes: Callable[[], Mapping[str, Sequence[str]]],
+        clock: Clock,
+        step: int = 1,
+    ) -> None:
+        self._routing = routing
+        self._offsets = offsets
+        self._changes = changes
+        self._connection = connection
+        self._nodes = nodes
+        self._clock = clock
+        self._step = step
+
+    # ---- looking
+
+    async def zones(self) -> list[ZoneView]:
+        """Return the zones of the map, and those of live nodes that are not in it."""
+        nodes, shards = self._nodes(), self._routing.current() or ShardMap()
+        return [_zone(shards, zone, nodes) for zone in sorted({*shards.zones(), *nodes})]
+
+    async def zone(self, zone: str) -> ZoneShown:
+        """Return a zone with its jobs and hand-overs."""
+        nodes, shards = self._nodes(), self._routing.current() or ShardMap()
+        if zone not in shards.zones() and zone not in nodes:
+            raise UnknownZone(zone, shards.zones())
+        stored = await self._offsets.of_all()
+        moves = [move for job, each in stored.items() for move in _handovers(job, each) if move.after == zone]
+        return ZoneShown(
+            zone=_zone(shards, zone, nodes),
+            jobs=[_job(shards, zone, job, each) for job, each in sorted(stored.items())],
+            handovers=sorted(moves, key=lambda move: -move.taken_ms)[:MOST_MOVES],
+        )
+
+    async def routing(self) -> MapView:
+        """Return the map in force."""
+        shards = await self._routing.fresh()
+        if shards is None:
+            raise BadMap("there is no shard map; make one with `penstock routing apply FILE`")
+        return map_view(shards)
+
+    async def history(self) -> list[MapView]:
+        """Return the kept maps, the newest first."""
+        return [map_view(shards) for shards in await map_history(self._connection, self._changes)]
+
+    # ---- changing
+
+    async def drain(self, zone: str, *, by: str = "", is_dry: bool = False) -> ChangeView:
+        """Deal the zone's shards to the others. `is_dry`: only say what it would do."""
+        return await self._change(lambda shards: _if_owning(shards, zone), f"drain of {zone}", by, is_dry)
+
+    async def restore(self, zone: str, *, by: str = "", is_dry: bool = False) -> ChangeView:
+        """Give a drained zone its shards back."""
+        return await self._change(lambda shards: restored(_some(shards), zone), f"restore of {zone}", by, is_dry)
+
+    async def plan(self, change: RoutingChange) -> ChangeView:
+        """Say what a change would do."""
+        return await self.apply(change, is_dry=True)
+
+    async def apply(self, change: RoutingChange, *, by: str = "", is_dry: bool = False) -> ChangeView:
+        """Change the map."""
+        earlier = await self._earlier(change.epoch) if change.epoch is not None else None
+
+        def make(shards: ShardMap | None) -> ShardMap:
+            if change.if_epoch is not None and change.if_epoch != (0 if shards is None else shards.epoch):
+                now = "there is no map" if shards is None else f"the map is at {shards.epoch} now"
+                raise BadMap(f"epoch {change.if_epoch}: {now}; plan again, and apply that")
+            return _wanted(shards, change, earlier)
+
+        return await self._change(make, _why(change), by, is_dry)
+
+    async def _earlier(self, epoch: int) -> ShardMap:
+        for shards in await map_history(self._connection, self._changes):
+            if shards.epoch == epoch:
+                return shards
+        raise BadMap(f"epoch {epoch}: is not kept; see `penstock routing history`")
+
+    async def _change(self, make: Callable[[ShardMap | None], ShardMap], why: str, by: str, is_dry: bool) -> ChangeView:
+        offsets = await self._offsets.of_all()
+        records = {job: records_of(each) for job, each in offsets.items()}
+        above = max((record.epoch for each in records.values() for record in each.values()), default=0)
+        told: list[ChangePlan] = []
+
+        def change(shards: ShardMap | None) -> ShardMap:
+            wanted = make(shards)
+            told[:] = [plan(shards, wanted, records)]
+            if shards is not None and _same(shards, wanted):
+                return shards
+            least = max(above, (0 if shards is None else shards.epoch) + self._step - 1)
+            return next_map(shards, wanted, at_ms=self._clock.now_ms(), by=by, why=why, above=least)
+
+        if is_dry:
+            after = change(await self._routing.fresh())
+        else:
+            after = await change_map(self._changes, change)
+            log.info("zone.map_changed", extra=fields(epoch=after.epoch, by=by, why=why, moves=len(told[0].moves)))
+        return ChangeView(plan=told[0], map=map_view(after), is_applied=not is_dry)
+
+
+def _some(shards: ShardMap | None) -> ShardMap:
+    if shards is None:
+        raise BadMap("there is no shard map; make one with `penstock routing apply FILE`")
+    return shards
+
+
+def _if_owning(shards: ShardMap | None, zone: str) -> ShardMap:
+    known = _some(shards)
+    return known if zone in known.drained and not known.shards_of(zone) else drained(known, zone)
+
+
+def _wanted(shards: ShardMap | None, change: RoutingChange, earlier: ShardMap | None) -> ShardMap:
+    if change.map is not None:
+        return _document(change.map)
+    after = _some(shards)
+    if earlier is not None:
+        after = replace(after, owners=earlier.owners, drained=earlier.drained)
+    if change.weights:
+        after = replace(after, weights={**after.weights, **change.weights})
+    if change.drain is not None:
+        after = replace(after, drain_ms=_span("drain", change.drain))
+    if change.takeover is not None:
+        after = replace(after, takeover_ms=_takeover(change.takeover))
+    if change.moves:
+        after = moved(after, change.moves)
+    return balanced(after) if change.balance else after
+
+
+def _document(document: RoutingDocument) -> ShardMap:
+    return made(
+        document.zones,
+        function=document.function,
+        count=document.shards,
+        weights=document.weights,
+        drain_ms=_span("drain", document.drain),
+        takeover_ms=_takeover(document.takeover),
+    )
+
+
+def _takeover(text: str | None) -> int | None:
+    return None if text in (None, "never") else _span("takeover", text)
+
+
+def _span(name: str, value: Any) -> int:
+    try:
+        found = span_ms(name, value)
+    except BadSetting as error:
+        raise BadMap(str(error)) from error
+    if not 0 <= found <= LONGEST_MS:
+        raise BadMap(f"{name}: {str(value)[:40]!a}: use 0s to 1d")
+    return found
+
+
+def _why(change: RoutingChange) -> str:
+    if change.map is not None:
+        return "a new map"
+    parts = [f"the owners of epoch {change.epoch}"] if change.epoch is not None else []
+    if change.moves:
+        shown = ", ".join(f"{shard} to {zone}" for shard, zone in list(change.moves.items())[:5])
+        parts.append(f"move of {shown}{' and more' if len(change.moves) > 5 else ''}")
+    parts += ["balance"] if change.balance else []
+    return ", ".join(parts) or "settings"
+
+
+def _same(before: ShardMap, after: ShardMap) -> bool:
+    names = ("owners", "weights", "drained", "drain_ms", "takeover_ms", "function", "count")
+    return all(getattr(before, name) == getattr(after, name) for name in names)
+
+
+# ---- views
+
+
+def map_view(shards: ShardMap) -> MapView:
+    """Return a map as people see it."""
+    return MapView(
+        epoch=shards.epoch,
+        function=shards.function,
+        shards=len(shards.owners),
+        zones={zone: shards.shards_text(zone) for zone in shards.zones()},
+        weights={zone: shards.weight(zone) for zone in shards.zones()},
+        drained={zone: text_of(had, shards.function) for zone, had in shards.drained.items()},
+        drain=duration_text(shards.drain_ms),
+        takeover=None if shards.takeover_ms is None else duration_text(shards.takeover_ms),
+        changed_ms=shards.changed_ms,
+        by=shards.by,
+        why=shards.why,
+    )
+
+
+def _zone(shards: ShardMap, zone: str, nodes: Mapping[str, Sequence[str]]) -> ZoneView:
+    live = sorted(nodes.get(zone, ()))
+    return ZoneView(
+        zone=zone,
+        state="drained" if zone in shards.drained else "live" if live else "dead",
+        shards=shards.shards_text(zone),
+        count=len(shards.shards_of(zone)),
+        weight=shards.weight(zone) if zone in shards.zones() else 0.0,
+        had=text_of(shards.drained.get(zone, ()), shards.function),
+        nodes=live,
+    )
+
+
+def _job(shards: ShardMap, zone: str, job: str, stored: Stored) -> ZoneJobView:
+    owned, records = shards.shards_of(zone), records_of(stored)
+    start = start_of(records, owned)
+    held = (shard for shard in owned if shard in records and records[shard].zone not in ("", zone))
+    return ZoneJobView(
+        job=job,
+        shards=len(owned),
+        start=start,
+        ahead=max((records[shard].offset for shard in owned if shard in records), default=start),
+        waiting=text_of(held, shards.function),
+    )
+
+
+def _handovers(job: str, stored: Stored) -> list[HandoverView]:
+    return [
+        _handover(job, shard, came)
+        for shard in in_order(stored)
+        if (came := stored[shard].record.came) is not None
+    ]  # fmt: skip
+
+
+def _handover(job: str, shard: str, came: Handover) -> HandoverView:
+    return HandoverView(
+        job=job,
+        shard=shard,
+        before=came.before,
+        after=came.after,
+        epoch=came.epoch,
+        offset=came.offset,
+        start=came.start,
+        repeated=came.repeated,
+        passed=came.passed,
+        skipped=max(0, came.start - came.offset),
+        took_ms=max(0, came.taken_ms - came.asked_ms),
+        taken_ms=came.taken_ms,
+        is_forced=came.is_forced,
+    )

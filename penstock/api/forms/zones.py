@@ -1,0 +1,46 @@
+"""The forms of zones and of the shard map, the same for HTTP, NATS and the Python client."""
+
+from msgspec import Struct
+
+from actors.zone.desk import MapView, RoutingChange, ZoneView
+from penstock.api.forms.reading import RequestForm
+
+__all__ = ["MapsShown", "RoutingApplyAsk", "ZoneAsk", "ZoneChangeAsk", "ZoneSteer", "ZonesShown"]
+
+
+class ZoneAsk(RequestForm, frozen=True, kw_only=True):
+    """A request about one zone."""
+
+    zone: str
+
+
+class ZoneSteer(RequestForm, frozen=True, kw_only=True):
+    """How to drain or restore a zone. `dry_run`: only say what it would do."""
+
+    dry_run: bool = False
+
+
+class ZoneChangeAsk(ZoneSteer, frozen=True, kw_only=True):
+    """Drain or restore a zone. `by`: who asks for it, for the history."""
+
+    zone: str
+    by: str = ""
+
+
+class RoutingApplyAsk(RequestForm, frozen=True, kw_only=True):
+    """Change the shard map. `by`: who asks for it, for the history."""
+
+    change: RoutingChange
+    by: str = ""
+
+
+class ZonesShown(Struct, frozen=True):
+    """All zones."""
+
+    zones: list[ZoneView]
+
+
+class MapsShown(Struct, frozen=True):
+    """The kept shard maps, the newest first."""
+
+    maps: list[MapView]

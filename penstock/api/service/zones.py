@@ -1,0 +1,37 @@
+"""Zones and the shard map over NATS."""
+
+from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShown
+from penstock.api.forms.zones import MapsShown, RoutingApplyAsk, ZoneAsk, ZoneChangeAsk, ZonesShown
+from penstock.api.service.calls import Question
+
+
+async def list_zones(desk: ZoneDesk, _ask: object, _question: Question) -> ZonesShown:
+    return ZonesShown(await desk.zones())
+
+
+async def show(desk: ZoneDesk, ask: ZoneAsk, _question: Question) -> ZoneShown:
+    return await desk.zone(ask.zone)
+
+
+async def drain(desk: ZoneDesk, ask: ZoneChangeAsk, _question: Question) -> ChangeView:
+    return await desk.drain(ask.zone, by=ask.by, is_dry=ask.dry_run)
+
+
+async def restore(desk: ZoneDesk, ask: ZoneChangeAsk, _question: Question) -> ChangeView:
+    return await desk.restore(ask.zone, by=ask.by, is_dry=ask.dry_run)
+
+
+async def routing(desk: ZoneDesk, _ask: object, _question: Question) -> MapView:
+    return await desk.routing()
+
+
+async def plan(desk: ZoneDesk, ask: RoutingChange, _question: Question) -> ChangeView:
+    return await desk.plan(ask)
+
+
+async def apply(desk: ZoneDesk, ask: RoutingApplyAsk, _question: Question) -> ChangeView:
+    return await desk.apply(ask.change, by=ask.by)
+
+
+async def history(desk: ZoneDesk, _ask: object, _question: Question) -> MapsShown:
+    return MapsShown(await desk.history())
