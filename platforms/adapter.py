@@ -10,6 +10,7 @@ All times are whole milliseconds UTC. Windows are half-open. `bounds` has how a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -59,6 +60,11 @@ LONGEST_KEY = 512
 """Characters. An index of the database has to hold it."""
 LARGEST = 2**63 - 1
 """Of a version and of a time: what a database's 64-bit column holds."""
+
+
+def content_version(body: bytes) -> int:
+    """Return the version of a row whose platform has none: a hash of its content."""
+    return int.from_bytes(blake2b(body, digest_size=8).digest(), "big") >> 1
 
 
 class Row(NamedTuple):
@@ -182,7 +188,7 @@ class Declaration(Struct, frozen=True):
     overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
     again_ms: when closed windows are looked at once more.
     account: the names that an account's values must have.
-    is_version_ordered: False when the version is a hash of the content, which shows only that it differs.
+    is_version_ordered: False when the version is `content_version`, which shows only that a state differs.
     largest_row, largest_answer: bytes. A bigger row is set aside. A bigger answer must not be read to its end.
     longest_wait_ms: the limit of a platform's own 'retry after'.
     timeout_s: seconds within which one whole answer must arrive."""

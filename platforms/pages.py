@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from platforms.adapter import BadRow, Page, Response, Row
+from platforms.adapter import BadRow, Page, Response, Row, content_version
 from platforms.declared_file import AdapterFile, RecordPart
 from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.fields import Field, Picker
@@ -161,7 +160,7 @@ def _key_text(value: str | int) -> str:
 
 def _version(picker: Picker, record: RecordPart) -> Callable[[Any, bytes], int]:
     if record.version.kind == "hash":
-        return lambda head, body: int.from_bytes(blake2b(body, digest_size=8).digest(), "big") >> 1
+        return lambda head, body: content_version(body)
     get = picker.getters["version"]
     if record.version.kind == "number":
 

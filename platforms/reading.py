@@ -116,6 +116,11 @@ class Reading:
         return not self._todo
 
     @property
+    def requests(self) -> int:
+        """Answers fed so far, and splits."""
+        return self._requests
+
+    @property
     def bad(self) -> tuple[BadRow, ...]:
         """Rows set aside so far."""
         return tuple(self._bad.values())

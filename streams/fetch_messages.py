@@ -36,8 +36,9 @@ class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer"):
     slice_id: str
 
 
-class Order(Struct, frozen=True, kw_only=True, tag="order"):
-    """One version of one order. `body`: the platform's JSON as it came. Nothing on the way decodes it."""
+class Order(Struct, frozen=True, kw_only=True, tag="order", omit_defaults=True):
+    """One version of one order. `body`: the platform's JSON as it came. Nothing on the way decodes it. `by_content`:
+    the platform has no version, so `version` is the moment of the reading, and only another body is another state."""
 
     platform: str
     source: str
@@ -46,6 +47,7 @@ class Order(Struct, frozen=True, kw_only=True, tag="order"):
     modified_ms: Millis
     fetched_ms: Millis
     body: Raw
+    by_content: bool = False
 
 
 class ListedOrder(Struct, frozen=True, kw_only=True):
@@ -57,13 +59,14 @@ class ListedOrder(Struct, frozen=True, kw_only=True):
     body: Raw
 
 
-class OrderPage(Struct, frozen=True, kw_only=True, tag="order_page"):
+class OrderPage(Struct, frozen=True, kw_only=True, tag="order_page", omit_defaults=True):
     """Orders that a platform listed together: one message for many, each with its own key and version (ADR 5)."""
 
     platform: str
     source: str
     fetched_ms: Millis
     orders: tuple[ListedOrder, ...]
+    by_content: bool = False
 
 
 class Try(Struct, frozen=True, kw_only=True):
@@ -396,6 +399,7 @@ def decode_orders(payload: bytes) -> list[Order]:
             modified_ms=listed.modified_ms,
             fetched_ms=fetched_ms,
             body=listed.body,
+            by_content=message.by_content,
         )
         for listed in message.orders
     ]

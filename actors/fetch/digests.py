@@ -1,5 +1,8 @@
 """What each read slice held, as 8 bytes for a key and version, so that a second look publishes only new rows.
 
+Of a platform without versions each reading, also one that did not come to its end, keeps 8 bytes for a key and 8 for
+the content. Every reading of such a platform publishes only rows whose content is not the latest one of their key.
+
 A digest is kept in DIGESTS under `<platform>.<source>.h<hour>.<slice_id>` (the hour in which the slice starts) until
 the last second look is over. What does not fit into one message continues under `<slice_id>_1`, `_2`, … Losing a digest
 costs a repeat, never an order, so a digest that cannot be stored or read stops nothing. 8 bytes are enough, since only
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +26,7 @@ from actors.runtime.logs import fields
 from platforms.adapter import Row
 from platforms.bounds import Window
 from streams.bucket import Bucket
+from streams.entries import Entry
 from streams.errors import MalformedMessage, Refused
 
 log = logging.getLogger(__name__)
@@ -29,21 +35,44 @@ HOUR_MS = 3_600_000
 SIZE = 8
 MOST_ROWS = 60_000
 """Rows in one message: 640 kB in base64, below the server's megabyte."""
+MOST_CONTENTS = MOST_ROWS // 2
+CONTENTS_MS = 7 * 86_400_000
+"""How long contents are kept at least. A later backfill publishes again what it lists, and the store compares."""
 MOST_HOURS = 24
 """Up to this number each hour is read alone. Beyond it, reading all digests of the source costs less."""
 SPARE_S = 3_600
 
 
-class Digest(msgspec.Struct, frozen=True):
-    """The rows of one slice: their number, and their hashes one after the other in base64."""
+class Digest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The rows of one slice: their number, and their hashes one after the other in base64. Or contents, each a key's
+    hash and the content's, as a reading found them that began at `at_ms`."""
 
     rows: int
-    hashes: str
+    hashes: str = ""
+    contents: str = ""
+    at_ms: int = 0
+
+
+class Content(NamedTuple):
+    """The hash of a row's content, and when it was read. The latest one is the greatest."""
+
+    read_ms: int
+    hash: bytes
 
 
 def row_hash(row: Row) -> bytes:
     """Return 8 bytes that stand for the row's key and version."""
     return blake2b(f"{row.key}\0{row.version}".encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+
+
+def key_hash(row: Row) -> bytes:
+    """Return 8 bytes that stand for the row's key."""
+    return blake2b(row.key.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+
+
+def content_hash(row: Row) -> bytes:
+    """Return 8 bytes that stand for the row's content, where its version is `content_version`."""
+    return row.version.to_bytes(SIZE, "big")
 
 
 def hours(start_ms: int, end_ms: int) -> range:
@@ -69,43 +98,81 @@ class Digests:
 
     async def put(self, source: SourceKey, piece: Slice, hashes: set[bytes], *, keep_ms: int) -> None:
         """Keep the hashes of `piece` until `keep_ms` after now. What the server refuses is left out."""
-        rows, ttl_s = sorted(hashes), keep_ms // 1000 + SPARE_S
-        key = f"{source.key}.h{piece.start_ms // HOUR_MS}.{piece.slice_id}"
+        digests = [Digest(len(part), _packed(part)) for part in _parts(sorted(hashes), MOST_ROWS)]
+        await self._put(_key(source, piece), digests, keep_ms)
+
+    async def put_contents(
+        self, source: SourceKey, piece: Slice, fence: int, contents: Mapping[bytes, bytes], *, at_ms: int, keep_ms: int
+    ) -> None:
+        """Keep the contents that one reading of `piece` found, by the hashes of their keys, as `put` does. `fence`
+        tells the readings of one slice apart."""
+        pairs = [key + content for key, content in contents.items()]
+        digests = [Digest(len(part), "", _packed(part), at_ms) for part in _parts(pairs, MOST_CONTENTS)]
+        await self._put(f"{_key(source, piece)}_f{fence}", digests, max(keep_ms, CONTENTS_MS))
+
+    async def _put(self, key: str, digests: list[Digest], keep_ms: int) -> None:
         try:
-            for number, at in enumerate(range(0, len(rows), MOST_ROWS)):
-                part = rows[at : at + MOST_ROWS]
-                digest = Digest(len(part), b64encode(b"".join(part)).decode())
-                await self._bucket.put(f"{key}_{number}" if number else key, digest, ttl_s=ttl_s)
+            for number, digest in enumerate(digests):
+                name = f"{key}_{number}" if number else key
+                await self._bucket.put(name, digest, ttl_s=keep_ms // 1000 + SPARE_S)
         except Refused as error:
             log.warning("digest.not_stored", extra=fields(key=key, error=str(error)))
 
-    async def known(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> set[bytes]:
-        """Return the hashes of all rows read in slices that touch the window. No slice is longer than `longest_ms`."""
-        touched = hours(window.start_ms - max(longest_ms, HOUR_MS), window.end_ms)
-        each_hour = [f"{source.key}.h{hour}.*" for hour in touched]
-        found: set[bytes] = set()
-        for pattern in each_hour if len(each_hour) <= MOST_HOURS else [f"{source.key}.*.*"]:
-            found |= await self._matching(pattern, window)
+    async def contents(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> dict[bytes, Content]:
+        """Return the latest content of each key that was read in slices that touch the window, by their hashes."""
+        entries = await self._touching(source, window, longest_ms)
+        found: dict[bytes, Content] = {}
+        for digest in sorted((entry.value for entry in entries), key=lambda digest: digest.at_ms):
+            pairs = _unpacked(digest.contents, 2 * SIZE)
+            found |= {pair[:SIZE]: Content(digest.at_ms, pair[SIZE:]) for pair in pairs}
         return found
 
-    async def _matching(self, pattern: str, window: Window) -> set[bytes]:
-        found: set[bytes] = set()
+    async def known(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> set[bytes]:
+        """Return the hashes of all rows read in slices that touch the window. No slice is longer than `longest_ms`."""
+        entries = await self._touching(source, window, longest_ms)
+        return set[bytes]().union(*(read_hashes(entry.value) for entry in entries))
+
+    async def _touching(self, source: SourceKey, window: Window, longest_ms: int) -> list[Entry[Digest]]:
+        touched = hours(window.start_ms - max(longest_ms, HOUR_MS), window.end_ms)
+        each_hour = [f"{source.key}.h{hour}.*" for hour in touched]
+        found: list[Entry[Digest]] = []
+        for pattern in each_hour if len(each_hour) <= MOST_HOURS else [f"{source.key}.*.*"]:
+            found += await self._matching(pattern, window)
+        return found
+
+    async def _matching(self, pattern: str, window: Window) -> list[Entry[Digest]]:
         try:
             entries = await self._bucket.entries(pattern)
         except MalformedMessage as error:
             log.warning("digest.not_read", extra=fields(pattern=pattern, error=str(error)))
-            return found
-        for entry in entries:
-            slice_window = window_of(entry.key)
-            if slice_window and slice_window.start_ms < window.end_ms and window.start_ms < slice_window.end_ms:
-                found |= read_hashes(entry.value)
-        return found
+            return []
+        return [entry for entry in entries if _touches(window_of(entry.key), window)]
 
 
 def read_hashes(digest: Digest) -> set[bytes]:
     """Return the hashes of a digest. Empty if it is malformed, because somebody wrote it by hand."""
+    return set(_unpacked(digest.hashes, SIZE))
+
+
+def _key(source: SourceKey, piece: Slice) -> str:
+    return f"{source.key}.h{piece.start_ms // HOUR_MS}.{piece.slice_id}"
+
+
+def _touches(one: Window | None, other: Window) -> bool:
+    return one is not None and one.start_ms < other.end_ms and other.start_ms < one.end_ms
+
+
+def _parts(hashes: list[bytes], most: int) -> list[list[bytes]]:
+    return [hashes[at : at + most] for at in range(0, len(hashes), most)]
+
+
+def _packed(hashes: list[bytes]) -> str:
+    return b64encode(b"".join(hashes)).decode()
+
+
+def _unpacked(text: str, size: int) -> list[bytes]:
     try:
-        raw = b64decode(digest.hashes, validate=True)
+        raw = b64decode(text, validate=True)
     except ValueError:
-        return set()
-    return {raw[at : at + SIZE] for at in range(0, len(raw) - SIZE + 1, SIZE)}
+        return []
+    return [raw[at : at + size] for at in range(0, len(raw) - size + 1, size)]

@@ -1,14 +1,15 @@
 """Reads a range of time from a platform once more, and compares the list with the stored orders.
 
 Second looks find late orders up to their horizon. Only another request shows what a platform lists after that. A row
-counts as stored if the stream of orders holds it in this version or a later one. For a row that it does not hold, the
+counts as stored if the stream of orders holds it in this version or a later one. If the platform has no versions, the
+latest state that the stream holds must have the same content. For a row that it does not hold, the
 coverage says why: its time was not read yet, or so long ago that the stream has dropped it, or it came late.
 
 The requests go at the source's own rate, one at a time. Memory holds at most some hundred thousand keys.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.coverage import Coverage, Stretch
 from penstock.admin.platform_calls import SourceClient
 from penstock.admin.records import Records
-from platforms.adapter import Row
+from platforms.adapter import Row, content_version
 from platforms.bounds import Window
 from platforms.reading import Reading
 from streams.errors import MalformedMessage
@@ -188,22 +189,41 @@ class StoredOrders:
     async def missing(self, listed: Mapping[str, Row], *, since_ms: int) -> dict[str, int | None]:
         """Return the keys that are not stored in the listed version or a later one, with the stored version, if any. It
         reads all that was stored from shortly before `since_ms` on, since an order modified later was stored later."""
+        if not listed:
+            return {}
+        if not self._is_ordered:
+            return await self._unlike(listed, since_ms=since_ms)
         missing: dict[str, int | None] = dict.fromkeys(listed)
+        async for order in self._stored(since_ms):
+            row = listed.get(order.order_key)
+            if row is not None and order.version >= row.version:
+                missing.pop(order.order_key, None)
+                if not missing:
+                    break
+            elif order.order_key in missing:
+                missing[order.order_key] = max(order.version, missing[order.order_key] or 0)
+        return missing
+
+    async def _unlike(self, listed: Mapping[str, Row], *, since_ms: int) -> dict[str, int | None]:
+        """Return the keys whose latest stored state has another content than the listed one, and those not stored. A
+        stored version is the moment of its reading here."""
+        latest: dict[str, tuple[int, int]] = {}
+        async for order in self._stored(since_ms):
+            if order.order_key in listed and order.version >= latest.get(order.order_key, (0, 0))[0]:
+                latest[order.order_key] = (order.version, content_version(bytes(order.body)))
+        unlike: dict[str, int | None] = {}
+        for key, row in listed.items():
+            version, content = latest.get(key, (None, None))
+            if content != row.version:
+                unlike[key] = version
+        return unlike
+
+    async def _stored(self, since_ms: int) -> AsyncIterator[Order]:
         namespace = self._records.namespace
         stream, subject = namespace.stream("ORDERS"), namespace.orders(self._source.platform, self._source.source)
         async for entry in read_log(self._records.connection, stream, subject, start_ms=max(0, since_ms - SPARE_MS)):
-            if not missing:
-                break
             for order in _orders(entry.payload):
-                row = listed.get(order.order_key)
-                if row is not None and self._is_it(order.version, row.version):
-                    missing.pop(order.order_key, None)
-                elif order.order_key in missing:
-                    missing[order.order_key] = max(order.version, missing[order.order_key] or 0)
-        return missing
-
-    def _is_it(self, stored: int, listed: int) -> bool:
-        return stored >= listed or not self._is_ordered  # an unordered version is stored as the moment of its reading
+                yield order
 
 
 def _orders(payload: bytes) -> list[Order]:

@@ -51,6 +51,11 @@ class Mall:
         self._token_no = 1
         self._requests = 0
 
+    @property
+    def requests(self) -> int:
+        """How many requests for orders there were."""
+        return self._requests
+
     def now_ms(self) -> int:
         """Return the time by the mall's own clock."""
         return self._clock() + self.config.clock_offset_ms

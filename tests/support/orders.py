@@ -9,7 +9,9 @@ from streams.fetch_messages import ListedOrder, Order, OrderPage
 AT_MS = 1_700_000_000_000
 
 
-def order(key: str = "k1", version: int = 1, *, body: bytes = b'{"id":1}', source: str = "shop1") -> Order:
+def order(
+    key: str = "k1", version: int = 1, *, body: bytes = b'{"id":1}', source: str = "shop1", by_content: bool = False
+) -> Order:
     """Return a version of an order."""
     return Order(
         platform="taobao",
@@ -19,6 +21,7 @@ def order(key: str = "k1", version: int = 1, *, body: bytes = b'{"id":1}', sourc
         modified_ms=AT_MS + version,
         fetched_ms=AT_MS,
         body=Raw(body),
+        by_content=by_content,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from actors.fetch.digests import row_hash
+from actors.fetch.digests import Content, content_hash, key_hash, row_hash
 from actors.fetch.fetcher.decisions import ReadSlice, Short
 from actors.fetch.rules.ledger import Shortfall
 from actors.runtime.secrets import without_secrets
@@ -20,6 +20,10 @@ PAGE_BYTES = 256 * 1024
 """Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
 
 
+MOST_RECENT = 100_000
+"""Contents of one source in memory, of some 200 bytes each."""
+
+
 def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence[Row]]:
     """Cut rows into what fits into one message. A single row may exceed `most_bytes`."""
     cut, start, size = [], 0, 0
@@ -31,15 +35,68 @@ def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence
     return [*cut, rows[start:]]
 
 
-def take_new(rows: list[Row], known: set[bytes], fresh: set[bytes]) -> list[Row]:
-    """Return the rows that are not among the `known` hashes, and add theirs to `fresh`."""
-    new = []
-    for row in rows:
-        mark = row_hash(row)
-        if mark not in known:
-            fresh.add(mark)
-            new.append(row)
-    return new
+class NewVersions:
+    """Tells which rows of a reading are new by their key and version. `known`: the hashes of those that are not."""
+
+    def __init__(self, known: set[bytes]) -> None:
+        self._known = known
+        self.fresh: set[bytes] = set()
+
+    def take(self, rows: list[Row], _read_ms: int) -> list[Row]:
+        """Return the rows that are new."""
+        new = []
+        for row in rows:
+            mark = row_hash(row)
+            if mark not in self._known:
+                self.fresh.add(mark)
+                new.append(row)
+        return new
+
+
+class RecentContents:
+    """The latest contents of a source that this node has stored. Neighbouring windows, read at the same time, both list
+    what lies between them."""
+
+    def __init__(self) -> None:
+        self._contents: dict[bytes, Content] = {}
+
+    def get(self, key: bytes) -> Content | None:
+        return self._contents.get(key)
+
+    def add(self, key: bytes, content: Content) -> None:
+        self._contents[key] = max(content, self._contents.pop(key, content))
+        if len(self._contents) > MOST_RECENT:
+            del self._contents[next(iter(self._contents))]
+
+
+class NewContents:
+    """Tells which rows of a reading are new by their content: those that differ from the latest content of their key.
+    `stored`: the contents that the reading found and that are stored."""
+
+    def __init__(self, latest: dict[bytes, Content], recent: RecentContents) -> None:
+        self._latest = latest
+        self._recent = recent
+        self.stored: dict[bytes, bytes] = {}
+
+    def take(self, rows: list[Row], read_ms: int) -> list[Row]:
+        """Return the rows that are new."""
+        new = []
+        for row in rows:
+            key, content = key_hash(row), Content(read_ms, content_hash(row))
+            known = max((found for found in (self._latest.get(key), self._recent.get(key)) if found), default=None)
+            self._latest[key] = content
+            if known is not None and known.hash == content.hash:
+                self.stored[key] = content.hash
+            else:
+                new.append(row)
+        return new
+
+    def confirm(self, rows: list[Row], read_ms: int) -> None:
+        """Take new rows for stored."""
+        for row in rows:
+            key, content = key_hash(row), Content(read_ms, content_hash(row))
+            self.stored[key] = content.hash
+            self._recent.add(key, content)
 
 
 def row_dead_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:

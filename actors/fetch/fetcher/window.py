@@ -25,11 +25,13 @@ from actors.fetch.fetcher.decisions import (
     Ended,
     Failed,
     Misread,
+    Missed,
     NotNow,
     Outcome,
     PlatformRefused,
     ReadSlice,
     Short,
+    Throttled,
     TimedOut,
     TooWide,
     WindowStored,
@@ -37,9 +39,10 @@ from actors.fetch.fetcher.decisions import (
 )
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.prefetch import prefetching
-from actors.fetch.fetcher.rows import pages_of, row_dead_letter, shortness, take_new
+from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentContents, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
-from actors.fetch.sources import Sources, UnknownSource, UnusableSource
+from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
+from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
 from actors.runtime.failpoints import reach
@@ -47,7 +50,7 @@ from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, Transport
-from platforms.adapter import Adapter, BadRow, Row
+from platforms.adapter import Adapter, BadRow, Declaration
 from platforms.bounds import Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.reading import Reading, ReadingResult
@@ -75,6 +78,18 @@ AVERAGED_OVER = 50
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 
+class _Attempt:
+    """One attempt at a window: what it has read, once it has begun."""
+
+    def __init__(self) -> None:
+        self.progress: UnfinishedReading | None = None
+
+    def spoil(self) -> None:
+        """Begin anew the next time: the platform has answered against its own rules."""
+        if self.progress is not None:
+            self.progress.is_void = True
+
+
 class WindowReader:
     """Reads windows for a node. All its slices share it."""
 
@@ -100,23 +115,55 @@ class WindowReader:
         self._clock = clock
         self._logins = Logins(sources, transport, clock)
         self._clocks = PlatformClocks()
+        self._kept = UnfinishedReadings()
+        self._recent: dict[SourceKey, RecentContents] = {}
+        self._last_read_ms = 0
         self.orders_a_message = 1.0
         """How many orders a message of this node has carried lately, on average."""
 
     async def read(self, work: ReadSlice) -> Ended:
         """Read the slice's window. Every foreseen trouble is an outcome. Raises FATAL errors."""
-        outcome = await self._outcome(work)
+        attempt = _Attempt()
+        outcome = await self._outcome(work, attempt)
+        if attempt.progress is not None:
+            outcome = await self._remember(work, attempt.progress, outcome)
         self._measures.slice_ended(work.source.platform, label_of(outcome))
         spread = 0.0 if isinstance(outcome, WindowStored) else chance()
         return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work))
 
-    async def _outcome(self, work: ReadSlice) -> Outcome:
+    async def _remember(self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome) -> Outcome:
+        """Keep what was read: contents for every later reading, and after trouble that may pass the reading itself.
+        Return what the outcome is then."""
+        if isinstance(progress.new, NewContents) and progress.new.stored:
+            await self._store_contents(work, progress.new.stored, progress.began_ms)
+        match outcome:
+            case TimedOut(is_missed=False) | TooWide() if progress.has_moved:
+                outcome = TimedOut(f"{outcome.reason}; the next attempt goes on from there", goes_on=True)
+            case TimedOut() | Failed() | Missed() | Throttled() | NotNow():
+                pass
+            case _:
+                return outcome
+        self._kept.keep(work, progress, self._clock.now_ms())
+        return outcome
+
+    async def _store_contents(self, work: ReadSlice, stored: dict[bytes, bytes], at_ms: int) -> None:
+        keep_ms = max(work.settings.again_ms, default=0)
+        try:
+            await self._digests.put_contents(
+                work.source, work.slice, work.slice.fence, stored, at_ms=at_ms, keep_ms=keep_ms
+            )
+        except FATAL:
+            raise
+        except StreamError as error:  # it costs a repeat, which the store recognises
+            log.warning("digest.not_stored", extra=fields(source=str(work.source), error=str(error)))
+
+    async def _outcome(self, work: ReadSlice, attempt: _Attempt) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000
         scope = anyio.CancelScope(deadline=anyio.current_time() + timeout_s)
         time = AttemptTime(work.settings, scope)
         try:
             with scope:
-                return await self._read(work, time)
+                return await self._read(work, time, attempt)
             return TimedOut(f"not read within {timeout_s:g} s", is_missed=not time.was_answered)
         except Stopped as stopped:
             return stopped.outcome
@@ -125,6 +172,7 @@ class WindowReader:
         except (UnknownSource, TooLarge, MalformedSubject, MalformedHeader, Unwritable) as error:
             return Failed(str(error))
         except BrokenContract as error:
+            attempt.spoil()
             if isinstance(error, Unreadable) or not work.is_trusted:
                 return Misread(without_secrets(error.reason), shown(error.said))
             return Failed(error.reason)
@@ -134,36 +182,51 @@ class WindowReader:
             log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
             return NotNow(f"the server takes nothing: {error}", STORE_AGAIN_MS)
 
-    async def _read(self, work: ReadSlice, time: AttemptTime) -> WindowStored | Short:
+    async def _read(self, work: ReadSlice, time: AttemptTime, attempt: _Attempt) -> WindowStored | Short:
         started_ms = self._clock.now_ms()
         adapter = self._sources.adapter(work.source)
         await self._wait_for_clock(work, adapter, time)
-        window = widened(work, adapter.declaration.overlap_ms)
-        reading = Reading(adapter.declaration, window, sets_bad_aside=True, is_trusted=work.is_trusted)
-        known = await self._known(work, window)
-        fresh: set[bytes] = set()
+        progress = attempt.progress = await self._begun(work, adapter)
+        reading = progress.reading
         session = self._session(work, adapter, time)
         pages = count(1)
         async with prefetching() as publish:
+            for left in tuple(progress.unpublished):
+                await publish(partial(self._publish, work, progress, left, next(pages)))
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
-                rows = await session.request(reading, ask)
-                self._check_clock(work, adapter, reading.server_time_ms, asked_ms)
+                batch = progress.take(await session.request(reading, ask), self._read_ms())
+                self._check_clock(work, progress, asked_ms)
                 reach("fetch")
-                new = take_new(rows, known, fresh)
-                if new:
-                    await self._pace(work, len(new), time)
-                    is_ordered = adapter.declaration.is_version_ordered
-                    await publish(partial(self._publish, work, new, next(pages), is_ordered=is_ordered))
+                if batch is not None:
+                    await self._pace(work, len(batch.rows), time)
+                    await publish(partial(self._publish, work, progress, batch, next(pages)))
         await self._set_aside(work, reading.bad)
         reach("publish")
-        if work.settings.again_ms and fresh:
-            await self._digests.put(work.source, work.slice, fresh, keep_ms=max(work.settings.again_ms))
+        if work.settings.again_ms and isinstance(progress.new, NewVersions) and progress.new.fresh:
+            await self._digests.put(work.source, work.slice, progress.new.fresh, keep_ms=max(work.settings.again_ms))
         short = shortness(reading.result, work.slice.short)
-        await self._store_events(work, reading.result, len(fresh), started_ms, is_whole=short is None)
+        await self._store_events(work, reading.result, progress.new_rows, started_ms, is_whole=short is None)
         reach("tell")
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
         return replace(short or WindowStored(), is_readable=is_readable)
+
+    async def _begun(self, work: ReadSlice, adapter: Adapter) -> UnfinishedReading:
+        """Return the slice's unfinished reading, or a new one."""
+        declared = adapter.declaration
+        window = widened(work, declared.overlap_ms)
+        kept = self._kept.take(work, adapter, window, self._clock.now_ms())
+        if kept is not None:
+            return kept
+        reading = Reading(declared, window, sets_bad_aside=True, is_trusted=work.is_trusted)
+        began_ms = self._clock.now_ms()
+        return UnfinishedReading(adapter, window, reading, await self._known(work, window, declared), began_ms=began_ms)
+
+    def _read_ms(self) -> int:
+        """Return a time for an answer: the version of its rows if the platform has none. Later answers get later
+        ones."""
+        self._last_read_ms = max(self._clock.now_ms(), self._last_read_ms + 1)
+        return self._last_read_ms
 
     def _session(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> PlatformSession:
         return PlatformSession(
@@ -185,19 +248,25 @@ class WindowReader:
             raise Stopped(NotNow(f"by the platform's clock it has not settled for another {early_ms} ms", early_ms))
         await time.wait(early_ms)
 
-    def _check_clock(self, work: ReadSlice, adapter: Adapter, said_ms: int | None, asked_ms: int) -> None:
+    def _check_clock(self, work: ReadSlice, progress: UnfinishedReading, asked_ms: int) -> None:
         """Accept a response only if it was made after the slice had settled. An earlier one may list too little."""
-        settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
+        settle_ms = max(work.settings.settle_ms, progress.adapter.declaration.settle_ms)
+        said_ms = progress.reading.server_time_ms
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
         if early_ms > 0:
+            progress.is_void = True
             raise Stopped(NotNow(f"the answer was made {early_ms} ms before the window had settled", early_ms))
 
-    async def _known(self, work: ReadSlice, window: Window) -> set[bytes]:
-        """Return the hashes of what earlier readings of the window published. A first look needs none."""
-        if work.slice.kind != "a":
-            return set()
+    async def _known(self, work: ReadSlice, window: Window, declared: Declaration) -> NewVersions | NewContents:
+        """Return what tells new rows from those that earlier readings of the window published. Where versions have an
+        order, a first look needs none: stores know a version that comes again."""
         longest_ms = max(work.settings.slice_ms, work.settings.again_slice_ms)
-        return await self._digests.known(work.source, window, longest_ms=longest_ms)
+        if not declared.is_version_ordered:
+            latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
+            return NewContents(latest, self._recent.setdefault(work.source, RecentContents()))
+        if work.slice.kind != "a":
+            return NewVersions(set())
+        return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms))
 
     def _step_ms(self, work: ReadSlice) -> int:
         try:
@@ -205,29 +274,33 @@ class WindowReader:
         except (UnknownSource, UnusableSource):
             return STEP_MS
 
-    async def _publish(self, work: ReadSlice, rows: list[Row], number: int, *, is_ordered: bool) -> None:
+    async def _publish(self, work: ReadSlice, progress: UnfinishedReading, batch: Batch, number: int) -> None:
         """Publish a page. If versions have no order (a hash), the version becomes the time of the reading: the
         platform's later state is the one that was read later."""
         platform, source = work.source.platform, work.source.source
+        is_ordered = progress.adapter.declaration.is_version_ordered
         now_ms = self._clock.now_ms()
         subject = self._namespace.orders(platform, source)
         outgoing = []
-        for part_number, part in enumerate(pages_of(rows)):
+        for part_number, part in enumerate(pages_of(batch.rows)):
             orders = tuple(
                 ListedOrder(
                     order_key=row.key,
-                    version=row.version if is_ordered else now_ms,
+                    version=row.version if is_ordered else batch.read_ms,
                     modified_ms=now_ms if row.modified_ms is None else row.modified_ms,
                     body=msgspec.Raw(row.body),
                 )
                 for row in part
             )
-            page = OrderPage(platform=platform, source=source, fetched_ms=now_ms, orders=orders)
+            page = OrderPage(
+                platform=platform, source=source, fetched_ms=now_ms, orders=orders, by_content=not is_ordered
+            )
             names = (work.slice.slice_id, work.slice.fence, number, part_number)
             outgoing.append(Outgoing(subject, encode(page), order_page_message_id(platform, source, *names)))
         await self._store(outgoing)
-        self.orders_a_message += (len(rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
-        self._measures.orders_published(platform, len(rows))
+        progress.published(batch)
+        self.orders_a_message += (len(batch.rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
+        self._measures.orders_published(platform, len(batch.rows))
 
     async def _set_aside(self, work: ReadSlice, rows: Sequence[BadRow]) -> None:
         """Make dead letters of unreadable rows. The other rows of the window were published. A row that already has its

@@ -17,7 +17,7 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.dml import Insert
 
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreError
-from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, rows_of, tables
+from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, by_kind, rows_of, tables
 from streams.clock import SYSTEM, Clock
 from streams.fetch_messages import Order
 
@@ -28,15 +28,17 @@ CREATING = 0x70656E73746F636B
 """Key of the advisory lock under which tables are created: `create table if not exists` may fail beside another."""
 
 
-def upsert(*, history: bool) -> Insert:
-    """Return the statement that stores a batch given as one array a column. Its row count is that of changed orders."""
+def upsert(*, history: bool, by_content: bool = False) -> Insert:
+    """Return the statement that stores a batch given as one array a column. Its row count is that of changed orders.
+    `by_content`: an order with the body that is stored changes nothing, whatever its version."""
     arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
     rows = insert(ORDERS).from_select(NAMES, select(*arrays))
     newer = rows.excluded
+    is_newer = newer.version > ORDERS.c.version
     stored = rows.on_conflict_do_update(
         index_elements=list(KEY),
         set_={name: newer[name] for name in NAMES if name not in KEY},
-        where=newer.version > ORDERS.c.version,
+        where=is_newer & (newer.body != ORDERS.c.body) if by_content else is_newer,
     )
     if not history:
         return stored
@@ -51,7 +53,7 @@ class PostgresStore:
         self.name = url.render_as_string(hide_password=True)
         self._history = history
         self._clock = clock
-        self._statement = upsert(history=history)
+        self._statements = {kind: upsert(history=history, by_content=kind) for kind in (False, True)}
         self._is_ready = False
         self._engine = _engine(url)
 
@@ -63,13 +65,16 @@ class PostgresStore:
             raise StoreDown(f"{self.name}: {_error_text(error)}") from error
 
     async def store(self, orders: Sequence[Order]) -> int:
-        """Store a batch in one statement. See Store."""
-        columns = zip(*rows_of(orders, self._clock.now_ms()), strict=True)
+        """Store a batch in one statement, or in two if it has orders that only their content tells apart. See Store."""
+        now_ms, changed = self._clock.now_ms(), 0
+        parts = [(kind, zip(*rows_of(part, now_ms), strict=True)) for kind, part in by_kind(orders)]
         try:
             await self._create()
             async with self._engine.connect() as connection:
-                done = await connection.execute(self._statement, dict(zip(NAMES, map(list, columns), strict=True)))
-                return done.rowcount
+                for kind, columns in parts:
+                    batch = dict(zip(NAMES, map(list, columns), strict=True))
+                    changed += (await connection.execute(self._statements[kind], batch)).rowcount
+            return changed
         except _TROUBLE as error:
             raise self._translated(error) from error
 

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.schema import CreateTable
 
 from actors.fetch.stores.store import OrderRefused, StoreDown
-from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, Row, rows_of, tables
+from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, Row, by_kind, rows_of, tables
 from streams.clock import SYSTEM, Clock
 from streams.fetch_messages import Order
 
@@ -41,31 +41,39 @@ KEPT_STATEMENTS = 16
 """Prepared statements, of some 100 kB each. With a backlog all batches are full, and so have the same statement."""
 
 Synchronous = Literal["FULL", "NORMAL"]
+Part = tuple[bool, list[Row]]
+"""Rows, and whether they are told apart by content alone."""
 
 _MARKS = "(" + ", ".join("?" * len(NAMES)) + ")"
 
 
-def _upsert_sql() -> str:
+def _upsert_sql(*, by_content: bool) -> str:
     statement = insert(ORDERS)
     newer = statement.excluded
+    is_newer = newer.version > ORDERS.c.version
     upsert = statement.on_conflict_do_update(
         index_elements=list(ORDERS.primary_key),
         set_={name: newer[name] for name in NAMES if name not in KEY},
-        where=newer.version > ORDERS.c.version,
+        where=is_newer & (newer.body != ORDERS.c.body) if by_content else is_newer,
     )
     return str(upsert.compile(dialect=sqlite.dialect()))
 
 
 # The rows that the upsert is about to change. This runs first, in the same transaction, and nobody can write in
 # between. (RETURNING would return the rows one by one, each with a trip through the interpreter's lock.)
-_CHANGES = f"""
+def _changes_sql(*, by_content: bool) -> str:
+    return f"""
 WITH batch ({", ".join(NAMES)}) AS (VALUES {_MARKS})
 INSERT INTO {ORDER_CHANGES.name} ({", ".join(NAMES)})
 SELECT * FROM batch WHERE NOT EXISTS (
     SELECT 1 FROM {ORDERS.name} AS o
-    WHERE {" AND ".join(f"o.{name} = batch.{name}" for name in KEY)} AND o.version >= batch.version)
+    WHERE {" AND ".join(f"o.{name} = batch.{name}" for name in KEY)}
+    AND (o.version >= batch.version{" OR o.body = batch.body" if by_content else ""}))
 """
-_UPSERT = _upsert_sql()
+
+
+_CHANGES = {kind: _changes_sql(by_content=kind) for kind in (False, True)}
+_UPSERT = {kind: _upsert_sql(by_content=kind) for kind in (False, True)}
 
 
 @lru_cache(maxsize=256)
@@ -95,41 +103,44 @@ class SqliteStore:
 
     async def store(self, orders: Sequence[Order]) -> int:
         """Store a batch in one transaction. See Store. Cancelling waits for it, at most `BUSY_S` and the write."""
-        rows = rows_of(orders, self._clock.now_ms())
-        return await anyio.to_thread.run_sync(self._store, rows, limiter=self._one_at_a_time)
+        now_ms = self._clock.now_ms()
+        parts = [(kind, rows_of(part, now_ms)) for kind, part in by_kind(orders)]
+        return await anyio.to_thread.run_sync(self._store, parts, limiter=self._one_at_a_time)
 
     async def close(self) -> None:
         """Close the file. The last process to do so merges the write-ahead log into it."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._disconnect, limiter=self._one_at_a_time)
 
-    def _store(self, rows: list[Row]) -> int:
+    def _store(self, parts: list[Part]) -> int:
         connection = self._connected()
         try:
-            return self._write(connection, rows)
+            return self._write(connection, parts)
         except _REFUSALS as error:
             raise OrderRefused(str(error)) from error
         except sqlite3.Error as error:
             self._disconnect()
             raise StoreDown(f"{self.name}: {error}") from error
 
-    def _write(self, connection: sqlite3.Connection, rows: list[Row]) -> int:
+    def _write(self, connection: sqlite3.Connection, parts: list[Part]) -> int:
         connection.execute("BEGIN IMMEDIATE")
         try:
             changed = sum(
-                self._upsert(connection, rows[start : start + MOST_ROWS]) for start in range(0, len(rows), MOST_ROWS)
+                self._upsert(connection, rows[start : start + MOST_ROWS], by_content=by_content)
+                for by_content, rows in parts
+                for start in range(0, len(rows), MOST_ROWS)
             )
             connection.execute("COMMIT")
             return changed
         finally:
             connection.rollback()  # rolls back what an error left open, does nothing after a commit
 
-    def _upsert(self, connection: sqlite3.Connection, rows: list[Row]) -> int:
+    def _upsert(self, connection: sqlite3.Connection, rows: list[Row], *, by_content: bool) -> int:
         values = [value for row in rows for value in row]
         if self._history:
-            connection.execute(_for_rows(_CHANGES, len(rows)), values)
+            connection.execute(_for_rows(_CHANGES[by_content], len(rows)), values)
         before = connection.total_changes
-        connection.execute(_for_rows(_UPSERT, len(rows)), values)
+        connection.execute(_for_rows(_UPSERT[by_content], len(rows)), values)
         return connection.total_changes - before
 
     def _connected(self) -> sqlite3.Connection:

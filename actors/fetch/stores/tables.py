@@ -52,6 +52,14 @@ def tables(*, history: bool) -> tuple[Table, ...]:
     return (ORDERS, ORDER_CHANGES) if history else (ORDERS,)
 
 
+def by_kind(orders: Sequence[Order]) -> list[tuple[bool, Sequence[Order]]]:
+    """Return the orders in at most two parts, each with whether its orders are told apart by content alone."""
+    kinds = {order.by_content for order in orders}
+    if len(kinds) == 1:
+        return [(kinds.pop(), orders)]
+    return [(kind, [order for order in orders if order.by_content == kind]) for kind in sorted(kinds)]
+
+
 def rows_of(orders: Sequence[Order], stored_ms: int) -> list[Row]:
     """Return the orders as rows. Raises OrderRefused for a body that is not UTF-8."""
     try:

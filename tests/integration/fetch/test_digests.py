@@ -2,7 +2,7 @@
 
 import hashlib
 
-from actors.fetch.digests import HOUR_MS, MOST_ROWS, Digest, Digests
+from actors.fetch.digests import HOUR_MS, MOST_CONTENTS, MOST_ROWS, Content, Digest, Digests
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
 from platforms.bounds import Window
@@ -45,6 +45,20 @@ async def test_a_busy_slice_is_kept_in_parts(connection: Connection, publisher: 
     await digests.put(SHOP, piece(HOUR), busy, keep_ms=1_000)
     assert len(await bucket.entries()) == 3
     assert await digests.known(SHOP, Window(HOUR, HOUR + 1)) == busy
+
+
+async def test_of_contents_the_latest_reading_s_are_known(connection: Connection, publisher: Publisher) -> None:
+    digests, bucket = await opened(connection, publisher)
+    keys = [mark[:8] for mark in sorted(marks(MOST_CONTENTS + 1))]
+    first, second = dict.fromkeys(keys, b"open    "), dict.fromkeys(keys[:2], b"held    ")
+    await digests.put_contents(SHOP, piece(HOUR), 2, second, at_ms=9, keep_ms=0)
+    await digests.put_contents(SHOP, piece(HOUR), 1, first, at_ms=5, keep_ms=0)
+    await digests.put_contents(SHOP, piece(HOUR + HOUR_MS), 3, first, at_ms=10, keep_ms=0)
+    assert len(await bucket.entries()) == 5
+    found = await digests.contents(SHOP, Window(HOUR, HOUR + 1))
+    assert len(found) == len(keys)
+    assert [found[key] for key in keys[1:3]] == [Content(9, b"held    "), Content(5, b"open    ")]
+    assert await digests.known(SHOP, Window(HOUR, HOUR + 1)) == set()
 
 
 async def test_slices_of_days_are_found_from_their_middle(connection: Connection, publisher: Publisher) -> None:

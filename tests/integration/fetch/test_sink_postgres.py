@@ -61,6 +61,13 @@ async def test_higher_version_alone_changes_an_order(store: Store, database: asy
     ]
 
 
+async def test_without_versions_another_body_alone_is_another_state(store: Store, database: asyncpg.Connection) -> None:
+    for at_ms, body, changed in ((1, b'"a"', 1), (5, b'"a"', 0), (6, b'"b"', 1), (4, b'"a"', 0), (7, b'"a"', 1)):
+        batch = [order("k", at_ms, body=body, by_content=True), order("v", at_ms, body=b'"same"')]
+        assert await store.store(batch) == changed + (at_ms != 4)
+    assert [change for change in await changes(database) if change[0] == "k"] == [("k", 1), ("k", 6), ("k", 7)]
+
+
 async def test_without_history_the_changed_orders_are_counted_too(
     postgres: PostgresServer, database: asyncpg.Connection
 ) -> None:

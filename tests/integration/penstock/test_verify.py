@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
 from actors.fetch.sources import SourceKey
@@ -14,7 +15,15 @@ from streams.fetch_messages import ListedOrder, OrderPage, SliceCompleted, decod
 from streams.log import delete_entry, read_log
 from streams.publisher import Publisher
 from tests.support.cli import CommandLine
-from tests.support.engine import a_mall, ledger_when, running_engine
+from tests.support.engine import (
+    a_mall,
+    adapter_table,
+    add_source,
+    history_start_ms,
+    ledger_when,
+    put_setting,
+    running_engine,
+)
 
 SHOP = SourceKey("mall", "s1")
 RAW = msgspec.Raw(b"{}")
@@ -192,3 +201,33 @@ async def test_what_an_engine_has_read_is_verified_and_audited(
         assert {each["node"] for each in told["readings"]} == {"n1"}
         assert (told["is_whole"], told["unproven_ms"], told["unattested_ms"]) == (True, 0, 0)
         assert told["audit"]["listed"] == told["audit"]["stored"] > 0
+
+
+async def test_of_a_platform_without_versions_the_audit_compares_what_the_orders_say(
+    cli: CommandLine, connection: Connection, publisher: Publisher
+) -> None:
+    """Some orders change without a new time, after their windows were read: nothing but an audit can find that."""
+    changed: set[str] = set()
+    at_ms = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        is_asked = int(request.query["from"]) <= at_ms < int(request.query["to"])
+        rows = [
+            {"id": f"o{n}", "state": "sent" if f"o{n}" in changed else "open", "modified_ms": at_ms} for n in range(20)
+        ]
+        return web.json_response({"orders": rows if is_asked else [], "total": 20 if is_asked else 0})
+
+    record = {"rows": "orders", "key": "id", "modified": {"path": "modified_ms", "format": "unix_ms"}}
+    async with a_mall(ago_ms=20_000, gate=answer) as mall, running_engine(connection, publisher) as engine:
+        at_ms, start_ms = mall.start_ms - 10_000, history_start_ms(mall)
+        await put_setting(connection, publisher, "adapter.hashed", adapter_table(name="hashed", record=record))
+        await add_source(connection, publisher, SHOP, adapter="hashed", url=mall.url, start_ms=start_ms)
+        await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > mall.start_ms)
+        ask = ("verify", str(SHOP), *span(start_ms, mall.start_ms), "--audit", "--json")
+        whole = (await cli(*ask)).ok().json()["audit"]
+        changed.update(f"o{n}" for n in range(8))
+        stale = await cli(*ask)
+    assert (whole["listed"], whole["stored"]) == (20, 20)
+    told = stale.json()["audit"]
+    assert (stale.code, told["stored"], told["missed"]) == (1, 12, 8)
+    assert {each["key"] for each in told["findings"]} == changed

@@ -67,6 +67,15 @@ async def test_lower_or_equal_version_changes_nothing(store: SqliteStore, path: 
     assert changes(path) == [("a", 2)]
 
 
+async def test_without_versions_another_body_alone_is_another_state(store: SqliteStore, path: Path) -> None:
+    for at_ms, body, changed in ((1, b'"a"', 1), (5, b'"a"', 0), (6, b'"b"', 1), (4, b'"a"', 0), (7, b'"a"', 1)):
+        versioned = order("v", at_ms, body=b'"same"')
+        known = max(version for key, version in [("v", 0), *versions(path)] if key == "v") if at_ms > 1 else 0
+        stored = await store.store([order("k", at_ms, body=body, by_content=True), versioned])
+        assert stored == changed + (at_ms > known)
+    assert [change for change in changes(path) if change[0] == "k"] == [("k", 1), ("k", 6), ("k", 7)]
+
+
 async def test_mixed_batch_counts_and_records_what_changed_alone(store: SqliteStore, path: Path) -> None:
     await store.store([order("a", 1), order("b", 5)])
     assert await store.store([order("a", 2), order("b", 5), order("c", 1)]) == 2

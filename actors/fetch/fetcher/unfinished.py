@@ -1,0 +1,99 @@
+"""What an attempt at a window has read so far. A later attempt on the same node goes on from there.
+
+A platform that is slow, or that throttles, may answer only a part of a window's requests in the time of one attempt.
+The reading keeps its place between requests, and the count at its end finds out what moved meanwhile, as it does for a
+reading without a break. State: in memory, some readings, for some minutes. Another node begins anew.
+"""
+
+from __future__ import annotations
+
+from actors.fetch.fetcher.decisions import ReadSlice
+from actors.fetch.fetcher.rows import NewContents, NewVersions
+from actors.fetch.sources import SourceKey
+from platforms.adapter import Adapter, Row
+from platforms.bounds import Window
+from platforms.reading import Reading
+
+KEEP_MS = 600_000
+"""How long an unfinished reading waits for its next attempt. Tokens of next pages may not live longer either."""
+MOST_KEPT = 64
+MOST_ATTEMPTS = 60
+"""How many attempts may go on where the one before them stopped, without spending any."""
+
+
+class Batch:
+    """New rows of one answer, and when they were read."""
+
+    def __init__(self, rows: list[Row], read_ms: int) -> None:
+        self.rows = rows
+        self.read_ms = read_ms
+
+
+class UnfinishedReading:
+    """One reading of one window, over one or more attempts. `unpublished`: rows that are not known to be stored."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        window: Window,
+        reading: Reading,
+        new: NewVersions | NewContents,
+        *,
+        began_ms: int,
+    ) -> None:
+        self.adapter = adapter
+        self.window = window
+        self.reading = reading
+        self.new = new
+        self.new_rows = 0
+        self.unpublished: list[Batch] = []
+        self.attempts = 0
+        self.requests_before = 0
+        self.began_ms = self.used_ms = began_ms
+        self.is_void = False
+        """An answer does not count. The window has to be read anew."""
+
+    @property
+    def has_moved(self) -> bool:
+        """Return whether this attempt came further than the one before it, and another may."""
+        return not self.is_void and self.attempts < MOST_ATTEMPTS and self.reading.requests > self.requests_before
+
+    def take(self, rows: list[Row], read_ms: int) -> Batch | None:
+        """Take an answer's rows, and return what of them is to be published."""
+        new = self.new.take(rows, read_ms)
+        if not new:
+            return None
+        self.new_rows += len(new)
+        batch = Batch(new, read_ms)
+        self.unpublished.append(batch)
+        return batch
+
+    def published(self, batch: Batch) -> None:
+        self.unpublished.remove(batch)
+        if isinstance(self.new, NewContents):
+            self.new.confirm(batch.rows, batch.read_ms)
+
+
+class UnfinishedReadings:
+    """The unfinished readings of this node."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[SourceKey, str], UnfinishedReading] = {}
+
+    def take(self, work: ReadSlice, adapter: Adapter, window: Window, now_ms: int) -> UnfinishedReading | None:
+        """Return the unfinished reading of the slice, ready for another attempt, if there is one that still fits."""
+        found = self._kept.pop((work.source, work.slice.slice_id), None)
+        if found is None or found.adapter is not adapter or found.window != window or now_ms > found.used_ms + KEEP_MS:
+            return None
+        found.attempts += 1
+        found.requests_before = found.reading.requests
+        return found
+
+    def keep(self, work: ReadSlice, progress: UnfinishedReading, now_ms: int) -> None:
+        """Keep an unfinished reading for the next attempt, if it is worth it. The oldest ones make room."""
+        if progress.is_void or not progress.reading.requests:
+            return
+        progress.used_ms = now_ms
+        self._kept[work.source, work.slice.slice_id] = progress
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
