@@ -151,12 +151,17 @@ class Scheduler:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
-                for key, _ in self._live.items():
+                for key in sorted((key for key, _ in self._live.items()), key=self._claimed_until_ms):
                     self._tending.put(key)
                 self.elected.set()
                 await self._tending.run(lambda key: self._look(lease, key))
         finally:
             self.elected = anyio.Event()
+
+    def _claimed_until_ms(self, key: str) -> int:
+        """Return up to when a schedule's occurrences are decided. A new leader looks at the earliest first."""
+        held = self._live.get(key)
+        return held.record.last_ms if held else 0
 
     def _look_soon(self, key: str) -> None:
         if self._live.get(key) is None:

@@ -17,10 +17,12 @@ the next one has taken over."""
 LEAD_MS = 2_000
 """How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
 time delays nothing. If the one before ends in the last two seconds, the record is looked at again at that time."""
-HORIZON_MS = 20_000
-"""What may overlap is claimed so far ahead, many with one claim. So no leader delays it that is killed."""
-REFILL_MS = 10_000
-"""If less than this is claimed ahead, more is claimed. The next leader is there within half of it."""
+CLOSE_MS = 10_000
+"""What may overlap and is closer together than this is claimed many at a time."""
+REFILL_MS = 30_000
+"""If less than this is claimed ahead, more is claimed. So it takes several leaders that are killed one after the other
+to delay an occurrence: each next one is there within five seconds, and then has to catch up."""
+HORIZON_MS = REFILL_MS + CLOSE_MS
 MOST_AHEAD = HORIZON_MS // SHORTEST_EVERY_MS
 FAR_MS = 366 * 86_400_000
 """Occurrences due later than this are not added yet: a job's delay is bounded."""
@@ -81,7 +83,7 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
 
 def _ahead(record: Schedule, next_ms: int, now_ms: int) -> Step:
     """Claim the next one, and with it those that follow within HORIZON_MS from now."""
-    is_close = next_ms - record.last_ms < REFILL_MS
+    is_close = next_ms - record.last_ms < CLOSE_MS
     claim_ms = record.last_ms - REFILL_MS if is_close else record.last_ms
     if now_ms < claim_ms:
         return Step(record, claim_ms)

@@ -216,7 +216,7 @@ async def test_a_trigger_and_a_backfill_are_added_beside_what_is_ahead(ground: G
         job_id = (await ground.schedules.trigger("mail", "nightly")).id
         await ground.schedules.backfill("mail", "nightly", stored.start_ms - 30_000, stored.start_ms)
         await ground.record_when(
-            lambda record: not record.triggered and not record.backfill and not record.adding and len(record.runs) > 30
+            lambda record: not record.triggered and not record.backfill and not record.adding and len(record.runs) > 50
         )
     found = await ground.store.find("mail", job_id)
     assert found is not None

@@ -17,6 +17,7 @@ from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, check_wanted
 from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Schedule, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import (
+    CLOSE_MS,
     GRACE_MS,
     HORIZON_MS,
     LEAD_MS,
@@ -151,7 +152,7 @@ def test_those_that_follow_closely_are_added_many_ahead_and_refilled_in_time() -
     assert look_ms == dues[-1] - REFILL_MS
     assert follow(record, look_ms - 1)[1:] == ([], look_ms)
     record, dues, _ = follow(record, look_ms)
-    assert dues == [T + at * 1000 for at in range(20, 29)], "one claim in so many seconds"
+    assert dues == [T + at * 1000 for at in range(40, 49)], "one claim in so many seconds"
     burst = Schedule(cron="0-5 0 * * * *", start_ms=T, last_ms=T, overlap="allow")
     record, dues, look_ms = follow(burst, T)
     assert look_ms is not None
@@ -164,8 +165,8 @@ CLOSE = st.sampled_from(
         Schedule(every_ms=1000),
         Schedule(every_ms=1500, jitter_ms=1400),
         Schedule(every_ms=7000),
-        Schedule(every_ms=REFILL_MS),
-        Schedule(every_ms=REFILL_MS - 1),
+        Schedule(every_ms=CLOSE_MS),
+        Schedule(every_ms=CLOSE_MS - 1),
         Schedule(every_ms=61_000),
         Schedule(cron="* * * * * *"),
         Schedule(cron="*/7 * * * * *", tz="Europe/Berlin"),
