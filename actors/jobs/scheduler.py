@@ -29,7 +29,7 @@ from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.schedule_checks import check_schedule
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, due_of, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
-from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, taken_back
+from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, rests_until_ms, taken_back
 from actors.jobs.rules.schedule_times import job_of, occurrence
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
@@ -130,6 +130,7 @@ class Scheduler:
         failures: Failures[str] = Failures(log, "schedule.failed", "key", FORESEEN)
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._ends_ms: dict[str, int] = {}
+        self._storing = ""
         self.elected = anyio.Event()
         """Set while this node leads and knows all records."""
 
@@ -151,24 +152,20 @@ class Scheduler:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
-                for key in sorted((key for key, _ in self._live.items()), key=self._claimed_until_ms):
-                    self._tending.put(key)
+                for key, held in self._live.items():
+                    self._tending.put(key, rests_until_ms(held.record))
                 self.elected.set()
                 await self._tending.run(lambda key: self._look(lease, key))
         finally:
             self.elected = anyio.Event()
 
-    def _claimed_until_ms(self, key: str) -> int:
-        """Return up to when a schedule's occurrences are decided. A new leader looks at the earliest first."""
-        held = self._live.get(key)
-        return held.record.last_ms if held else 0
-
     def _look_soon(self, key: str) -> None:
-        if self._live.get(key) is None:
+        held = self._live.get(key)
+        if held is None:
             self._tending.failures.over(key)
             self._ends_ms.pop(key, None)
-        else:
-            self._tending.put(key)
+        elif key != self._storing:  # the look that stored it goes on
+            self._tending.put(key, rests_until_ms(held.record))
 
     # ---- one record
 
@@ -220,8 +217,9 @@ class Scheduler:
 
     async def _noted(self, key: str, record: Schedule, now_ms: int) -> Schedule:
         """Return the record with the ends of those runs that are over by now. If they may overlap, nothing waits for
-        their ends, and the jobs are read only now and then. So a new leader does not read them all at once."""
-        if record.overlap == "allow" and now_ms < self._ends_ms.get(key, now_ms + 1):
+        their ends, and the jobs are read only now and then."""
+        planned_ms = self._ends_ms.get(key)
+        if record.overlap == "allow" and now_ms < (rests_until_ms(record) if planned_ms is None else planned_ms):
             return record
         due = [run for run in open_runs(record) if run.due_ms <= now_ms]
         jobs = await self._find(*names_of(key), record, map(due_of, due))
@@ -235,7 +233,9 @@ class Scheduler:
     async def _set(self, key: str, held: _Held, record: Schedule) -> None:
         """Store the record at the revision that it had. Raises RevisionConflict if a person changed it first."""
         revision = await self._records.compare_and_set(key, msgspec.json.encode(record), held.revision)
+        self._storing = key
         self._live.learn(key, _Held(revision, record), revision)
+        self._storing = ""
 
     async def _add(self, topic: str, name: str, held: _Held) -> set[int]:
         """Add the claimed occurrences. Leave out those that have expired by now, as if they had been added in time, and

@@ -156,9 +156,9 @@ class Tending(Generic[K]):
         self._agenda.clear()
         self.failures.keep_only(())
 
-    def put(self, key: K) -> None:
-        """Look at the key as soon as the look under way is over."""
-        self._agenda.put(key, 0)
+    def put(self, key: K, due_ms: int = 0) -> None:
+        """Look at the key at `due_ms`, or as soon as the look under way is over."""
+        self._agenda.put(key, due_ms)
 
     async def run(self, look: Callable[[K], Awaitable[int | None]]) -> None:
         """Look at keys until cancelled. `look` returns when to look again (ms of the clock). `None`: not before the key

@@ -81,10 +81,18 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     return Step(record if is_open else _claimed(record, (due_ms,), now_ms), due_ms)
 
 
+def rests_until_ms(record: Schedule) -> int:
+    """Return until when a schedule of close occurrences needs no look. 0: look at once."""
+    is_asked = record.adding or record.stale or record.cancelling or record.triggered or record.backfill
+    if is_asked or record.is_removed or record.overlap != "allow" or record.fixed_delay_ms:
+        return 0
+    next_ms = next_due(record, record.last_ms)
+    return record.last_ms - REFILL_MS if next_ms is not None and next_ms - record.last_ms < CLOSE_MS else 0
+
+
 def _ahead(record: Schedule, next_ms: int, now_ms: int) -> Step:
     """Claim the next one, and with it those that follow within HORIZON_MS from now."""
-    is_close = next_ms - record.last_ms < CLOSE_MS
-    claim_ms = record.last_ms - REFILL_MS if is_close else record.last_ms
+    claim_ms = record.last_ms - REFILL_MS if next_ms - record.last_ms < CLOSE_MS else record.last_ms
     if now_ms < claim_ms:
         return Step(record, claim_ms)
     dues = next_dues(record, record.last_ms, MOST_AHEAD, now_ms + HORIZON_MS)

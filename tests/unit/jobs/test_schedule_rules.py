@@ -26,6 +26,7 @@ from actors.jobs.rules.schedule_steps import (
     added,
     cancelled,
     decide,
+    rests_until_ms,
     taken_back,
 )
 from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
@@ -160,6 +161,15 @@ def test_those_that_follow_closely_are_added_many_ahead_and_refilled_in_time() -
     assert [due_ms - dues[0] for due_ms in follow(record, look_ms)[1]] == [1000, 2000, 3000, 4000, 5000]
 
 
+def test_a_new_leader_looks_at_close_ones_when_they_need_it_and_at_the_others_at_once() -> None:
+    close, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
+    assert rests_until_ms(close) == dues[-1] - REFILL_MS
+    assert rests_until_ms(triggered(close, now_ms=T)) == 0
+    assert rests_until_ms(paused(close, now_ms=T)) == 0, "its jobs are taken back"
+    assert rests_until_ms(replace(close, overlap="skip")) == 0
+    assert rests_until_ms(follow(EVERY_MINUTE, T)[0]) == 0, "the ends of its runs are read sooner"
+
+
 CLOSE = st.sampled_from(
     [
         Schedule(every_ms=1000),
@@ -212,6 +222,7 @@ def test_claims_ahead_skip_none_repeat_none_and_stay_bounded(
             assert {due_ms for due_ms in claimed if due_ms > now_ms} <= {run.due_ms for run in record.runs}
         assert step.look_ms is not None
         assert step.look_ms > now_ms, "no busy loop"
+        assert rests_until_ms(record) <= step.look_ms
         now_ms = max(now_ms + wait_ms, step.look_ms if not is_killed else 0)
     all_ms = next_dues(record, begins_ms, len(claimed) + 10**4, claimed[-1])
     left_out = sorted(set(all_ms) - set(claimed))
