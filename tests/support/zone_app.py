@@ -1,17 +1,20 @@
 """Zoned jobs over the rows of a SQLite file: `ZONE_DB` names it. `ZONE_BATCH`: rows of one batch, 50 by default.
 
 A row has a number, `id`, and a key. Each handled row writes a line into `handled`: the row, the zone, the epoch, the
-process. `refused` has a line for each save that was refused.
+process. `refused` has a line for each save that was refused. `ZONE_STOP_AT=3`: the process stops itself (SIGSTOP) in
+its third batch of `long`, after the rows and before the save.
 """
 
 import os
+import signal
 import sqlite3
 import threading
 
 import penstock
 
 BATCH = int(os.environ.get("ZONE_BATCH", "50"))
-ZONE = os.environ.get("PENSTOCK_ZONE", "")
+STOP_AT = int(os.environ.get("ZONE_STOP_AT", "0"))
+_batches = 0
 _local = threading.local()
 
 
@@ -49,6 +52,13 @@ def _refuse(ctx: penstock.ZoneContext | penstock.PlainZoneContext, offset: int) 
     )
 
 
+def _stop_now_and_then() -> None:
+    global _batches
+    _batches += 1
+    if _batches == STOP_AT:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 @penstock.zoned("sync", pause="20ms")
 async def sync(ctx: penstock.ZoneContext) -> None:
     """A loop, whose batches are of rows that their shard has not passed."""
@@ -70,6 +80,7 @@ def long(ctx: penstock.PlainZoneContext) -> None:
         rows = _batch(offset)
         if rows:
             _handle(ctx, ctx.mine(rows, key=lambda row: row[1]))
+            _stop_now_and_then()
             offset = rows[-1][0]
             try:
                 ctx.save(offset)

@@ -35,6 +35,7 @@ class Land:
         self.zones = ZoneCalls(ServiceClient(connection, "zones", 30.0))
         self.bucket = Bucket(connection, publisher, connection.namespace.bucket("OFFSETS"), bytes)
         self.offsets = Offsets(self.bucket)
+        self.shards = 10
         self._count = 0
 
     async def open(self) -> None:
@@ -94,6 +95,6 @@ class Land:
         with fail_after(within_s):
             while True:
                 stored = await self.offsets.of_job(job)
-                if stored and all(each.record.offset >= offset for each in stored.values()):
+                if len(stored) == self.shards and all(each.record.offset >= offset for each in stored.values()):
                     return stored
                 await anyio.sleep(0.05)

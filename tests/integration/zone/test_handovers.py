@@ -1,0 +1,131 @@
+"""Shards that change hands while processes die, stand still, or hear of it late: no row is left out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+import pytest_asyncio
+
+from streams.clock import now_ms
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from tests.support.zone_land import Land
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+BATCH = 50
+TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "takeover": "0s"}
+
+
+@pytest_asyncio.fixture
+async def land(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
+) -> AsyncIterator[Land]:
+    found = Land(connection, publisher, server.url, tmp_path)
+    await found.open()
+    yield found
+
+
+@pytest.mark.parametrize("point", ["zone.claim", "zone.save", "zone.save:3", "zone.saved:2", "zone.free:2"])
+async def test_a_zone_killed_at_any_step_is_taken_over_and_no_row_is_left_out(land: Land, point: str) -> None:
+    """Rows that were handled and not saved come again: one batch of each of the zone's runs."""
+    land.add(500)
+    async with land.node("b1", "b") as second, land.node("a1", "a", PENSTOCK_CRASH_AT=point) as first:
+        await second.logged("node.ready")
+        await first.logged("node.ready")
+        await land.zones.apply(map=TWO)
+        if point == "zone.free:2":
+            await land.zones.apply(moves={"0": "b"})
+        assert await first.process.wait() == -signal.SIGKILL
+        handled = await land.all_handled("sync")
+        assert (await land.zones.routing()).zones == {"a": "", "b": "0-9"}
+        assert sum(handled.values()) - len(handled) <= BATCH
+        assert not [each for each in (await land.zones.show("b")).handovers if each.skipped]
+
+
+@pytest.mark.parametrize("successor", ["b", "a"])
+async def test_an_owner_that_stood_still_past_its_lease_has_its_save_refused(land: Land, successor: str) -> None:
+    """The successor is another zone, or another node of its own zone."""
+    land.add(400)
+    async with land.node("b1", "b") as second, land.node("a1", "a", ZONE_STOP_AT="2") as first:
+        await second.logged("node.ready")
+        await first.logged("node.ready")
+        await land.zones.apply(map=TWO)
+        await land.until(lambda: land.handled("long"), lambda found: max(found, default=0) > BATCH)
+        async with land.node("x1", successor) as other:
+            await other.logged("node.ready")
+            await land.all_handled("long")
+            stored = await land.offsets_reach("long", 400)
+            os.kill(first.process.pid, signal.SIGCONT)
+            with anyio.fail_after(60):
+                while not land.refused():  # noqa: ASYNC110 # a file tells nobody that it changed
+                    await anyio.sleep(0.05)
+            assert await land.offsets.of_job("long") == stored
+    assert land.refused() == [("long", 2 * BATCH, "a", 1)]
+
+
+async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land) -> None:
+    land.add(300)
+    async with land.node("a1", "a") as first, land.node("b1", "b") as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        await land.zones.apply(map=TWO)
+        await land.offsets_reach("sync", 300)
+        planned = await land.zones.drain("a", dry_run=True)
+        assert [move.after for move in planned.plan.moves] == ["b"] * 5
+        assert {(start.job, start.zone, start.start) for start in planned.plan.starts} >= {("sync", "b", 300)}
+        assert (await land.zones.routing()).epoch == 1
+        await land.zones.drain("a", by="ann")
+        last = land.add(200)
+        await land.offsets_reach("sync", last)
+        assert land.by("sync", range(301, last + 1)) == {"b"}
+        shown = await land.zones.show("b")
+        came = [each for each in shown.handovers if each.job == "sync"]
+        assert {(each.before, each.offset, each.start, each.skipped, each.is_forced) for each in came} == {
+            ("a", 300, 300, 0, False)
+        }
+        await land.zones.restore("a")
+        last = land.add(200)
+        await land.offsets_reach("sync", last)
+        assert land.by("sync", [row for row in range(501, last + 1) if row % 10 < 5]) == {"a"}
+        assert [each.why for each in await land.zones.history()] == ["restore of a", "drain of a", "a new map"]
+        assert set(land.handled("sync").values()) == {1}
+
+
+async def test_zones_whose_shards_stay_do_not_stop(land: Land) -> None:
+    three = {"shards": 9, "zones": {"a": "0-2", "b": "3-5", "c": "6-8"}}
+    land.shards = 9
+    async with land.node("a1", "a") as first, land.node("b1", "b") as second, land.node("c1", "c") as third:
+        for each in (first, second, third):
+            await each.logged("node.ready")
+        await land.zones.apply(map=three)
+        await third.logged("zone.run_begins", job="sync")
+        told = await land.zones.apply(moves={"0": "b"}, if_epoch=1)
+        assert told.plan.goes_on == ["c"]
+        await second.logged("zone.shard_taken", job="sync", shard="0")
+        last = land.add(300)
+        await land.offsets_reach("sync", last)
+        assert not [line for line in third.lines if line["event"] == "zone.run_stops"]
+
+
+async def test_a_map_that_changes_every_second_leaves_no_row_out(land: Land) -> None:
+    async with land.node("a1", "a") as first, land.node("b1", "b") as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        await land.zones.apply(map=TWO)
+        until_ms, step = now_ms() + 12_000, 0
+        while now_ms() < until_ms:
+            step += 1
+            land.add(100)
+            await land.zones.apply(moves={str(shard): "ab"[(shard + step) % 2] for shard in range(10)})
+            with anyio.move_on_after(1):
+                await anyio.sleep_forever()
+        for job in ("sync", "long", "tick"):
+            await land.all_handled(job)
+        assert set(land.handled("sync").values()) == {1}
