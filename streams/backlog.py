@@ -11,7 +11,7 @@ from streams.connection import Connection
 class ConsumerState(NamedTuple):
     """One consumer as the server counts. `pending`: not delivered yet. `in_hand`: delivered and not acknowledged.
     `pulls`: requests that wait for messages now. `delivered`: deliveries so far, with repeats. `ack_floor`: every
-    message of its `subjects` up to this sequence is acknowledged."""
+    message of its `subjects` up to this sequence is acknowledged. `upto_seq`: no message behind it was delivered."""
 
     name: str
     pending: int
@@ -20,6 +20,7 @@ class ConsumerState(NamedTuple):
     delivered: int
     ack_floor: int
     subjects: tuple[str, ...]
+    upto_seq: int = 0
 
 
 async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
@@ -33,6 +34,7 @@ async def consumer_states(connection: Connection, stream: str, *, timeout_s: flo
             delivered=one["delivered"]["consumer_seq"],
             ack_floor=one["ack_floor"]["stream_seq"],
             subjects=_subjects(one["config"]),
+            upto_seq=one["delivered"]["stream_seq"],
         )
         async for one in _consumers(connection, stream, timeout_s)
     ]

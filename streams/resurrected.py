@@ -19,6 +19,9 @@ from streams.log import count_of, delete_entry, next_entry
 
 LOOKS, STILL_S = 3, 0.3
 """A consumer is suspect if so many looks in a row find it. One look may meet messages that come and go."""
+GOES_S, GOES_LOOK_S = 5.0, 0.2
+"""How long a cluster may take to remove what was delivered before the looks and is acknowledged, and how often that is
+looked at."""
 
 
 async def remove_resurrected(connection: Connection, stream: str) -> int:
@@ -46,16 +49,39 @@ async def _remove(connection: Connection, stream: str, subject: str, upto_seq: i
 async def hand_out_again(connection: Connection, stream: str) -> int:
     """Reset each consumer that has stored messages below its ack floor, and return the number of consumers.
 
-    A reset consumer delivers all messages of its filter again, also those that a client has in hand. Raises the same
-    errors as `remove_resurrected`: call it again."""
+    A reset consumer delivers all messages of its filter again, also those that a client has in hand. In a cluster
+    another server removes what is acknowledged, a moment later. With some hundred messages a second each look finds
+    more stored than there should be. So only a consumer is reset of which a message stays that was delivered before.
+    Raises the same errors as `remove_resurrected`: call it again."""
+    first = {state.name: state for state in await consumer_states(connection, stream)}
     suspects = await _suspects(connection, stream)
     for _ in range(LOOKS - 1):
         if suspects:
             await anyio.sleep(STILL_S)
             suspects &= await _suspects(connection, stream)
+    if suspects and connection.is_clustered:
+        suspects = await _staying(connection, stream, [first[name] for name in suspects & first.keys()])
     for name in sorted(suspects):
         await connection.api(f"CONSUMER.RESET.{stream}.{name}", {"seq": 1})
     return len(suspects)
+
+
+async def _staying(connection: Connection, stream: str, states: Sequence[ConsumerState]) -> set[str]:
+    """Return the consumers of which a message is stored, and stays, that was delivered before."""
+    left = list(states)
+    with anyio.move_on_after(GOES_S):
+        while left:
+            left = [state for state in left if await _has_before(connection, stream, state)]
+            await anyio.sleep(GOES_LOOK_S)
+    return {state.name for state in left}
+
+
+async def _has_before(connection: Connection, stream: str, state: ConsumerState) -> bool:
+    for subject in state.subjects:
+        entry = await next_entry(connection, stream, subject)
+        if entry is not None and entry.seq <= state.upto_seq:
+            return True
+    return False
 
 
 async def _suspects(connection: Connection, stream: str) -> set[str]:

@@ -1,5 +1,7 @@
 """What a killed server brings back below the ack floor is removed, and nothing else."""
 
+from collections import Counter
+
 import anyio
 import pytest
 
@@ -8,7 +10,8 @@ from streams.log import read_log
 from streams.outcomes import Outgoing
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
-from streams.resurrected import remove_resurrected
+from streams.puller import Puller
+from streams.resurrected import hand_out_again, remove_resurrected
 from streams.server import EmbeddedServer
 from streams.specs import submit_batch_consumer, submit_consumer
 from streams.topology import ensure_consumer
@@ -94,3 +97,30 @@ async def test_what_another_consumer_of_the_queue_has_yet_to_hand_out_stays(
     assert await remove_resurrected(connection, stream) == 0
     waiting = await settle(connection, stream, submit_batch_consumer(namespace).name, 2)
     assert waiting == [namespace.subject("submit", "batch")] * 2
+
+
+@pytest.mark.three_servers
+async def test_a_busy_consumer_is_not_taken_for_one_that_lost_its_power(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """In a cluster what is acknowledged is removed a moment later. Each reset would run hundreds of jobs twice."""
+    stream = await work_queue(connection)
+    runs: Counter[str] = Counter()
+
+    async def work(puller: Puller) -> None:
+        while True:
+            delivery = await puller.receive()
+            runs[delivery.subject] += 1
+            await delivery.ack()
+
+    async def add() -> None:
+        for number in range(1_000_000):
+            await publish(publisher, connection, *(f"a.{number}-{one}" for one in range(20)))
+
+    async with Puller(connection, stream, CONSUMERS["a"], capacity=200) as puller, anyio.create_task_group() as tasks:
+        tasks.start_soon(work, puller)
+        tasks.start_soon(add)
+        for _ in range(3):
+            assert await hand_out_again(connection, stream) == 0
+        tasks.cancel_scope.cancel()
+    assert set(runs.values()) == {1}
