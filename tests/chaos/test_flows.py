@@ -226,7 +226,8 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
             else:
                 links.part(at, (at + 1) % 3)
                 links.part(at, (at + 2) % 3)
-            await anyio.sleep(form.pick(12, 25))
+            await anyio.sleep(3)  # until what was begun before has left the window
+            await town.steady()
             await town.measure("without it", form.pick(3, 20))
             least = {"without it": BACK}
             if form.is_long:
