@@ -14,6 +14,7 @@ from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.flow.desk import FlowView
+    from actors.flow.flows import RoundReport
     from penstock.sdk.client_flows import FlowCalls
 
 __all__ = ["add_to"]
@@ -64,10 +65,15 @@ def _row(view: "FlowView") -> list[object]:
         _rate(view),
         view.every,
         view.in_flight,
-        moment(last.began_ms if last else 0),
+        _time(last),
         loaded,
         _state(view),
     ]
+
+
+def _time(last: "RoundReport | None") -> str:
+    """Return when a round began. Rounds come at least once a day, so the day is left out."""
+    return moment(last.began_ms).rpartition(" ")[2] if last else "-"
 
 
 def _rate(view: "FlowView") -> str:
@@ -84,15 +90,13 @@ async def _show(call: CommandCall, which: Which) -> None:
     async with _open(call) as flows:
         view = await flows.show(which)
     _say(call, view)
-    columns = ["round", "took", "in flight", "target", "asked", "loaded", "shards", "short", "failed", "silent"]
+    columns = ["round", "ms", "in flight", "loaded", "shards", "short", "failed", "silent"]
     rows = [
         [
-            moment(each.began_ms),
-            f"{each.took_ms} ms",
+            _time(each),
+            each.took_ms,
             each.in_flight,
-            each.target,
-            each.asked,
-            each.new,
+            f"{each.new} of {each.asked}",
             each.shards,
             each.short,
             each.failed,
