@@ -42,6 +42,8 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     allow_msg_schedules: bool = False
     allow_rollup_hdrs: bool = False
     deny_delete: bool = False
+    max_consumers: int = 0
+    """0: the server's own limit, which is 1,000."""
     holds_truth: bool = False
     """Its loss would lose orders or their state. It is never made again silently once the rest exists."""
 
@@ -69,6 +71,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
             "allow_rollup_hdrs": self.allow_rollup_hdrs or self.allow_msg_schedules,
             "deny_delete": self.deny_delete,
             "deny_purge": False,
+            **({"max_consumers": self.max_consumers} if self.max_consumers else {}),
             "metadata": {VERSION_KEY: str(VERSION)},
         }
 
@@ -105,6 +108,8 @@ class BucketSpec(Struct, frozen=True, kw_only=True):
         )
 
 
+MOST_CONSUMERS = 20_000
+"""Of JOBS (one for each lane of a topic) and of WORK (two for each task). Each costs the server some 26 kB."""
 MAX_WAITING = 4_096
 """Standing pull requests of a consumer. A node has up to one for each free slot, and the server's default of 512 may be
 too few for a large cluster."""
@@ -373,6 +378,7 @@ def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             allow_atomic=True,
             allow_msg_ttl=True,  # a finished job is known for a while
             allow_msg_schedules=True,
+            max_consumers=MOST_CONSUMERS,
             holds_truth=True,
         ),
         StreamSpec(
@@ -404,6 +410,7 @@ def _batch_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             discard_new_per_subject=True,
             max_msgs_per_subject=1,  # the subject is the work itself: offering it twice is harmless
             max_msg_bytes=64 * 1024,
+            max_consumers=MOST_CONSUMERS,
         ),
         StreamSpec(
             name=f"OBJ_{files}",
@@ -458,6 +465,7 @@ WHY = {
     "max_bytes": "what is beyond is refused or dropped",
     "max_age": "what is older is dropped",
     "max_msg_size": "larger messages are refused",
+    "max_consumers": "with more topics or tasks, their nodes cannot run",
     "num_replicas": "acknowledged data would be lost with one server",
     "duplicate_window": "a publish repeated later than this is stored twice",
     "storage": "memory forgets with the process",

@@ -42,7 +42,7 @@ def as_server_tells(config: dict[str, object]) -> dict[str, Any]:
     told = {name: value for name, value in config.items() if value or name in ("max_age", "max_msgs")}
     own = config.get("metadata")
     metadata = {"_nats.ver": "2.15.1", **(own if isinstance(own, dict) else {})}
-    return told | {"metadata": metadata, "compression": "none", "max_consumers": -1}
+    return {"max_consumers": -1, **told, "metadata": metadata, "compression": "none"}
 
 
 def settings_of(found: list[Difference]) -> list[str]:
@@ -226,6 +226,14 @@ def test_a_stream_of_another_version_is_told_and_a_newer_ones_is_left_alone(
     [found] = compare_stream(spec, as_server_tells(spec.config()) | {"metadata": {"_nats.ver": "2.15.1"} | metadata})
     assert (found.setting, found.is_blocking, found.is_fixable) == ("topology", blocks, not blocks)
     assert merged(spec, {"metadata": {"mine": "1"}})["metadata"] == {"mine": "1", VERSION_KEY: str(VERSION)}
+
+
+def test_a_stream_with_few_consumers_is_told_and_blocks_nothing() -> None:
+    """An installation of a release before has the server's own limit of 1,000."""
+    spec = STREAMS["JOBS"]
+    [found] = compare_stream(spec, as_server_tells(spec.config()) | {"max_consumers": -1})
+    assert (found.setting, found.is_blocking, found.is_fixable) == ("max_consumers", False, True)
+    assert merged(spec, as_server_tells(spec.config()) | {"max_consumers": -1})["max_consumers"] == 20_000
 
 
 def test_a_change_keeps_what_was_granted_beyond_it() -> None:
