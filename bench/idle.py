@@ -26,9 +26,9 @@ async def run() -> Result:
         sources = [SourceKey("mall", f"s{number + 1}") for number in range(SOURCES)]
         settings: dict[str, object] = {"again": ["10m", "2h", "1d"], "settle": "3s"}
         await bench.add(sources, "mall", mall.state.url, now_ms() - 10_000, settings)
-        used_s, began_s = _cpu_s(node.pid), monotonic_s()
+        used_s, began_s = cpu_s(node.pid), monotonic_s()
         await anyio.sleep(WINDOW_S)
-        share = (_cpu_s(node.pid) - used_s) / (monotonic_s() - began_s)
+        share = (cpu_s(node.pid) - used_s) / (monotonic_s() - began_s)
         megabytes = memory_mb(node.pid)
     return Result(
         what="an idle node with a thousand quiet sources",
@@ -40,7 +40,7 @@ async def run() -> Result:
     )
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return the processor time that a process has used (Linux)."""
     parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(parts[11]) + int(parts[12])) / TICKS

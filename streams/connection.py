@@ -13,7 +13,7 @@ means that they were not sent.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Never, TypeVar
 
@@ -82,6 +82,8 @@ class Connection:
         self._on_reconnect: list[Callable[[], None]] = []
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_failure: list[Callable[[StreamError], None]] = []
+        self._each_second: dict[Callable[[], None], None] = {}
+        self._second: asyncio.TimerHandle | None = None
         self._answers = PendingReplies("")
         self.store = StoreState()
         """The state of the server's store, as this process knows it."""
@@ -274,6 +276,25 @@ class Connection:
         """Call `callback`, short and sync, when the link breaks. Return the function that removes it."""
         return _registered(self._on_disconnect, callback)
 
+    def each_second(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once a second. All share one timer: of a thousand pullers each needs next to nothing. Return
+        a function that removes it."""
+        self._each_second[callback] = None
+        if self._second is None:
+            self._second = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+        def remove() -> None:
+            self._each_second.pop(callback, None)
+            if not self._each_second and self._second is not None:
+                self._second.cancel()
+                self._second = None
+
+        return remove
+
+    def _tick(self) -> None:
+        self._second = asyncio.get_running_loop().call_later(1.0, self._tick)
+        self._call(self._each_second)
+
     def on_failure(self, callback: Callable[[StreamError], None]) -> Callable[[], None]:
         """Call `callback` with the error that `failure` raises. Return the function that removes it."""
         return _registered(self._on_failure, callback)
@@ -345,7 +366,7 @@ class Connection:
         if self.client.memory != self._memory:
             self._memory, self._memory_since_s = self.client.memory, monotonic_s()
 
-    def _call(self, callbacks: list[Callable[[], None]]) -> None:
+    def _call(self, callbacks: Iterable[Callable[[], None]]) -> None:
         for callback in tuple(callbacks):
             try:
                 callback()

@@ -1,15 +1,17 @@
 """Pulls messages from a consumer continuously, never more than the workers can hold.
 
-A standing request asks the server for as many messages as there is room for. It lasts `expires_s`. Then the server ends
-it, and the next one goes out. Requests die with the link, the consumer's leader or the consumer. Then they are made
-again: after a reconnect, after the server ended them, and a second after their expiry if nothing at all was heard.
+A standing request asks the server for as many messages as there is room for. It lasts `expires_s`, longer if nothing
+comes (`IDLE`). Then the server ends it, and the next one goes out. Requests die with the link, the consumer's leader or
+the consumer. Then they are made again: after a reconnect, after the server ended them, and a second after their expiry
+if nothing at all was heard.
 
 The count is `requested + held <= capacity`, where held is what was delivered and is not settled. Deliveries do not say
 which request they answer, but the server's last status of a request says how many it left, so the sum stays right. An
 inbox whose requests must not count any more (the link broke, the capacity shrank) is replaced by a new one: the server
 drops a request without a subscriber.
 
-No task runs behind it: messages arrive while the socket is read, and timers do the rest.
+No task runs behind it: messages arrive while the socket is read, and timers do the rest. A puller to which nothing
+comes has no timer of its own.
 """
 
 import asyncio
@@ -34,7 +36,12 @@ from streams.pull_inbox import PullInbox, left_over_of
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often the puller checks whether it heard from the server. Silence costs at most this, on top of the expiry."""
+"""How often the puller checks whether it heard from the server (`Connection.each_second`). Silence costs at most this,
+on top of the expiry."""
+IDLE = 6
+"""So many times as long does a request last to which nothing comes, on a single server. There a request is lost with
+the link alone, and a node with a thousand topics would do nothing but repeat requests. In a cluster it is lost with the
+consumer's leader, too, and nobody tells."""
 RETRY = Backoff(growth="exponential", base_ms=100, cap_ms=1_000, spread=0.0)
 """The waits before a new request after a refusal."""
 FEW = 16
@@ -66,6 +73,7 @@ class Puller:
         self._subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._capacity = capacity
         self._expires_s = expires_s
+        self._lasts_s = self._longest_s = expires_s
         self._keep_alive_s = keep_alive_s
         self._deliver = deliver or self._hand_out
         self._inbox: PullInbox | None = None
@@ -74,7 +82,7 @@ class Puller:
         self._ready: deque[Delivery] = deque()
         self._unsettled: set[Delivery] = set()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._timers: dict[Callable[..., None], asyncio.TimerHandle] = {}
         self._silent_s = 0.0
         self._troubles = 0
         self._end: StreamError | None = None
@@ -85,10 +93,8 @@ class Puller:
             self._connection.on_disconnect(self._link_broke),
             self._connection.on_reconnect(self._start),
             self._connection.on_failure(self._failed),
+            self._connection.each_second(self._look),
         ]
-        self._every(LOOK_S, self._look)
-        if self._keep_alive_s is not None:
-            self._every(self._keep_alive_s, self.extend_all)
         if self._connection.is_connected:
             self._start()
         return self
@@ -201,10 +207,11 @@ class Puller:
 
     def _request(self, inbox: PullInbox, count: int) -> None:
         self._next_number = number = self._next_number + 1
-        body = b'{"batch":%d,"expires":%d}' % (count, int(self._expires_s * 1e9))
+        body = b'{"batch":%d,"expires":%d}' % (count, int(self._lasts_s * 1e9))
         with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
             self._connection.client.send(publish_frame(self._subject, f"{inbox.prefix}{number}", b"", body))
             inbox.count_request(number, count)
+            self._longest_s = max(self._longest_s, self._lasts_s)
 
     def _start(self) -> None:
         """Listen on a new inbox, and send a request."""
@@ -212,6 +219,7 @@ class Puller:
         inbox.sid = self._connection.listen(f"{inbox.prefix}*", partial(self._heard, inbox))
         self._inbox = inbox
         self._silent_s = 0.0
+        self._lasts_s = self._longest_s = self._expires_s
         self._cancel(self._retry)
         self._ask()
 
@@ -236,8 +244,11 @@ class Puller:
         self._silent_s = 0.0
         if is_delivery(reply):
             inbox.count_delivery()
+            self._lasts_s = self._expires_s
             delivery = Delivery(self, subject, reply, payload, block)
             self._unsettled.add(delivery)
+            if self._keep_alive_s is not None and self._keep_alive not in self._timers:
+                self._keep_later(self._keep_alive_s)
             if self._troubles:
                 self._recovered()
             self._deliver(delivery)
@@ -251,8 +262,12 @@ class Puller:
         if status == 100:  # an idle heartbeat, which we never request
             return
         inbox.count_end(number, left_over_of(block))
+        if not inbox.requested:
+            self._longest_s = self._expires_s
         if status == 408:  # expired, as it should
             self._recovered()
+            if not self._unsettled and not self._connection.is_clustered:
+                self._lasts_s = min(2 * self._lasts_s, IDLE * self._expires_s)
             self._ask()
         else:
             self._troubled(status, text)
@@ -279,7 +294,7 @@ class Puller:
     def _look(self) -> None:
         """Start again if requests are open and the server sent nothing about them, not even their expiry."""
         self._silent_s = self._silent_s + LOOK_S if self.requested else 0.0
-        if self._inbox is not None and self._silent_s > self._expires_s + LOOK_S:
+        if self._inbox is not None and self._silent_s > self._longest_s + LOOK_S:
             log.warning("puller.silent", extra={"fields": {"subject": self._subject}})
             self._retire(self._inbox)
             self._start()
@@ -331,12 +346,16 @@ class Puller:
 
     # ---- timers
 
-    def _every(self, seconds: float, act: Callable[[], None]) -> None:
-        def again() -> None:
-            self._every(seconds, act)
-            act()
+    def _keep_later(self, seconds: float) -> None:
+        self._timers[self._keep_alive] = self._loop.call_later(seconds, self._keep_alive, seconds)
 
-        self._timers[act] = self._loop.call_later(seconds, again)
+    def _keep_alive(self, seconds: float) -> None:
+        """Extend what is not settled, and again after a while, for as long as there is any."""
+        if self._unsettled:
+            self._keep_later(seconds)
+            self.extend_all()
+        else:
+            del self._timers[self._keep_alive]
 
     def _cancel(self, act: Callable[[], None]) -> None:
         timer = self._timers.pop(act, None)

@@ -82,6 +82,7 @@ class Executor:
         self._newest = newest
         self._may_take = may_take
         self._aside: set[Puller] = set()
+        self._shared: dict[Puller, TaskHandler] = {}
         self._logged_old: set[str] = set()
         self._stop = stop
 
@@ -99,6 +100,7 @@ class Executor:
         """Work until the node stops, and then finish the work in hand."""
         namespace, is_clustered = self._connection.namespace, self._connection.is_clustered
         async with open_external(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_shares)
             for handler in handlers:
                 steps, maps = batch_consumers(namespace, handler.record.task, is_clustered=is_clustered)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
@@ -118,18 +120,28 @@ class Executor:
         task_status: TaskStatus[None],
     ) -> None:
         opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
-        async with opened as puller, anyio.create_task_group() as sharing:
+        async with opened as puller:
             if has_share:
-                sharing.start_soon(self._keep_share, handler, puller)
-            await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
+                self._shared[puller] = handler
+                self._share(handler, puller)
+            try:
+                await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
+            finally:
+                self._shared.pop(puller, None)
 
-    async def _keep_share(self, handler: TaskHandler, puller: Puller) -> None:
-        """Take no chunks while other processes are as many as may work on the task's items."""
+    async def _keep_shares(self) -> None:
+        """Look after the parts of all tasks, until the node stops."""
         while not self._stop.is_set():
-            if puller not in self._aside:
-                task = handler.record.task
-                puller.set_capacity(handler.chunks + self._chunks.stuck(task) if self._may_take(task) else 0)
+            for puller, handler in list(self._shared.items()):
+                self._share(handler, puller)
             await anyio.sleep(SHARE_S)
+
+    def _share(self, handler: TaskHandler, puller: Puller) -> None:
+        """Take no chunks while other processes are as many as may work on the task's items."""
+        task = handler.record.task
+        most = handler.chunks + self._chunks.stuck(task) if self._may_take(task) else 0
+        if puller.capacity != most and puller not in self._aside and not self._stop.is_set():
+            puller.set_capacity(most)
 
     async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         """Work on one pointer, to its end. Raises FATAL errors only."""

@@ -65,6 +65,8 @@ MISSING_S = 2.0
 """How often a consumer that does not answer is looked after: somebody may have deleted it."""
 SMOOTH = 0.3
 """Weight of the last tenth of a second in the pace that a topic is taken to have."""
+QUIET_PER_S = 0.01
+"""Ends of jobs a second that are taken for none."""
 GONE_S, MOST_GONE = 120.0, 10_000
 """How long, and of how many jobs, a delivery may still be on its way after the job was deleted."""
 _WORSE: tuple[Suspicion, ...] = ("none", "some", "grave")
@@ -79,6 +81,8 @@ class TopicWorker:
         self.slices = shared.slices
         self.ready = ReadyJobs(self._may_start, self._unused)
         self.is_ending = False
+        self.is_stirred = True
+        """Whether it must be tended. A topic without jobs costs nothing, so a node may serve thousands."""
         self._shared = shared
         self._hold = shared.hold
         self._places = [Place(self, number) for number in range(handler.concurrency)]
@@ -197,6 +201,7 @@ class TopicWorker:
     def fetch_ahead(self, least: int) -> None:
         """Hold so many jobs beyond the places, however slow the handler is."""
         self._least_ahead = least
+        self._stir()
         self._tune()
 
     # ---- what the node tells it
@@ -213,6 +218,7 @@ class TopicWorker:
     def take_settings(self, settings: TopicSettings) -> None:
         """Follow the topic's settings: pause, rate, lanes."""
         self._settings = self._ends.settings = settings
+        self._stir()
         self._changed.set()
         self._follow_slots()
         self._limit()
@@ -278,9 +284,33 @@ class TopicWorker:
             if excess and (self._suspicion != "none" or now_s - self._excess_since_s > PATIENCE_S):
                 self._excess += self.ready.remove_last(excess)
                 self._has_leaving.set()
-            if any(puller.is_troubled for puller in self._pullers.values()) and now_s - self._looked_s > MISSING_S:
+            if self.is_troubled and now_s - self._looked_s > MISSING_S:
                 self._looked_s, self._is_missing = now_s, True
                 self._changed.set()
+        self.is_stirred = not self._is_quiet()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether a lane's consumer may be missing."""
+        return any(puller.is_troubled for puller in self._pullers.values())
+
+    def _stir(self) -> None:
+        if not self.is_stirred:
+            self.is_stirred, self._tended_s = True, monotonic_s()
+
+    def _is_quiet(self) -> bool:
+        """Return whether nothing changes until a job comes. Forget the pace then."""
+        is_quiet = (
+            self._ended_per_s < QUIET_PER_S
+            and not self.held
+            and self._suspicion == "none"
+            and not self.is_troubled
+            and not self._looked_s > monotonic_s() - 2 * MISSING_S
+            and all(place.call is None for place in self._places)
+        )
+        if is_quiet:
+            self._ended_per_s = 0.0
+        return is_quiet
 
     def _measured(self) -> int:
         """Report the ends of jobs since the last look. Return how many ended."""
@@ -424,6 +454,8 @@ class TopicWorker:
     # ---- from delivery to call
 
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
+        if not self.is_stirred:
+            self._stir()
         if delivery.delivered > 1:
             self._suspect(delivery)
         wait_s = self._restarts.wait_s(delivery) if self._restarts.is_lately else 0.0

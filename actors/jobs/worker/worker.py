@@ -47,6 +47,8 @@ from streams.specs import job_consumer
 log = logging.getLogger(__name__)
 
 TEND_S = 0.1
+LOOK_S = 1.0
+"""How often topics without jobs are looked at: whether their consumers are there."""
 
 
 class _Gone(msgspec.Struct):
@@ -196,11 +198,18 @@ class JobWorker:
             topic.take_settings(self._settings.current(name))
 
     async def _tend(self, watchdog: Watchdog, hold: Hold) -> None:
+        looked_s = 0.0
         while True:
             watchdog.beat()
             hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
+            now_s = monotonic_s()
+            if now_s - looked_s > LOOK_S:
+                looked_s = now_s
+                for topic in self._topics.values():
+                    topic.is_stirred = topic.is_stirred or topic.is_troubled
             for topic in self._topics.values():
-                topic.tend()
+                if topic.is_stirred:
+                    topic.tend()
             await anyio.sleep(TEND_S)
 
     # ---- jobs that were deleted while they waited here

@@ -58,6 +58,31 @@ async def until_none_is_ready(jobs: Jobs) -> None:
             await jobs.connection.flush()
 
 
+async def test_a_topic_without_jobs_is_not_looked_after_until_one_comes_or_its_consumer_is_gone(
+    jobs: Jobs, log: Log
+) -> None:
+    async def handle(job: Job) -> None:
+        log(job.id)
+
+    async def until_stirred(is_stirred: bool) -> None:
+        with anyio.fail_after(20):
+            while work.worker.topic("mail").is_stirred != is_stirred:
+                await jobs.connection.flush()
+
+    async with working(jobs, handler(handle)) as work:
+        await jobs.add("1")
+        await log.has("1")
+        await until_stirred(False)
+        await jobs.add("2")
+        await log.has("2")
+        await until_stirred(False)
+        stream = jobs.connection.namespace.stream("JOBS")
+        await jobs.connection.api(f"CONSUMER.DELETE.{stream}.jobs_mail")
+        await until_stirred(True)
+        await jobs.add("3")
+        await log.has("3")
+
+
 @pytest.mark.three_servers
 async def test_many_jobs_are_each_run_once(jobs: Jobs, log: Log) -> None:
     async def handle(job: Job) -> None:

@@ -414,3 +414,27 @@ async def test_a_place_that_is_free_does_not_wait_for_others_to_become_free(conn
         assert (puller.held, puller.requested) == (16, 1)  # too few became free for a request of their own
         await fill(connection, 4)
         await until(connection, lambda: len(taken) == 24)
+
+
+async def test_pulls_to_which_nothing_comes_become_rare_and_a_message_is_still_handed_over_at_once(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await filled(connection, 0)
+    lasts: list[int] = []
+    send = connection.client.send
+
+    def noted(frame: bytes) -> None:
+        if b"expires" in frame:
+            lasts.append(int(frame.rpartition(b":")[2].rstrip().rstrip(b"}")) // 100_000_000)
+        send(frame)
+
+    monkeypatch.setattr(connection.client, "send", noted)
+    async with Puller(connection, stream, "c", capacity=1, expires_s=0.1) as puller:
+        await until(connection, lambda: len(lasts) >= 5)
+        assert lasts[:5] == [1, 2, 4, 6, 6]
+        await fill(connection, 1)
+        with anyio.fail_after(0.5):
+            delivery = await puller.receive()
+        await delivery.ack()
+        await until(connection, lambda: len(lasts) >= 7)
+        assert 1 in lasts[5:7]
