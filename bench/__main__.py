@@ -11,6 +11,7 @@ import asyncio
 import pkgutil
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -41,12 +42,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m bench", description="Measure what is claimed.")
     parser.add_argument("name", choices=["all", *names()], help="which claim")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the chart of a claim that has one")
     given = parser.parse_args(arguments)
     results: dict[str, Result] = {}
     for name in names() if given.name == "all" else [given.name]:
         results[name] = uvloop.run(measure(name))
         if not given.json or given.name == "all":
             print(results[name].as_row(), flush=True)
+    if given.svg is not None:
+        import_module(f"bench.{given.name}").draw(results[given.name], given.svg)
     if given.json:
         print(_as_json(results) if given.name == "all" else results[given.name].as_json())
     return 0 if all(result.ok for result in results.values()) else 1
