@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -15,7 +15,7 @@ from actors.batch.items import BatchItems
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
-from actors.batch.rules.obstacles import BatchWhy, why
+from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
 from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
@@ -35,7 +35,7 @@ from actors.batch.views import (
     upload_name,
 )
 from actors.runtime.rules.setting_values import BadSetting
-from actors.runtime.rules.slot_keys import check_path
+from actors.runtime.rules.slot_keys import check_path, key_reader
 from actors.runtime.transport import shown_url
 from streams.batch_messages import LOST, Chunk, ChunkResult, NewBatch, last_outcomes, lost_parts
 from streams.bucket import Bucket
@@ -56,6 +56,8 @@ SCANNED = 16
 PAGE_BYTES = 512 * 1024
 """Limit of a page of items in bytes. It fits into one message, with room for the JSON around them."""
 ROOM_EACH = 100
+MOST_INFO = 300
+"""Characters of an item's reason in a `why`."""
 
 
 class BatchDesk:
@@ -75,6 +77,7 @@ class BatchDesk:
         waits_for: Callable[[Instance], str] = lambda _record: "",
         callbacks: Allowed | None = None,
         admit: Callable[[str], None] = lambda _subject: None,
+        full_key: Callable[[str, str, int], Awaitable[str]] | None = None,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -85,6 +88,7 @@ class BatchDesk:
         self._waits_for = waits_for
         self._callbacks = callbacks or Allowed()
         self._admit = admit
+        self._full_key = full_key
 
     async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
         """Make an instance. `upload`: a file to run it on, in place of one that `new` names. A repeat under the
@@ -173,12 +177,12 @@ class BatchDesk:
         record = await self._instances.get(check_token("instance", instance_id))
         return self._view(record, await self._beat(record))
 
-    async def why(self, instance_id: str) -> BatchWhy:
-        """Return what keeps an instance from running."""
+    async def why(self, instance_id: str, item: int | None = None) -> BatchWhy:
+        """Return what keeps an instance from running, or one of its items."""
         record = await self._instances.get(check_token("instance", instance_id))
         limits = self._tasks.current(record.task).limits
         unfinished = self._instances.unfinished(record.task)
-        return why(
+        found = why(
             record,
             limits,
             waits_for=self._waits_for(record),
@@ -186,6 +190,39 @@ class BatchDesk:
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=self._clock.now_ms(),
         )
+        if item is None:
+            return found
+        if item < 0 or item >= (known_items(record) or item + 1):
+            _check_items(record, [item])
+        place = await self._place(record, item)
+        return why_item(found, record, limits, item, place, self._clock.now_ms())
+
+    async def _place(self, record: Instance, index: int) -> ItemPlace:
+        """Return what is known of an item."""
+        made = made_so_far(record)
+        low, high = 0, made.chunks if made is not None else 0
+        while low < high:
+            middle = (low + high) // 2
+            chunk = await self._items.chunk(record, middle)
+            if chunk is None:
+                return ItemPlace(middle, "failed", LOST)
+            if index < chunk.first:
+                high = middle
+            elif index >= chunk.first + len(chunk.items):
+                low = middle + 1
+            else:
+                return await self._place_in(record, middle, chunk, index)
+        return ItemPlace()
+
+    async def _place_in(self, record: Instance, number: int, chunk: Chunk, index: int) -> ItemPlace:
+        results = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
+        end = list(last_outcomes(chunk, results[number]))[index - chunk.first]
+        info = "" if end is None or bytes(end.info) == b"null" else bytes(end.info).decode(errors="replace")
+        slots, full = self._tasks.of_any(record.task).slots, ""
+        if slots is not None and self._full_key is not None and (end is None or end.status == "again"):
+            key = key_reader(slots.key)(bytes(chunk.items[index - chunk.first]))
+            full = await self._full_key(f"batch.{record.task}", key, slots.most)
+        return ItemPlace(number, "" if end is None else end.status, info[:MOST_INFO], full)
 
     async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
         """Return instances, the newest first."""

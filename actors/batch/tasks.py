@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.rules.slot_keys import Slots
 from streams.backoff import Backoff
 from streams.bucket import Bucket
 from streams.entries import Entry
@@ -69,10 +70,21 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_timeout_ms: Annotated[int, Meta(ge=1)] = 21_600_000
     """How long a split or a reduce may take. One that never returns fails then, and is begun again."""
     keep_days: Annotated[int, Meta(ge=1, le=365)] = 14
+    is_sheet: bool = False
+    """Whether its items are rows of a sheet, which are stored with their number."""
     executor: str = "python"
     """`python`, or where an external program runs the items: `http:URL`, `nats:SUBJECT`."""
     callback: str = ""
     """The callback URL for instances whose submitter names none."""
+
+    @property
+    def slots(self) -> Slots | None:
+        """How many items of a key may run at once, with a path into the items as they are stored. `None`: no limit."""
+        limits = self.limits
+        if not limits.slots:
+            return None
+        path = f"1.{limits.slot_key}" if limits.slot_key and self.is_sheet else limits.slot_key
+        return Slots(limits.slots, path, limits.when_full)
 
     @property
     def retries(self) -> Backoff:

@@ -6,7 +6,7 @@ none of its own. Everything here is harmless to repeat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -25,8 +25,10 @@ from actors.flow.flows import (
     interval_ms,
 )
 from actors.flow.rates_desk import BadRate, checked_rate
+from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 from actors.runtime.rules.slot_keys import Slots
+from streams.clock import Clock
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
 """Settings that are lengths of time, and their fields."""
@@ -65,6 +67,10 @@ class FlowJobsDoor(Protocol):
         """Have rounds at this interval."""
         ...
 
+    async def job(self, flow: str, shard: str, key: str) -> RowJob | None:
+        """Return what is in the way of a row in flight, or that it ended. `None`: it is not in flight."""
+        ...
+
     async def begin(self, flow: str) -> str:
         """Have a round now. Return its id."""
         ...
@@ -85,11 +91,21 @@ class FlowView(Struct, frozen=True, kw_only=True):
 
 
 class FlowDesk:
-    """One node's desk. Many callers may use it at once. It raises UnknownFlow, BadFlow, and the broker's errors."""
+    """One node's desk. Many callers may use it at once. `serving(flow)`: the live nodes that serve a flow, with their
+    labels. It raises UnknownFlow, BadFlow, and the broker's errors."""
 
-    def __init__(self, flows: Flows, jobs: FlowJobsDoor) -> None:
+    def __init__(
+        self,
+        flows: Flows,
+        jobs: FlowJobsDoor,
+        *,
+        clock: Clock,
+        serving: Callable[[str], Mapping[str, Collection[str]]] = lambda _flow: {},
+    ) -> None:
         self._flows = flows
         self._jobs = jobs
+        self._clock = clock
+        self._serving = serving
 
     async def list(self) -> list[FlowView]:
         """Return all flows, each with its last round."""
@@ -108,6 +124,28 @@ class FlowDesk:
             in_flight=await self._jobs.in_flight(flow),
             settings={**_document(record.limits), **_slots_document(self._jobs.slots(flow))},
             rounds=progress.rounds,
+        )
+
+    async def why(self, flow: str, shard: str, key: str) -> RowWhy:
+        """Return what keeps a row from being executed."""
+        limits, serving, progress = self._flows.current(flow).limits, self._serving(flow), self._flows.progress(flow)
+        known = RowsProgress(
+            limits.groups,
+            interval_ms(limits, progress.every_ms),
+            progress.names,
+            progress.shards[shard].busy_ms if shard in progress.shards else 0,
+            progress.rounds[-1] if progress.rounds else None,
+        )
+        return why_row(
+            flow,
+            shard,
+            key,
+            await self._jobs.job(flow, shard, key),
+            known,
+            is_paused=self._jobs.is_paused(flow),
+            serving=serving,
+            living={label for labels in serving.values() for label in labels},
+            now_ms=self._clock.now_ms(),
         )
 
     async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:

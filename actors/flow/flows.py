@@ -91,10 +91,12 @@ class RoundReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class FlowProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a flow is. `first`: the number of the shard that gets the next remainder. `every_ms`: the interval now.
-    `rounds`: the latest ones, the oldest first."""
+    `names`: of the shards that `split` named last. Empty: none yet, or too many to store. `rounds`: the latest ones,
+    the oldest first."""
 
     first: int = 0
     every_ms: int = 0
+    names: tuple[str, ...] = ()
     shards: dict[str, ShardState] = {}
     rounds: tuple[RoundReport, ...] = ()
 

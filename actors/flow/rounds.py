@@ -40,6 +40,8 @@ TAKEN_S = 0.3
 NOT_ASKED = ShardLoaded()
 """In place of a reply: the time of the round was over, or the nodes had enough in hand until then."""
 MOST_ERRORS = 3
+MOST_NAMES = 20_000
+"""Characters of the names of shards that are stored, so that one can ask about a shard that is not among them."""
 LONGEST_ERROR = 200
 AT_LEAST_S = 0.005
 """Shards that are due within less are asked together."""
@@ -160,7 +162,8 @@ class Rounds:
         first = next_first(asked, len(mine), progress.first)
         if asking.not_asked:  # else the same shards would be left out each time
             first = mine.index(asking.not_asked)
-        return _noted(progress, made, first=first, every_ms=next_ms, shards=kept)
+        names = tuple(shards) if sum(map(len, shards)) <= MOST_NAMES else ()
+        return _noted(progress, made, first=first, every_ms=next_ms, shards=kept, names=names)
 
 
 def _noted(progress: FlowProgress, made: RoundReport, **changes: object) -> FlowProgress:

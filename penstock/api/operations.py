@@ -9,6 +9,7 @@ from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.rates_desk import RateChanged, RatesView
+from actors.flow.rules.obstacles import RowWhy
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShown
@@ -212,9 +213,9 @@ OPERATIONS: tuple[Operation, ...] = (
         endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
     ),
     Operation(
-        "GET", ONE + "/why", "whyBatch", "Say why a batch is not running", "read",
-        {200: BatchWhy}, http_batches.why, problems=(400, 404, 422),
-        endpoint=DeskEndpoint("batch", "why", batch.InstanceAsk, nats_batch.why),
+        "GET", ONE + "/why", "whyBatch", "Say why a batch, or an item of it, is not running", "read",
+        {200: BatchWhy}, http_batches.why, query=batch.WhyQuery, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("batch", "why", batch.BatchWhyAsk, nats_batch.why),
     ),
     Operation(
         "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",
@@ -265,6 +266,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", F + "/{flow}", "showFlow", "Show a flow with its latest rounds", "read",
         {200: FlowView}, http_flows.show, problems=(404, 422),
         endpoint=DeskEndpoint("flow", "show", flows.FlowAsk, nats_flows.of_flow(FlowDesk.show)),
+    ),
+    Operation(
+        "GET", F + "/{flow}/why", "whyRow", "Say why a row of a flow is not executed", "read",
+        {200: RowWhy}, http_flows.why, query=flows.RowQuery, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("flow", "why", flows.RowAsk, nats_flows.why),
     ),
     Operation(
         "PATCH", F + "/{flow}", "changeFlow", "Change a flow's settings", "admin",

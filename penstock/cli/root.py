@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "Repair and protect": (
         CommandEntry("dead", "dead", "List what failed for good (dead letters), and send it again."),
-        CommandEntry("why", "why", "Say what keeps a job, a batch or a source from running."),
+        CommandEntry("why", "why", "Say what keeps a job, batch, row or source from running."),
         CommandEntry("tokens", "tokens", "Say who may use the HTTP gateway."),
     ),
 }  # fmt: skip # one line a command

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from actors.fetch.settings_levels import Levels
     from actors.fetch.sources import SourceKey, SourceRecord
     from penstock.admin.records import Broken, Records
+    from penstock.admin.slice_why import SliceWorld
     from penstock.admin.source_view import Overview
 
-__all__ = ["add_to", "overviews"]
+__all__ = ["add_to", "overviews", "slice_world"]
 
 SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
 
@@ -81,6 +82,28 @@ async def _settle_ms(
         except UsageError:
             known[record.adapter] = 0
     return max(own_ms, known[record.adapter])
+
+
+async def slice_world(records: "Records", source: "SourceKey") -> "SliceWorld":
+    """Return what is around a source's slices: who may fetch them, and whether the sink takes their orders."""
+    from actors.fetch.fetcher.lanes import SINK
+    from actors.fetch.settings_levels import LevelName
+    from actors.runtime.membership import living
+    from actors.runtime.rules.placement import serves
+    from penstock.admin.slice_why import SliceWorld
+    from streams.backlog import consumers_pending
+
+    levels = await records.levels()
+    settings = levels.settings(LevelName(source.platform, source.source))
+    settle_ms = await _settle_ms(records, levels, source, await records.source(source), {})
+    nodes = await living(records.session.bucket("NODES"))
+    able = [one.node for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, settings.pin)]
+    pending = await consumers_pending(records.connection, records.namespace.stream("ORDERS"))
+    waiting = {name: count for name, count in pending.items() if name.startswith(SINK)}
+    slowest = max(waiting, key=waiting.__getitem__, default="")
+    is_full = waiting.get(slowest, 0) > settings.sink_backlog
+    sink = f"{waiting.get(slowest, 0)} messages of orders wait before {slowest}, more than sink_backlog allows"
+    return SliceWorld(settle_ms, settings.pin, sorted(able), sink if is_full else "")
 
 
 def _row(each: "Overview") -> list[object]:

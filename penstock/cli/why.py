@@ -1,4 +1,4 @@
-"""`penstock why`: the one thing that keeps a job, a batch or a source from running."""
+"""`penstock why`: the one thing that keeps a job, a batch, an item, a row, a source or a slice from running."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +15,16 @@ from streams.clock import now_ms
 
 if TYPE_CHECKING:
     from actors.batch.rules.obstacles import BatchWhy
+    from actors.flow.rules.obstacles import RowWhy
     from actors.jobs.rules.obstacles import JobWhy
+    from penstock.admin.slice_why import SliceWhy
     from penstock.admin.source_view import SourceWhy
 
+    Why = JobWhy | BatchWhy | SourceWhy | SliceWhy | RowWhy
+
 __all__ = ["add_to"]
+
+ASK_S = 10.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,18 +35,31 @@ def add_to(app: typer.Typer) -> None:
 async def _why(
     call: CommandCall,
     id_: Annotated[
-        str, typer.Argument(metavar="ID", help="Of a job or a batch, or PLATFORM/SOURCE.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="Of a job or a batch, or PLATFORM/SOURCE, PLATFORM/SOURCE/SLICE, FLOW/SHARD/KEY.",
+            show_default=False,
+        ),
     ],
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only a job of this topic.", show_default=False)] = "",
+    item: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="This item of the batch, from 0.", show_default=False)
+    ] = None,
 ) -> None:
-    """Tell what is in the way of a job, a batch or a source, and until when, as far as is known."""
-    found: list[JobWhy | BatchWhy | SourceWhy] = [*await _job(call, id_, topic)]
-    if not topic:
-        found += [*await _batch(call, id_), *await _source(call, id_)]
+    """Tell what is in the way of a job, a batch or its item, a row of a flow, a source or its slice, and until when."""
+    is_any = not topic and item is None
+    found: list[Why] = [*await _slice(call, id_)] if is_any else []  # it needs no node
+    if not found and item is None:
+        found += await _job(call, id_, topic)
+    if not topic and not any(_kind(each) == "slice" for each in found):
+        found += await _batch(call, id_, item)
+        if is_any:
+            found += [*await _source(call, id_), *await _row(call, id_)]
     if not found:
-        raise PenstockError(f"{id_[:80]}: no job, batch or source is called so")
+        raise PenstockError(f"{id_[:80]}: no job, batch, source, slice or row of a flow is called so")
     for each in found:
-        call.out.say(f"{_name(each)} is {each.state}: {each.reason}{_until(getattr(each, 'until_ms', 0))}")
+        call.out.say(f"{_name(each)} is {_state(each)}: {each.reason}{_until(getattr(each, 'until_ms', 0))}")
     call.out.result([{"kind": _kind(each), **msgspec.to_builtins(each)} for each in found])
 
 
@@ -49,12 +68,12 @@ async def _job(call: CommandCall, id_: str, topic: str) -> "list[JobWhy]":
         return await jobs.why(id_, topic or None)
 
 
-async def _batch(call: CommandCall, id_: str) -> "list[BatchWhy]":
+async def _batch(call: CommandCall, id_: str, item: int | None) -> "list[BatchWhy]":
     async with open_batches(call) as batches:
         try:
-            return [await batches.why(id_)]
+            return [await batches.why(id_, item)]
         except NotAccepted as refused:
-            if refused.code in ("not_found", "bad"):  # an id that no batch can have
+            if refused.code == "not_found" or (refused.code == "bad" and item is None):  # an id that no batch can have
                 return []
             raise
 
@@ -72,15 +91,68 @@ async def _source(call: CommandCall, id_: str) -> "list[SourceWhy]":
         return [source_why(shown) for shown in await overviews(Records(session), key.key)]
 
 
+async def _slice(call: CommandCall, id_: str) -> "list[SliceWhy]":
+    source_id, _, slice_id = id_.rpartition("/")
+    try:
+        key = read_source(source_id)
+    except UsageError:
+        return []
+    from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
+
+    try:
+        piece = parse_slice_id(slice_id)
+    except MalformedSliceId:
+        return []
+    async with call.session() as session:
+        from penstock.admin.records import Records
+        from penstock.admin.slice_why import slice_why
+        from penstock.cli.source_list import overviews, slice_world
+
+        records = Records(session)
+        ledger = await records.ledger(key)
+        if ledger is None:
+            return []
+        (shown,) = await overviews(records, key.key)
+        return [slice_why(shown, ledger, piece, await slice_world(records, key), records.now_ms())]
+
+
+async def _row(call: CommandCall, id_: str) -> "list[RowWhy]":
+    flow, *where = id_.split("/", 2)
+    if len(where) != 2:
+        return []
+    async with call.session() as session:
+        from penstock.sdk.calls import ServiceClient
+        from penstock.sdk.client_flows import FlowCalls
+
+        try:
+            return [await FlowCalls(ServiceClient(session.connection, "flow", ASK_S)).why(flow, *where)]
+        except NotAccepted as refused:
+            if refused.code in ("not_found", "bad"):
+                return []
+            raise
+
+
 def _until(at_ms: int) -> str:
     wait_ms = at_ms - now_ms()
     return f", until {time_text(at_ms)} (in {span_text(wait_ms)})" if wait_ms > 0 else ""
 
 
-def _kind(why: "JobWhy | BatchWhy | SourceWhy") -> str:
-    return type(why).__name__.removesuffix("Why").lower()
+def _state(why: "Why") -> str:
+    return why.state.replace("_", " ")
 
 
-def _name(why: "JobWhy | BatchWhy | SourceWhy") -> str:
-    kind = _kind(why)
-    return f"job {why.topic}/{why.id}" if kind == "job" else f"{kind} {why.id}"  # type: ignore[union-attr]  # of a job
+def _kind(why: "Why") -> str:
+    is_item = getattr(why, "item", None) is not None
+    return "item" if is_item else type(why).__name__.removesuffix("Why").lower()
+
+
+def _name(why: "Why") -> str:
+    match _kind(why):
+        case "job":
+            return f"job {why.topic}/{why.id}"  # type: ignore[union-attr] # of a job
+        case "item":
+            return f"item {why.item} of batch {why.id}"  # type: ignore[union-attr] # of an item
+        case "row":
+            return f"row {why.flow}/{why.shard}/{why.key}"  # type: ignore[union-attr] # of a row
+        case kind:
+            return f"{kind} {why.id}"  # type: ignore[union-attr] # of all others

@@ -28,6 +28,7 @@ from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates, part_of, sharers
+from actors.runtime.slot_look import SlotLook
 from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
@@ -127,6 +128,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         waits_for=partial(waits_for, node.members),
         callbacks=parse_allowed(node.config.callback_hosts),
         admit=node.connection.store.admit,
+        full_key=SlotLook(node.connection).full,
     )
     yield BatchEngine(
         tasks=tasks,
@@ -192,12 +194,7 @@ def _limits(tasks: Tasks, task: str) -> TaskLimits:
 
 
 def _slots_of(tasks: Tasks, handler: TaskHandler) -> Slots | None:
-    """Return the slots of a task, with a path into its items as they are stored."""
-    limits = _limits(tasks, handler.record.task)
-    if not limits.slots:
-        return None
-    path = f"1.{limits.slot_key}" if limits.slot_key and handler.is_sheet else limits.slot_key
-    return Slots(limits.slots, path, limits.when_full)
+    return tasks.of_any(handler.record.task).slots
 
 
 def _at_once(tasks: Tasks, members: Members) -> Callable[[str], int | None]:

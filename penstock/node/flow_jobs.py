@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from actors.flow.flows import rounds_topic, rows_topic
 from actors.flow.handler import ROW_PATH, LoadedRow
+from actors.flow.rules.obstacles import RowJob
+from actors.jobs.desk import JobDesk
 from actors.jobs.row_adds import RowAdds, Since
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.schedule_desk import ScheduleDesk
@@ -27,8 +29,16 @@ class FlowJobs:
     """One node's. `clock` is the server's."""
 
     def __init__(
-        self, connection: Connection, *, store: JobStore, schedules: ScheduleDesk, topics: Topics, clock: Clock
+        self,
+        connection: Connection,
+        *,
+        store: JobStore,
+        schedules: ScheduleDesk,
+        topics: Topics,
+        clock: Clock,
+        desk: JobDesk,
     ) -> None:
+        self._desk = desk
         self._store = store
         self._schedules = schedules
         self._topics = topics
@@ -55,6 +65,14 @@ class FlowJobs:
     async def change(self, flow: str, **values: object) -> None:
         """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""
         await self._topics.change(rows_topic(flow), values)
+
+    async def job(self, flow: str, shard: str, key: str) -> RowJob | None:
+        """Return what is in the way of a row in flight, or that it ended. `None`: it is not in flight."""
+        for found in await self._desk.why(rows_topic(flow), f"{shard}:{key}"):
+            listed = await self._desk.peek(rows_topic(flow), f"{shard}:{key}") if found.state == "done" else None
+            outcome = listed.outcome if listed is not None else ""
+            return RowJob(found.state, found.code, found.reason, found.until_ms, outcome)
+        return None
 
     def slots(self, flow: str) -> Slots | None:
         """Return how many rows of a key are executed at once. `None`: no limit."""

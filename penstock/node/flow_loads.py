@@ -105,7 +105,12 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         schedules=engine.schedules,
         topics=engine.topics,
         clock=engine.clock,
+        desk=engine.desk,
     )
+
+    def serving(flow: str) -> dict[str, tuple[str, ...]]:
+        topic = rows_topic(flow)
+        return {name: node_.labels for name, node_ in node.members.live().items() if topic in node_.topics}
 
     def living(flow: str) -> frozenset[str]:
         nodes = (each for each in node.members.live().values() if rows_topic(flow) in each.topics)
@@ -135,7 +140,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         version=version("penstock"),
         stop=node.stop,
     )
-    desk_of_flows = FlowDesk(flows, jobs)
+    desk_of_flows = FlowDesk(flows, jobs, clock=engine.clock, serving=serving)
     yield FlowLoads(
         flows=flows,
         jobs=jobs,

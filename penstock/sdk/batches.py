@@ -111,7 +111,7 @@ def batch(task: str, *, concurrency: int = 1, **options: Unpack[BatchOptions]) -
         known = _handlers.get(task)
         if known is not None and known[1] is not cls:
             raise UsageError(f"task {task!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
-        record = _record(task, cls, stated, has_check=hasattr(cls, "check"))
+        record = _record(task, cls, stated, has_check=hasattr(cls, "check"), is_sheet=not hasattr(cls, "split"))
         _handlers[task] = _handler(record, cls, concurrency), cls
         return cls
 
@@ -130,7 +130,7 @@ def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **opt
     if task in _handlers and _handlers[task][1] is not External:
         raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
     stated: dict[str, Any] = {"chunk_items": 100, **options, "item_timeout_s": timeout_s}
-    record = _record(task, External, stated, executor=_checked_place(task, place))
+    record = _record(task, External, stated, executor=_checked_place(task, place), is_sheet=True)
     _handlers[task] = _handler(record, External, 1), External
 
 
@@ -227,7 +227,6 @@ def _handler(record: TaskRecord, cls: type, concurrency: int) -> TaskHandler:
         check=_with_context(user.check) if record.has_check else None,
         concurrency=concurrency,
         is_thread=not inspect.iscoroutinefunction(function),
-        is_sheet=split is None,
         is_loop=one is not None and not inspect.iscoroutinefunction(one),
     )
 

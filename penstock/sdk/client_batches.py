@@ -90,9 +90,9 @@ class Batches:
         """Return an instance as it is now."""
         return await self._view("show", {"id": id})
 
-    async def why(self, id: str) -> BatchWhy:
-        """Return why an instance is not running."""
-        return decode(await self._ask("why", {"id": id}), BatchWhy)
+    async def why(self, id: str, item: int | None = None) -> BatchWhy:
+        """Return why an instance is not running, or one of its items, by index from 0."""
+        return decode(await self._ask("why", {"id": id} if item is None else {"id": id, "item": item}), BatchWhy)
 
     async def wait(
         self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None

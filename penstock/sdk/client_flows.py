@@ -7,6 +7,7 @@ await client.flows.set("pay-prizes", rate=500)
 import builtins
 
 from actors.flow.desk import FlowView
+from actors.flow.rules.obstacles import RowWhy
 from penstock.api.forms.flows import FlowsShown
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
@@ -28,6 +29,11 @@ class FlowCalls:
     async def show(self, flow: str) -> FlowView:
         """Return a flow with its latest rounds."""
         return await self._about("show", flow)
+
+    async def why(self, flow: str, shard: str, key: str | int) -> RowWhy:
+        """Return why a row is not executed."""
+        answer = await self._service.request("why", encode({"flow": flow, "shard": shard, "key": str(key)}))
+        return decode(answer.payload, RowWhy)
 
     async def set(self, flow: str, **values: object) -> FlowView:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots

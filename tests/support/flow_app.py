@@ -94,7 +94,7 @@ class Slotted:
 
     async def execute(self, ctx: penstock.FlowContext, row: dict[str, dict[str, int]]) -> None:
         side, began_s = f"side-{row['of']['side']}", monotonic_s()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(float(os.environ.get("FLOW_TAKES", "0.01")))
         db = database()
         db.execute("INSERT INTO calls VALUES (?, ?, ?, ?)", (side, began_s, monotonic_s(), os.getpid()))
         db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))

@@ -104,8 +104,8 @@ async def running_gateway(
         )
         flows = Flows(bucket("FLOWS"))
         schedules = ScheduleDesk(bucket("RECURRING"), clock)
-        flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock)
-        flow_desk = FlowDesk(flows, flow_jobs)
+        flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock, desk=desk)
+        flow_desk = FlowDesk(flows, flow_jobs, clock=clock)
         rates_desk = open_rates_desk(
             connection,
             topics=topics,

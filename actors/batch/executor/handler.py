@@ -39,7 +39,5 @@ class TaskHandler:
     """Whether `run_many` runs items one after the other. Then lists are short, so that a node can stop between two."""
     is_thread: bool = False
     """Whether the items' code runs in threads, and cannot be cancelled."""
-    is_sheet: bool = False
-    """Whether the items are rows of a sheet (`penstock.sdk.batch_sheets.SheetRow`)."""
     chunks: int = 2
     """Chunks that this process works on at the same time."""

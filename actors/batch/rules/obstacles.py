@@ -1,20 +1,23 @@
 """Why a batch is not running: the one thing in its way. Pure."""
 
 import math
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from actors.batch.rules.record import FINAL, Instance, known_items, shown_state
 
-Obstacle = Literal["over", "cancelling", "paused", "nobody", "concurrency", "rate", "retry", "at_work"]
+Obstacle = Literal[
+    "over", "cancelling", "paused", "nobody", "concurrency", "seal", "turn", "retry", "slot", "rate", "at_work"
+]
 
 
 class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a batch, or the rest of its items, is not running. `code` is the kind of obstacle: `over`, `cancelling`,
-    `paused`, `nobody` (no live process serves the task, or only older code), `concurrency` (as many batches of the task
-    run as may), `rate` (a limit of the task), `retry` (what failed waits for its next try) or `at_work` (nothing is in
-    the way). `until_ms`: when that ends, as far as is known."""
+    """Why a batch, the rest of its items, or one `item` is not running. `code` is the kind of obstacle: `over`,
+    `cancelling`, `paused`, `nobody` (no live process serves the task, or only older code), `concurrency` (as many
+    batches of the task run as may), `seal` (the split has not ended), `turn` (chunks before it are at work), `retry`
+    (what failed waits for its next try), `slot` (as many items of its key run as may), `rate` (a limit of the task) or
+    `at_work` (nothing is in the way). `until_ms`: when that ends, as far as is known."""
 
     id: str
     task: str
@@ -22,6 +25,17 @@ class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Obstacle
     reason: str
     until_ms: int = 0
+    item: int | None = None
+
+
+class ItemPlace(NamedTuple):
+    """What is known of an item. `chunk`: the number of its chunk, None if it is not made yet. `status` and `info`: its
+    end, or why it runs again. `full`: that all slots of its key are taken, in words, empty if one is free."""
+
+    chunk: int | None = None
+    status: str = ""
+    info: str = ""
+    full: str = ""
 
 
 class Limits(Protocol):
@@ -47,6 +61,46 @@ def why(record: Instance, limits: Limits, *, waits_for: str, running: int, last_
         reason=reason,
         until_ms=until_ms,
     )
+
+
+def why_item(batch: BatchWhy, record: Instance, limits: Limits, index: int, place: ItemPlace, now_ms: int) -> BatchWhy:
+    """Return what is in the way of an item. `batch`: what is in the way of its batch."""
+    code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms)
+    return BatchWhy(
+        id=batch.id, task=batch.task, state=batch.state, code=code, reason=reason, until_ms=until_ms, item=index
+    )
+
+
+def _item_obstacle(
+    batch: BatchWhy, record: Instance, limits: Limits, index: int, place: ItemPlace, now_ms: int
+) -> tuple[Obstacle, str, int]:
+    if place.status not in ("", "again"):
+        return "over", f"it has ended: {place.status}{place.info and f', {place.info}'}", 0
+    if record.state == "pending" or batch.code in ("over", "cancelling", "paused", "nobody"):
+        return batch.code, batch.reason, batch.until_ms
+    if place.chunk is None:
+        return (
+            "seal",
+            "its batch is still split, and it was not committed yet; `penstock batch show` has the progress",
+            0,
+        )
+    is_released = place.chunk < record.released
+    if not is_released and record.seal is None and not record.staged:
+        return "seal", "it waits for the end of its batch's split; `penstock batch show` has the progress", 0
+    [until_ms] = [each.not_before_ms for each in record.open if each.chunk == place.chunk] or [0]
+    if place.status == "again" and until_ms > now_ms:
+        return "retry", f"it failed and waits for its next try{place.info and f': {place.info}'}", until_ms
+    if place.full:
+        return "slot", place.full, until_ms if until_ms > now_ms else 0
+    left = (known_items(record) or index + 1) - record.counts.ended
+    if limits.item_rate and left > 0:
+        ahead = min(left, max(1, index + 1 - record.counts.ended))
+        at_ms = now_ms + math.ceil(1000 * ahead / limits.item_rate)
+        return "rate", f"it is one of about {ahead} that begin next, and {limits.item_rate:g} a second are run", at_ms
+    if not is_released:
+        so_far = f"{record.released} chunks have begun, {len(record.open)} of them run"
+        return "turn", f"it is in chunk {place.chunk}; {so_far}", 0
+    return "at_work", "a process has its chunk, and runs it or runs it soon", 0
 
 
 def _obstacle(

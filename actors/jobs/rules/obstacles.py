@@ -9,15 +9,16 @@ from msgspec import Struct
 from actors.jobs.rules.job_answers import Listed
 from actors.jobs.rules.topic_settings import TopicSettings
 
-Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "rate", "turn"]
+Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "slot", "rate", "turn"]
 MOST_NAMED = 3
 
 
 class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job is not running. `code` is the kind of obstacle: `over` (the job has ended), `held` (a caller reserved
     it), `at_work` (a node has it: it runs it or runs it next), `due` (it is delayed), `retry` (an attempt failed),
-    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic), `rate` (the topic's limit)
-    or `turn` (others are before it). `until_ms`: when that ends, by the server's clock, as far as is known."""
+    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic), `slot` (as many jobs of its
+    key run as may), `rate` (the topic's limit) or `turn` (others are before it). `until_ms`: when that ends, by the
+    server's clock, as far as is known."""
 
     topic: str
     id: str
@@ -29,10 +30,14 @@ class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Queue(NamedTuple):
     """The ready jobs of a topic and priority. `is_delivered`: the job in question was given to a node. `waiting`: how
-    many were not."""
+    many were not. `held`: how many the nodes have. `full`: that all slots of the job's key are taken, in words, empty
+    if one is free. `is_put_off`: the job found no slot, and is looked at later."""
 
     is_delivered: bool
     waiting: int
+    full: str = ""
+    is_put_off: bool = False
+    held: int = 0
 
 
 def why(job: Listed, settings: TopicSettings, queue: Queue, nodes: Collection[str], now_ms: int) -> JobWhy:
@@ -51,6 +56,8 @@ def _obstacle(
         case "reserved":
             attempt = f"attempt {job.attempts} of {job.most_attempts}"
             return "held", f"{job.holder or 'a caller'} holds it for {attempt}", job.until_ms
+        case "delayed" if queue.is_put_off and (queue.full or not job.attempts):
+            return "slot", queue.full or "its key had no free slot, and it is looked at again", job.due_ms
         case "delayed" if job.attempts:
             last = f": {job.history[-1]}" if job.history else ""
             return "retry", f"attempt {job.attempts} of {job.most_attempts} failed{last}", job.due_ms
@@ -63,6 +70,12 @@ def _obstacle(
         return "paused", f"its topic is paused; go on with `penstock jobs topic {job.topic} --resume`{still}", 0
     if not nodes:
         return "nobody", "no live node has a handler of its topic; start one with `penstock work`, or reserve it", 0
+    if queue.full:
+        at_node = "; a node has it, and runs it in one of them or has it wait" if queue.is_delivered else ""
+        return "slot", f"{queue.full}{at_node}", 0
+    if queue.is_delivered and 0 < settings.rate < queue.held:
+        until_ms = now_ms + math.ceil(1000 * queue.held / settings.rate)
+        return "rate", f"a node has it; the nodes have {queue.held}, and {settings.rate:g} a second begin", until_ms
     if queue.is_delivered:
         return "at_work", f"a node has it, and runs it or runs it next ({_named(nodes)})", 0
     waiting = f"{queue.waiting} ready jobs of its topic and priority wait"

@@ -1,7 +1,7 @@
 """Which key a call runs under: what a dotted path finds in a JSON body, as a short text. Pure."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -15,6 +15,8 @@ LONGEST_PATH = 200
 LONGEST_KEY = 80
 """Characters of a key. A longer one is cut, and told from others by a digest."""
 _NAMED = 40
+MOST_HOLDERS = 3
+"""Nodes that a text names."""
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
@@ -40,6 +42,17 @@ def check_slots(slots: Slots) -> Slots:
     check_path("slot_key", slots.key)
     check_when_full("when_full", slots.when_full)
     return slots
+
+
+def full_key(key: str, most: int, holders: Sequence[tuple[str, int]]) -> str:
+    """Return that all slots of a key are taken, and by which nodes, in words. Empty: one is free."""
+    if sum(count for _, count in holders) < most:
+        return ""
+    of = f"its key {key!r}" if key else "its key"
+    are = "the one slot" if most == 1 else f"all {most} slots"
+    named = ", ".join(f"{node} has {count}" for node, count in holders[:MOST_HOLDERS])
+    more = f", {len(holders) - MOST_HOLDERS} more nodes have the others" if len(holders) > MOST_HOLDERS else ""
+    return f"{are} of {of} {'is' if most == 1 else 'are'} taken: {named}{more}"
 
 
 def check_path(name: str, value: object) -> str:

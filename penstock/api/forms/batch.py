@@ -44,6 +44,13 @@ class InstanceAsk(RequestForm, frozen=True, kw_only=True):
     id: str
 
 
+class BatchWhyAsk(RequestForm, frozen=True, kw_only=True):
+    """Why an instance is not running, or its item of this index, from 0."""
+
+    id: str
+    item: Annotated[int, Meta(ge=0)] | None = None
+
+
 class RetryAsk(RequestForm, frozen=True, kw_only=True):
     """Run these items again, by index from 0. Without any, run all that failed or were cancelled."""
 
@@ -117,6 +124,12 @@ class ItemsQuery(RequestForm, frozen=True, kw_only=True):
 
 class ResultQuery(RequestForm, frozen=True, kw_only=True):
     name: Text = ""
+
+
+class WhyQuery(RequestForm, frozen=True, kw_only=True):
+    """`item`: only this one, by index from 0."""
+
+    item: Annotated[int, Meta(ge=0)] | None = None
 
 
 class ToRetry(RequestForm, frozen=True, kw_only=True):

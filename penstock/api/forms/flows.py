@@ -8,13 +8,28 @@ from actors.flow.desk import FlowView
 from penstock.api.forms.reading import RequestForm
 from streams.slot_messages import MOST_SLOTS, WhenFull
 
-__all__ = ["FlowAsk", "FlowChanges", "FlowSetAsk", "FlowsShown"]
+__all__ = ["FlowAsk", "FlowChanges", "FlowSetAsk", "FlowsShown", "RowAsk", "RowQuery"]
 
 
 class FlowAsk(RequestForm, frozen=True, kw_only=True):
     """A request about one flow."""
 
     flow: str
+
+
+class RowAsk(RequestForm, frozen=True, kw_only=True):
+    """A request about one row of a flow."""
+
+    flow: str
+    shard: str
+    key: str
+
+
+class RowQuery(RequestForm, frozen=True, kw_only=True):
+    """Names a row of a flow."""
+
+    shard: str
+    key: str
 
 
 class FlowSetAsk(RequestForm, frozen=True, kw_only=True):

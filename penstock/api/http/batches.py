@@ -27,6 +27,7 @@ from penstock.api.forms.batch import (
     TaskChanges,
     TasksShown,
     ToRetry,
+    WhyQuery,
     batch_shown,
     task_shown,
 )
@@ -105,10 +106,10 @@ async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Tell why an instance is not running."""
-    view = await _own(shared, call)
+    """Tell why an instance, or one item of it, is not running."""
+    asked, view = query_of(WhyQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
-        found = await shared.batches.why(view.instance_id)
+        found = await shared.batches.why(view.instance_id, asked.item)
     return HttpAnswer(replace(found, id=call.caller.outer(view.instance_id)))
 
 

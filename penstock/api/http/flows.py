@@ -8,8 +8,8 @@ import msgspec
 
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.flows import BadFlow, UnknownFlow
-from penstock.api.forms.flows import FlowChanges, FlowsShown
-from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
+from penstock.api.forms.flows import FlowChanges, FlowsShown, RowQuery
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
 
@@ -27,6 +27,13 @@ async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show a flow with its latest rounds."""
     with _telling(shared, call):
         return HttpAnswer(await shared.flows.show(call.value("flow")))
+
+
+async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Tell why a row of a flow is not executed."""
+    asked = query_of(RowQuery, call.query)
+    with _telling(shared, call):
+        return HttpAnswer(await shared.flows.why(call.value("flow"), asked.shard, asked.key))
 
 
 async def change(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -8,7 +8,16 @@ from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View
-from penstock.api.forms.batch import InstanceAsk, InstancesAsk, ItemsAsk, LimitAsk, RetryAsk, TaskList, ViewList
+from penstock.api.forms.batch import (
+    BatchWhyAsk,
+    InstanceAsk,
+    InstancesAsk,
+    ItemsAsk,
+    LimitAsk,
+    RetryAsk,
+    TaskList,
+    ViewList,
+)
 from penstock.api.service.calls import Question
 from streams.batch_messages import NewBatch
 
@@ -24,8 +33,8 @@ def of_instance(
     return lambda desk, ask, _question: act(desk, ask.id)
 
 
-async def why(desk: BatchDesk, ask: InstanceAsk, _question: Question) -> BatchWhy:
-    return await desk.why(ask.id)
+async def why(desk: BatchDesk, ask: BatchWhyAsk, _question: Question) -> BatchWhy:
+    return await desk.why(ask.id, ask.item)
 
 
 async def list_batches(desk: BatchDesk, ask: InstancesAsk, _question: Question) -> ViewList:

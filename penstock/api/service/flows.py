@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 
 from actors.flow.desk import FlowDesk, FlowView
-from penstock.api.forms.flows import FlowAsk, FlowSetAsk, FlowsShown
+from actors.flow.rules.obstacles import RowWhy
+from penstock.api.forms.flows import FlowAsk, FlowSetAsk, FlowsShown, RowAsk
 from penstock.api.service.calls import Question
 
 
@@ -16,6 +17,10 @@ def of_flow(
 ) -> Callable[[FlowDesk, FlowAsk, Question], Awaitable[FlowView]]:
     """Return the endpoint that calls `act` with a flow's key, and returns its view."""
     return lambda desk, ask, _question: act(desk, ask.flow)
+
+
+async def why(desk: FlowDesk, ask: RowAsk, _question: Question) -> RowWhy:
+    return await desk.why(ask.flow, ask.shard, ask.key)
 
 
 async def set_flow(desk: FlowDesk, ask: FlowSetAsk, _question: Question) -> FlowView:

@@ -53,7 +53,7 @@ SERVICES: dict[Engine, _Facts] = {
         64,
         "add list show pause resume trigger backfill remove",
     ),
-    "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run"),
+    "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run why"),
     "rates": _Facts("penstock-rates", "rates: look, set, in JSON", 256, "list show set"),
     "zones": _Facts(
         "penstock-zones",

@@ -539,6 +539,8 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await batch("submit", json.dumps(every))
     await batch("show", '{"id": "s1"}')
     await batch("why", '{"id": "s1"}')
+    await batch("why", '{"id": "s1", "item": 0}')
+    await batch("why", '{"id": "s1", "item": -1}')
     await batch("items", '{"id": "s1", "status": "ok", "most": 2}')
     await batch("items", '{"id": "s1", "cursor": "0.2"}')
     await batch("list", '{"task": "count", "state": "done", "tenant": "t1", "most": 5}')
@@ -602,6 +604,9 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     await http("GET", f"{here}/none")
     await http("GET", f"{here}/b!")
     await http("GET", here, token="tenant")
+    for query in ("shard=1&key=7", "shard=1", "shard=1&key=7&what=1"):
+        await http("GET", f"{here}/pay/why?{query}")
+    await http("GET", f"{here}/none/why?shard=1&key=7")
     await http("PATCH", f"{here}/pay", '{"rate": 500, "every": "2s", "groups": {"a": "odd", "b": "EVEN"}}')
     await http("PATCH", f"{here}/pay", '{"rate": null, "every": null, "groups": {"a": 2}, "lead": "1s"}')
     for bad in ("", "{", "[]", '{"rate": -1}', '{"every": "1ms"}', '{"what": 1}', '{"groups": {"a": "x"}}'):
@@ -621,6 +626,9 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     await flow("set", '{"flow": "pay", "set": {"rate": 20, "longest": "1m"}}')
     await flow("set", '{"flow": "pay", "set": {"longest": "1s"}}')
     await flow("set", '{"flow": "none", "set": {}}')
+    await flow("why", '{"flow": "pay", "shard": "1", "key": "7"}')
+    await flow("why", '{"flow": "pay", "shard": "1"}')
+    await flow("why", '{"flow": "none", "shard": "1", "key": "7"}')
     check("flows_http", asker.text)
 
 

@@ -145,4 +145,4 @@ async def test_a_person_asks_why_something_does_not_run(penstock: CommandLine) -
             await anyio.lowlevel.checkpoint()
     for unknown in ("why-3", "none/none", "not an id"):
         refused = await penstock("why", unknown)
-        assert (refused.code, "no job, batch or source is called so" in refused.err) == (1, True)
+        assert (refused.code, "no job, batch, source, slice or row of a flow is called so" in refused.err) == (1, True)

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 import penstock
+from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import ItemShown
 from streams.batch_messages import Counts
 from streams.connection import Connection
@@ -273,3 +274,59 @@ async def test_the_key_of_a_row_of_a_sheet_is_a_column(connection: Connection) -
         done = await node.until(view.instance_id, "done")
     assert done.counts == Counts(succeeded=30)
     assert set(seen.most) == {"s0", "s1", "s2"}
+
+
+@penstock.batch("asked", concurrency=4, attempts=2, retry_base_s=30.0, slots=BY_M)
+class Asked(_Held):
+    async def map(self, item: dict[str, object]) -> None:
+        if item["m"] == "fails":
+            raise ValueError("no such merchant")
+        await super().map(item)
+
+
+@penstock.batch("asked-split", slots=BY_M)
+class AskedSplit(_Held):
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*ctx.input)
+        seen.begin({"m": "split", "n": 0})
+        await seen.release.wait()
+
+
+async def why(node: Plant, instance_id: str, item: int, code: str) -> str:
+    """Wait until this is in the way of an item, and return the reason."""
+    with anyio.fail_after(LONG_S):
+        while (told := await node.desk.why(instance_id, item)).code != code:  # noqa: ASYNC110 # as it stands
+            await anyio.sleep(0.02)
+    return told.reason
+
+
+async def test_a_person_learns_what_an_item_waits_for(connection: Connection) -> None:
+    async with plant(connection, ["asked", "asked-split"]) as node:
+        view = await node.submit("asked", items_of("slow", "slow"))
+        await seen.until(0)
+        assert await why(node, view.instance_id, 1, "slot") == "the one slot of its key 'slow' is taken: n1 has 1"
+        failing = await node.submit("asked", items_of("fails"))
+        assert "no such merchant" in await why(node, failing.instance_id, 0, "retry")
+        assert (await node.desk.why(failing.instance_id, 0)).until_ms > 0
+        await node.desk.limit("asked", {"slots": 0, "item_rate": 0.01})
+        paced = await node.submit("asked", items_of("a", "b", "c"))
+        assert "0.01 a second" in await why(node, paced.instance_id, 2, "rate")
+        await node.desk.pause(paced.instance_id)
+        assert "penstock batch resume" in await why(node, paced.instance_id, 2, "paused")
+        await node.desk.cancel(paced.instance_id)
+        await node.desk.limit("asked", {"item_rate": 0})
+        seen.release.set()
+        await node.until(view.instance_id, "done")
+        assert await why(node, view.instance_id, 1, "over") == "it has ended: ok"
+        with pytest.raises(BatchRefused, match="has items 0 to 1"):
+            await node.desk.why(view.instance_id, 2)
+        await node.desk.cancel(failing.instance_id)
+
+
+async def test_an_item_whose_batch_is_still_split_waits_for_the_end_of_that(connection: Connection) -> None:
+    async with plant(connection, ["asked-split"]) as node:
+        view = await node.submit("asked-split", items_of("a"))
+        await seen.until(0)
+        assert "split" in await why(node, view.instance_id, 0, "seal")
+        seen.release.set()
+        await node.until(view.instance_id, "done")

@@ -115,6 +115,40 @@ def _most_at_once(calls: list[tuple[str, float, float, int]]) -> int:
     return max(sum(one[0] == side and one[1] <= at_s < one[2] for one in calls) for side, at_s, *_ in calls)
 
 
+async def test_a_person_learns_what_a_row_waits_for(bank: Bank) -> None:
+    bank.make(tables=2, rows=200)
+    async with bank.node("n1", "--labels", "a", FLOW_GROUPS="a=odd,b=EVEN", FLOW_RATE="1") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+
+        async def until(code: str, shard: str, key: int) -> str:
+            with fail_after(WITHIN_S):
+                while (told := await flows.why("prizes", shard, key)).code != code:  # noqa: ASYNC110 # as it stands
+                    await anyio.sleep(0.05)
+            return told.reason
+
+        assert "of a, b" in await until("group", "0", 1)
+        assert "1 a second" in await until("rate", "1", 3)
+        assert "in flight; the next round" in await until("full", "1", 199)
+        assert "named 2 others" in await until("shard", "7", 1)
+        await bank.until(lambda ran: len(ran) >= 1)
+        await flows.pause("prizes")
+        assert "penstock flows resume prizes" in await until("paused", "1", 199)
+        with pytest.raises(NotAccepted, match="no flow 'other'"):
+            await flows.why("other", "1", 1)
+
+
+async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
+    bank.make(tables=1, rows=50)
+    async with bank.node("n1", FLOW_SLOTS="1", FLOW_TAKES="60") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        with fail_after(WITHIN_S):
+            while (told := await flows.why("slotted", "0", 49)).code != "slot":  # noqa: ASYNC110 # as it stands
+                await anyio.sleep(0.05)
+        assert "the one slot of its key '1' is taken: n1 has 1" in told.reason
+
+
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:
     bank.make(tables=6, rows=50)
     async with bank.node("n1", "--labels", "a", FLOW_GROUPS="a=odd,b=EVEN"):

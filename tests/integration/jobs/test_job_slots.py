@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import anyio
 
-from streams.clock import monotonic_s
+from actors.jobs.obstacles import Obstacles
+from streams.clock import SYSTEM, monotonic_s
 from tests.support.job_workers import handler, until_gone, working
 from tests.support.jobs import Jobs
 from tests.support.slots import KeyedCalls, governed
@@ -162,3 +163,22 @@ async def outcome_is(jobs: Jobs, job_id: str, outcome: str) -> None:
                 assert found.done.outcome == outcome
                 return
             await jobs.connection.flush()
+
+
+async def test_a_person_learns_who_has_the_slot_that_a_job_waits_for(jobs: Jobs) -> None:
+    calls = KeyedCalls()
+    async with governed(jobs):
+        async with working(jobs, handler(calls.handle), settings={**BY_M, "slots": 1}, node="n1") as work:
+            await add(jobs, "a", "1", "2")
+            await calls.log.until(lambda log: log.count("begun") == 1)
+            obstacles = Obstacles(jobs.connection, work.topics, lambda _topic: ["n1"], SYSTEM)
+            with anyio.fail_after(30):
+                while True:
+                    found = await jobs.store.find("mail", "2")
+                    assert found is not None
+                    [told] = await obstacles.of([found])
+                    if told.code == "slot":
+                        break
+            assert told.reason.startswith("the one slot of its key 'a' is taken: n1 has 1")
+            calls.release.set()
+            await until_gone(jobs, "2")

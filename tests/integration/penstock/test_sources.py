@@ -1,12 +1,15 @@
 """Sources by command, on a real server: what is stored, what is refused, what goes on and what begins anew."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 import pytest
+from msgspec import structs
 
-from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, first_ledger
+from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import NodeRecord
 from penstock.admin.sources import SourceAdded, Wanted, add
@@ -318,3 +321,38 @@ async def test_a_source_is_shown_with_where_each_setting_comes_from(cli: Command
     for_people = (await cli("sources", "show", "mall/s1")).ok().out
     assert "account shop: s1" in for_people
     assert "45s" in for_people
+
+
+async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None:
+    """No node runs here but records of nodes."""
+    (await cli(*ADD, "--start", "-2d")).ok()
+    now = now_ms()
+    start = now - now % 1000 - 3_600_000
+    piece = OpenSlice("t", 1, start, start + 60_000)
+    later = Slice("t", 1, now, now + 60_000)
+
+    async def why(slice_: Slice, **ledger: Any) -> tuple[str, str]:
+        await set_ledger(cli, Ledger(start, start + 60_000, start, **{"open": (piece,), **ledger}))
+        [told] = (await cli("why", f"mall/s1/{slice_.slice_id}", "--json")).ok().json()
+        return told["code"], told["reason"]
+
+    assert (await why(piece))[0] == "nobody"
+    nodes = cli.records.session.bucket("NODES")
+    await nodes.put("n7", msgspec.json.encode(NodeRecord(node="n7", run="x", roles=("fetcher",))), ttl_s=60)
+    assert (await why(piece))[0] == "turn"
+    (await cli("sources", "set", "mall/s1", "--pin", "eu")).ok()
+    assert await why(piece) == ("nobody", "no live node with the label eu fetches; start one with `penstock up`")
+    (await cli("sources", "set", "mall/s1", "--unset", "pin")).ok()
+    assert await why(piece, state="parked", reason="401") == ("parked", "its source is parked: 401")
+    assert (await why(piece, state="paused", reason="stock"))[0] == "paused"
+    assert (await why(piece, outage=Outage(now, reason="503")))[0] == "down"
+    assert (await why(piece, hold_until_ms=now + 60_000))[0] == "throttled"
+    assert (await why(later))[0] == "settle"
+    taken = structs.replace(piece, fence=2, holder="n7", taken_ms=now)
+    code, reason = await why(piece, open=(taken,))
+    assert (code, "n7 reads it since" in reason) == ("held", True)
+    tried = structs.replace(piece, attempt=2, not_before_ms=now + 60_000, reason="500")
+    assert await why(piece, open=(tried,)) == ("retry", "attempt 1 failed: 500")
+    hole = Hole("t", 1, start, start + 60_000, attempts=5, reason="500")
+    assert (await why(piece, open=(), holes=(hole,)))[0] == "hole"
+    assert (await why(piece, open=()))[0] == "over"

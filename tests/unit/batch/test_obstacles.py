@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actors.batch.rules.obstacles import BatchWhy, why
+from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
 from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.batch.tasks import TaskLimits
 from streams.batch_messages import Counts
@@ -61,3 +61,36 @@ def test_the_end_of_an_obstacle_is_told_where_it_is_known() -> None:
     )
     assert (of(**AT_WORK, open=waits).code, of(**AT_WORK, open=waits).until_ms) == ("retry", NOW_MS + 4)
     assert of(**AT_WORK, open=(OpenChunk(chunk=0, round=1), *waits)).code == "at_work"
+
+
+def item(place: ItemPlace, *, index: int = 50, limits: TaskLimits | None = None, **given: Any) -> BatchWhy:
+    record = Instance(instance_id="b1", task="mail", created_ms=1, **given)
+    return why_item(of(limits=limits, **given), record, limits or TaskLimits(), index, place, NOW_MS)
+
+
+HERE = ItemPlace(chunk=1)
+RUNNING: dict[str, Any] = {**AT_WORK, "released": 2, "open": (OpenChunk(chunk=1, round=1),)}
+LATER: dict[str, Any] = {**RUNNING, "open": (OpenChunk(chunk=1, round=2, not_before_ms=NOW_MS + 9),)}
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "reason", "until_ms"),
+    [
+        (item(HERE._replace(status="failed", info='"no"'), **RUNNING), "over", 'failed, "no"', 0),
+        (item(ItemPlace()), "at_work", "its turn", 0),
+        (item(HERE, **RUNNING, is_paused=True), "paused", "resume b1", 0),
+        (item(ItemPlace(), state="splitting"), "seal", "not committed yet", 0),
+        (item(HERE, state="splitting"), "seal", "end of its batch's split", 0),
+        (item(HERE, **{**RUNNING, "released": 1, "open": ()}), "turn", "in chunk 1; 1 chunks have begun", 0),
+        (item(HERE._replace(status="again", info='"500"'), **LATER), "retry", '"500"', NOW_MS + 9),
+        (item(HERE._replace(full="full"), **RUNNING), "slot", "full", 0),
+        (item(HERE._replace(full="full"), **LATER), "slot", "full", NOW_MS + 9),
+        (item(HERE, limits=TaskLimits(item_rate=2.0), **RUNNING), "rate", "one of about 11", NOW_MS + 5_500),
+        (item(HERE, index=3, limits=TaskLimits(item_rate=2.0), **RUNNING), "rate", "one of about 1 that", NOW_MS + 500),
+        (item(HERE, **RUNNING), "at_work", "has its chunk", 0),
+    ],
+)
+def test_one_thing_is_in_the_way_of_an_item(told: BatchWhy, code: str, reason: str, until_ms: int) -> None:
+    assert (told.code, told.until_ms) == (code, until_ms)
+    assert reason in told.reason
+    assert told.item is not None

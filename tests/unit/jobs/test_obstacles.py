@@ -13,6 +13,8 @@ from actors.jobs.rules.topic_settings import TopicSettings
 NOW_MS = 1_000_000
 WAITING = Queue(is_delivered=False, waiting=30)
 AT_A_NODE = Queue(is_delivered=True, waiting=0)
+NOT_YET = Queue(is_delivered=False, waiting=0)
+FULL = "the one slot of its key 'x' is taken: n2 has 1"
 
 
 def of(state: str = "ready", queue: Queue = WAITING, nodes: tuple[str, ...] = ("n1",), **given: Any) -> JobWhy:
@@ -35,7 +37,14 @@ def of(state: str = "ready", queue: Queue = WAITING, nodes: tuple[str, ...] = ("
         (of(is_paused=True, queue=AT_A_NODE), "paused", "may still run it"),
         (of(nodes=()), "nobody", "penstock work"),
         (of(queue=AT_A_NODE, rate=5.0), "at_work", "(n1)"),
+        (of(queue=AT_A_NODE._replace(held=40), rate=5.0), "rate", "the nodes have 40, and 5 a second begin"),
         (of(queue=AT_A_NODE, nodes=("b", "d", "a", "c", "e")), "at_work", "(a, b, c, 2 more)"),
+        (of(queue=WAITING._replace(full=FULL), rate=10.0), "slot", "n2 has 1"),
+        (of(queue=AT_A_NODE._replace(full=FULL)), "slot", "has it wait"),
+        (of(queue=WAITING._replace(full=FULL), is_paused=True), "paused", "--resume"),
+        (of("delayed", NOT_YET._replace(is_put_off=True, full=FULL), attempts=1), "slot", "n2 has 1"),
+        (of("delayed", NOT_YET._replace(is_put_off=True)), "slot", "looked at again"),
+        (of("delayed", NOT_YET._replace(is_put_off=True), attempts=1, most_attempts=3), "retry", "1 of 3 failed"),
         (of(rate=10.0), "rate", "30 ready jobs"),
         (of(), "turn", "30 ready jobs"),
     ],

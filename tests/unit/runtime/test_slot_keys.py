@@ -4,7 +4,7 @@ import pytest
 
 from actors.jobs.rules.topic_settings import parse_topic
 from actors.runtime.rules.setting_values import BadSetting
-from actors.runtime.rules.slot_keys import LONGEST_KEY, Slots, check_slots, key_reader
+from actors.runtime.rules.slot_keys import LONGEST_KEY, Slots, check_slots, full_key, key_reader
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,20 @@ def test_slots_that_make_no_sense_are_refused(slots: Slots) -> None:
 def test_settings_of_slots_that_make_no_sense_are_refused(document: bytes) -> None:
     with pytest.raises(BadSetting):
         parse_topic(document)
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "holders", "text"),
+    [
+        ("7", 2, (("a", 1),), ""),
+        ("7", 2, (("a", 1), ("b", 1)), "all 2 slots of its key '7' are taken: a has 1, b has 1"),
+        ("", 1, (("a", 1),), "the one slot of its key is taken: a has 1"),
+        ("7", 4, tuple((node, 1) for node in "abcd"), "a has 1, b has 1, c has 1, 1 more nodes have the others"),
+    ],
+)
+def test_who_has_the_slots_of_a_full_key_is_told(
+    key: str, most: int, holders: tuple[tuple[str, int], ...], text: str
+) -> None:
+    told = full_key(key, most, holders)
+    assert told.endswith(text)
+    assert bool(told) == bool(text)

@@ -18,7 +18,7 @@ def test_the_options_of_a_task_are_those_of_its_record() -> None:
     }
     options["is_streaming"] = options.pop("streaming")
     assert options.pop("slots") == penstock.Slots | None  # one option for three limits
-    own = ("task", "app", "limits", "declared", "has_check", "executor", "slots", "slot_key", "when_full")
+    own = ("task", "app", "limits", "declared", "has_check", "is_sheet", "executor", "slots", "slot_key", "when_full")
     assert options == {name: fields[name] for name in fields if name not in own}
 
 
