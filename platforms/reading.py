@@ -35,6 +35,7 @@ from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declarat
 from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import Part, Step, cut_window, decide, parts_for, window_text
+from platforms.window_check import WindowCheck, thirds
 
 _MOST_BAD = 100  # of one window: with more, the declaration is wrong
 _SHOWN = 4096  # bytes of a bad row
@@ -85,10 +86,18 @@ class Reading:
 
     With `sets_bad_aside` the caller promises to store `bad` rows as dead letters. Without it, a reading that met one
     ends in BrokenContract, after all good rows were handed out. `is_trusted`: rows of this platform could be read
-    before, so one or two bad ones may be all that it lists."""
+    before, so one or two bad ones may be all that it lists. With `checks_window` the first answer with rows, if they do
+    not show that the platform obeys the window, is followed by a check of that. `obeys` is the result, None without
+    a check."""
 
     def __init__(
-        self, declaration: Declaration, window: Window, *, sets_bad_aside: bool = False, is_trusted: bool = True
+        self,
+        declaration: Declaration,
+        window: Window,
+        *,
+        sets_bad_aside: bool = False,
+        is_trusted: bool = True,
+        checks_window: bool = False,
     ) -> None:
         self._rules = declaration.pages
         self._bounds = declaration.window.bounds
@@ -110,6 +119,9 @@ class Reading:
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self.server_time_ms: int | None = None
+        self._wants_check = checks_window
+        self._check: WindowCheck | None = None
+        self.obeys: bool | None = None
 
     @property
     def is_done(self) -> bool:
@@ -128,6 +140,8 @@ class Reading:
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.
         BrokenContract when it does not end, or ended with bad rows without `sets_bad_aside`."""
+        if self._check is not None:
+            return Ask(self._check.next(), None)
         if self._todo:
             if self._requests >= self._rules.most_requests:
                 raise BrokenContract(
@@ -143,9 +157,13 @@ class Reading:
         """Take the answer to `next()` and return the rows to publish now: each key once, and again when a higher
         version turns up. BrokenContract on a page named twice, Unreadable when most rows cannot be read or lie
         outside the requested bounds."""
-        part = self._todo[-1]
         self._requests += 1
         self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
+        if self._check is not None:
+            self._judge(self._check, page)
+            return []
+        part = self._todo[-1]
+        self._begin_check(part, page)
         rows = self._inside(self._set_aside(page), part.window)
         # "nothing there" in the middle of a list is the end of the list, and counts nothing
         is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
@@ -157,8 +175,11 @@ class Reading:
 
     def split(self) -> None:
         """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
-        part = self._todo[-1]
         self._requests += 1
+        if self._check is not None:
+            self._check = None
+            return
+        part = self._todo[-1]
         if not self._can_split(part.window):
             raise BrokenContract(
                 f"the platform finds {window_text(part.window)} too wide, and nothing smaller can be asked for"
@@ -179,6 +200,22 @@ class Reading:
             is_counted=self._is_counted,
             bad=self.bad,
         )
+
+    def _begin_check(self, part: Part, page: Page) -> None:
+        """Check the window next if the answer has rows and none of them shows that it is from there."""
+        if not self._wants_check or not page.rows:
+            return
+        bounds = self._bounds.request(part.window)
+        if any(row.modified_ms is not None and is_asked(bounds, row.modified_ms) for row in page.rows):
+            return
+        self._wants_check = False
+        windows = thirds(part.window, self._bounds)
+        self._check = None if windows is None else WindowCheck(windows)
+
+    def _judge(self, check: WindowCheck, page: Page) -> None:
+        verdict = check.feed(page)
+        if verdict is not None:
+            self.obeys, self._check = verdict == "obeys", None
 
     def _set_aside(self, page: Page) -> list[Row]:
         """Return the rows that can be written and read again, and keep the others as bad."""

@@ -38,6 +38,7 @@ from actors.fetch.fetcher.decisions import (
     label_of,
 )
 from actors.fetch.fetcher.logins import Logins
+from actors.fetch.fetcher.obeying import Obeying
 from actors.fetch.fetcher.prefetch import prefetching
 from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentContents, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
@@ -116,6 +117,7 @@ class WindowReader:
         self._logins = Logins(sources, transport, clock)
         self._clocks = PlatformClocks()
         self._kept = UnfinishedReadings()
+        self._obeying = Obeying()
         self._recent: dict[SourceKey, RecentContents] = {}
         self._last_read_ms = 0
         self.orders_a_message = 1.0
@@ -201,6 +203,7 @@ class WindowReader:
                 if batch is not None:
                     await self._pace(work, len(batch.rows), time)
                     await publish(partial(self._publish, work, progress, batch, next(pages)))
+        self._obeying.checked(work.source, adapter, reading.obeys)
         await self._set_aside(work, reading.bad)
         reach("publish")
         if work.settings.again_ms and isinstance(progress.new, NewVersions) and progress.new.fresh:
@@ -218,7 +221,13 @@ class WindowReader:
         kept = self._kept.take(work, adapter, window, self._clock.now_ms())
         if kept is not None:
             return kept
-        reading = Reading(declared, window, sets_bad_aside=True, is_trusted=work.is_trusted)
+        reading = Reading(
+            declared,
+            window,
+            sets_bad_aside=True,
+            is_trusted=work.is_trusted,
+            checks_window=self._obeying.wants_check(work.source, adapter),
+        )
         began_ms = self._clock.now_ms()
         return UnfinishedReading(adapter, window, reading, await self._known(work, window, declared), began_ms=began_ms)
 

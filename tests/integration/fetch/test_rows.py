@@ -13,7 +13,7 @@ from penstock.admin.dead_letters import Cannot, plan
 from penstock.times import time_text
 from streams.clock import now_ms
 from streams.connection import Connection
-from streams.fetch_messages import DeadLetter, SourceParked, dead_payload, decode_dead_letter
+from streams.fetch_messages import DeadLetter, SliceCompleted, SourceParked, dead_payload, decode_dead_letter
 from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.engine import (
@@ -28,6 +28,8 @@ from tests.support.engine import (
     put_setting,
     running_engine,
     stored_orders,
+    stored_versions,
+    truth_of,
 )
 from tests.support.server import full, stream_state
 
@@ -213,6 +215,40 @@ async def test_a_file_that_never_worked_parks_the_source_and_makes_no_hole(
     assert told in ledger.reason
     assert "the platform said: " in ledger.reason
     assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
+
+
+async def test_a_misspelt_window_parks_the_source_where_no_row_tells_its_time(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """Each window would list the shop's thirty orders, and its count would be right."""
+    params = {"shop": "{account.shop}", "since": "{window.start}", "till": "{window.end}", "limit": "{page.size}"}
+    record = {"rows": "orders", "key": "id", "version": {"kind": "number", "path": "version"}}
+    table = adapter_table(name="odd", request={"path": "/orders", "params": params}, record=record)
+    async with (
+        a_mall(ago_ms=70_000, orders=30) as mall,
+        running_engine(connection, publisher) as engine,
+        hearing(connection) as heard,
+    ):
+        await put_setting(connection, publisher, "adapter.odd", table)
+        start_ms = history_start_ms(mall)
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="30s")
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.state == "parked")
+    assert "it ignores the window; check the names of its parameters" in ledger.reason
+    assert (ledger.holes, heard.of(SliceCompleted)) == ((), [])
+
+
+async def test_a_window_that_is_obeyed_is_checked_once(connection: Connection, publisher: Publisher) -> None:
+    record = {"rows": "orders", "key": "id", "version": {"kind": "number", "path": "version"}}
+    table = adapter_table(name="odd", record=record)
+    async with a_mall(ago_ms=70_000, orders=300) as mall, running_engine(connection, publisher) as engine:
+        await put_setting(connection, publisher, "adapter.odd", table)
+        start_ms = history_start_ms(mall)
+        own: dict[str, Any] = {"slice": "10s", "concurrency": 1, "max_open": 1}
+        await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, **own)
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > mall.start_ms)
+        stored = await stored_versions(connection, SHOP)
+        assert (ledger.holes, stored) == ((), truth_of(mall, "s1"))
+        assert mall.requests <= (ledger.frontier_ms - start_ms) // 10_000 + 3
 
 
 async def dead_rows(connection: Connection) -> list[DeadLetter]:

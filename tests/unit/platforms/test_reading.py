@@ -427,6 +427,101 @@ def test_a_platform_that_ignores_the_window_is_found_out() -> None:
         reading.feed(Page([Row(str(at), 1, 100_000 + at, b"{}") for at in range(50)], total=50_000))
 
 
+def timeless(*keys: str, version: int = 1) -> Page:
+    return Page([Row(key, version, None, b"{}") for key in keys], total=len(keys))
+
+
+def checking(window: Window = WINDOW, declared: Declaration | None = None) -> Reading:
+    return Reading(declared or declaration(size=50), window, checks_window=True)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_where_no_row_tells_its_time_two_windows_apart_show_whether_the_window_is_obeyed(count: int) -> None:
+    reading, shop = checking(), timeless(*(f"o{n}" for n in range(count)))
+    reading.feed(shop)
+    assert reading.next() == (Window(0, 21), None)
+    assert reading.feed(shop) == []
+    assert reading.next() == (Window(43, 64), None)
+    with pytest.raises(Unreadable, match=r"for each of \[0, 21\) and \[43, 64\): it ignores the window"):
+        reading.feed(shop)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(("a", "b", "c"), ("b", "c")), (("a",), ("a", "b", "c"))], ids=["no end", "no start"]
+)
+def test_a_window_of_which_one_bound_is_ignored_is_found_out(first: tuple[str, ...], last: tuple[str, ...]) -> None:
+    reading = checking()
+    reading.feed(timeless("a", "b", "c"))
+    reading.feed(timeless(*first))
+    with pytest.raises(Unreadable, match="it ignores the window"):
+        reading.feed(timeless(*last))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "obeys"),
+    [
+        (("a",), ("c",), True),
+        (("a", "b"), (), False),
+        ((), (), False),
+        (("a", "b", "x", "y", "z"), ("z", "c", "d"), True),
+    ],
+)
+def test_a_window_that_is_obeyed_is_read_on_after_the_check(
+    first: tuple[str, ...], last: tuple[str, ...], obeys: bool
+) -> None:
+    """One order in both is no proof: a platform may list an order once for each of its changes."""
+    reading = checking()
+    assert len(reading.feed(timeless("a", "b", "c"))) == 3
+    reading.feed(timeless(*first))
+    reading.feed(timeless(*last))
+    assert reading.next() is None
+    assert (reading.obeys, reading.result.is_proven, reading.result.requests) == (obeys, True, 3)
+
+
+def test_other_states_of_one_order_in_both_windows_are_changes_and_not_the_whole_shop() -> None:
+    reading = checking()
+    reading.feed(timeless("a"))
+    reading.feed(timeless("a", version=2))
+    reading.feed(timeless("a", version=3))
+    assert reading.obeys
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading(declaration(size=50), WINDOW),
+        checking(Window(0, 2)),
+        checking(declared=Declaration("absent", WindowRules(bounds=Bounds(upper="absent")))),
+    ],
+    ids=["not wanted", "too narrow", "no upper bound"],
+)
+def test_what_cannot_be_checked_or_need_not_be_is_not(reading: Reading) -> None:
+    reading.feed(timeless("a"))
+    assert (reading.next(), reading.obeys) == (None, None)
+
+
+def test_rows_that_tell_their_time_need_no_check() -> None:
+    reading = checking()
+    reading.feed(Page([Row("a", 1, None, b"{}"), Row("b", 1, 5, b"{}")], total=2))
+    assert (reading.next(), reading.obeys) == (None, None)
+
+
+def test_empty_windows_wait_with_the_check_for_rows() -> None:
+    reading = checking(declared=declaration(size=2))
+    reading.feed(Page([], total=9))
+    ask = reading.next()
+    assert ask is not None
+    reading.feed(timeless("a"))
+    assert reading.next() == (Window(ask.window.start_ms, ask.window.start_ms + ask.window.end_ms // 3), None)
+
+
+def test_a_check_that_is_too_wide_for_the_platform_is_left_out() -> None:
+    reading = checking()
+    reading.feed(timeless("a"))
+    reading.split()
+    assert (reading.next(), reading.obeys) == (None, None)
+
+
 def test_an_order_that_is_too_large_goes_aside_alone() -> None:
     declared = Declaration("small", pages=PageRules(size=9, has_total=True), largest_row=1_000)
     reading = Reading(declared, WINDOW, sets_bad_aside=True)
