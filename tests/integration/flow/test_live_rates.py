@@ -1,0 +1,93 @@
+"""Rates from a cold start, and rates that change while rows are in flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_flows import FlowCalls
+from penstock.sdk.client_jobs import Jobs, new_job
+from streams.clock import monotonic_s
+from streams.connection import Connection
+from streams.server import EmbeddedServer
+from streams.topology import apply
+from tests.support.command import node
+from tests.support.flow_bank import Bank, between, fullest
+from tests.support.server import topology_for
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
+
+
+async def test_a_topics_rate_of_500_that_let_570_into_its_first_second_no_longer_does(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    """Two workers start cold, at the same time, over a backlog."""
+    await apply(connection, topology_for(connection))
+    notes = tmp_path / "notes"
+    notes.touch()
+    where = ("--nats", server.url, "--sink", "none")
+    named = {"PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_LOG_FORM": "json", "PENSTOCK_HTTP": "off"}
+    async with node(*where, "--name", "desk", "--roles", "desk", environment=named) as desk:
+        await desk.logged("node.ready")
+        jobs = Jobs(ServiceClient(connection, "jobs", 30.0))
+        await jobs.change_topic("mail", rate=500.0)
+        assert len(await jobs.add_many(new_job("mail", None) for _ in range(3_000))) == 3_000
+        workers = [
+            node(
+                *(*where, "--name", name, "--roles", "worker", "--app", "tests.support.rates_app"),
+                environment={**named, "RATES_NOTES": str(notes)},
+            )
+            for name in ("w1", "w2")
+        ]
+        async with workers[0], workers[1]:
+            with anyio.fail_after(60):
+                while notes.stat().st_size < 2_600 * 19:  # noqa: ASYNC110 # a file tells nobody that it grew
+                    await anyio.sleep(0.05)
+    began = sorted(int(line.split()[1]) / 1000 for line in notes.read_text().splitlines())
+    most, at_s = fullest(began)
+    assert most <= 500 + 2 + 25, f"{at_s - began[0]:.2f} s after the first one"  # 50 ms from a permission to its note
+    assert between(began, began[0] + 2, began[0] + 5) >= 0.9 * 3 * 500
+
+
+async def test_a_flows_rate_changes_live_from_500_to_none_to_one_a_minute_and_back(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    await apply(connection, topology_for(connection))
+    bank = Bank(server, connection, tmp_path)
+    bank.make(tables=4, rows=25_000)
+    flows = FlowCalls(ServiceClient(connection, "flow", 30.0))
+
+    async def begins(at_least: float, within_s: float = 30.0) -> None:
+        """Wait until the last second had so many."""
+        with anyio.fail_after(within_s):
+            while between(bank.began(), monotonic_s() - 1, monotonic_s()) < at_least:  # noqa: ASYNC110 # a file
+                await anyio.sleep(0.1)
+
+    async def in_seconds(seconds: float) -> int:
+        return between(bank.began(), *(await bank.runs_for(seconds)))
+
+    async with bank.node("n1", FLOW_RATE="500", FLOW_LEAD="2s"), bank.node("n2", FLOW_RATE="500", FLOW_LEAD="2s"):
+        await begins(400)
+        await flows.set("prizes", rate=0)
+        await begins(600)
+        await flows.set("prizes", rate=0.5)
+        await anyio.sleep(3.5)  # the shares of before have ended, and the second after them
+        assert await in_seconds(5) <= 3
+        await flows.set("prizes", rate=1 / 60)
+        await anyio.sleep(2.5)
+        assert await in_seconds(3) <= 1
+        await flows.set("prizes", rate=300)
+        await begins(270)
+        await flows.pause("prizes")
+        await anyio.sleep(0.5)  # what began may end
+        assert await in_seconds(2) == 0
+        await flows.resume("prizes")
+        await begins(270)
+        raised_s = monotonic_s()
+        assert await in_seconds(2) <= 2 * 300 * 1.1
+    began = bank.began()
+    assert fullest(began[-between(began, raised_s - 1, monotonic_s()) :])[0] <= 300 * 1.1
+    assert set(bank.ran().values()) == {1}
