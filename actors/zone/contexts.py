@@ -48,6 +48,11 @@ class ZoneScope:
         """Where to go on: everything up to here is scanned in every shard of the run."""
         return self._run.at
 
+    @property
+    def ahead_offset(self) -> int:
+        """Up to where rows may come again: the offset of the shard that was ahead of all when the run began."""
+        return self._run.ahead
+
     def is_stopped(self) -> bool:
         """Return whether to return after this batch: the shards have moved, or the node stops."""
         return self._run.is_stopped()

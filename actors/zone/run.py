@@ -72,7 +72,8 @@ class ShardRun:
         self._lock = anyio.Lock()
         self._repeated: Counter[str] = Counter()
         self._passed: Counter[str] = Counter()
-        self._furthest = max((each.record.offset for each in stored.values()), default=0)
+        self.ahead = max((each.record.offset for each in stored.values()), default=0)
+        """The offset of the shard that was ahead of all when the run began."""
         self._foreign: set[str] = set()
 
     @property
@@ -112,7 +113,7 @@ class ShardRun:
         RunEnded if the run is to end: a batch that has not begun is the next run's. Raises BadKey."""
         if self.is_stopped():
             raise RunEnded(f"{self.job}: the run in zone {self.zone} is to end; nothing of this batch was handled")
-        is_behind = self.at < self._furthest
+        is_behind = self.at < self.ahead
         found: list[Row] = []
         for row in rows:
             shard = self.shards.shard_of(read(row, key))
