@@ -134,7 +134,14 @@ class Tasks:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._live = Live(bucket, lambda entry: decode_task(entry.raw), unreadable="task.unreadable", keeps_last=True)
+        self._live = Live(
+            bucket,
+            lambda entry: decode_task(entry.raw),
+            unreadable="task.unreadable",
+            keeps_last=True,
+            changed="task.settings",
+            settings=lambda record: msgspec.structs.asdict(record.limits),
+        )
 
     def current(self, task: str) -> TaskRecord:
         """Return a task's record as last seen. Raises UnknownTask."""

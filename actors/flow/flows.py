@@ -155,6 +155,10 @@ def fitting(progress: FlowProgress, most: int = MOST_PROGRESS) -> FlowProgress:
     return msgspec.structs.replace(progress, shards=shards)
 
 
+def _settings(record: FlowRecord | FlowProgress) -> Mapping[str, object]:
+    return msgspec.structs.asdict(record.limits) if isinstance(record, FlowRecord) else {}
+
+
 def _record_of(entry: Entry[bytes]) -> FlowRecord | FlowProgress:
     kind = FlowProgress if entry.key.endswith(".round") else FlowRecord
     try:
@@ -178,7 +182,14 @@ class Flows:
 
     def __init__(self, bucket: Bucket[bytes]) -> None:
         self._bucket = bucket
-        self._live = Live(bucket, _record_of, unreadable="flow.unreadable", keeps_last=True)
+        self._live = Live(
+            bucket,
+            _record_of,
+            unreadable="flow.unreadable",
+            keeps_last=True,
+            changed="flow.settings",
+            settings=_settings,
+        )
 
     def current(self, flow: str) -> FlowRecord:
         """Return a flow's record as last seen. Raises UnknownFlow."""

@@ -42,7 +42,9 @@ class Topics:
 
     def __init__(self, bucket: Bucket[bytes], connection: Connection, namespace: Namespace) -> None:
         self._bucket = bucket
-        self._live = Live(bucket, _read, unreadable="topics.refused", keeps_last=True)
+        self._live = Live(
+            bucket, _read, unreadable="topics.refused", keeps_last=True, changed="topic.settings", settings=dict
+        )
         self._live.on_change(self._take)
         self._connection = connection
         self._namespace = namespace

@@ -10,7 +10,7 @@ out.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import anyio
@@ -30,7 +30,8 @@ Listener = Callable[[str], None]
 class Live(Generic[R]):
     """The records under `pattern`. Reads are cheap at any time. `read` turns an entry into the value that the view
     keeps. If it raises, the record is unreadable, and the event `unreadable` is logged. The view has no value of an
-    unreadable record. With `keeps_last` it keeps the last readable value."""
+    unreadable record. With `keeps_last` it keeps the last readable value. `changed`: the event that tells how the
+    `settings` of a record were before and after each change of them."""
 
     def __init__(
         self,
@@ -40,12 +41,16 @@ class Live(Generic[R]):
         unreadable: str = "record.unreadable",
         pattern: str = ">",
         keeps_last: bool = False,
+        changed: str = "",
+        settings: Callable[[R], Mapping[str, object]] = lambda _record: {},
     ) -> None:
         self._bucket = bucket
         self._read = read
         self._unreadable = unreadable
         self._pattern = pattern
         self._keeps_last = keeps_last
+        self._changed = changed
+        self._settings = settings
         self._records: KnownRecords[R] = KnownRecords()
         self._listeners: list[Listener] = []
 
@@ -79,7 +84,9 @@ class Live(Generic[R]):
 
     def learn(self, key: str, value: R, revision: int) -> None:
         """Take a record that this process wrote or read itself, before the watch reports it."""
+        before = self.get(key)
         if self._records.learn(key, value, revision):
+            self._tell(key, before, value)
             self._notify(key)
 
     def drop(self, key: str) -> None:
@@ -107,6 +114,7 @@ class Live(Generic[R]):
             self.drop(key)
         elif self._records.is_news(key, entry.revision, entry.stored_ms):
             value, fault = self._made(entry)
+            self._tell(key, self.get(key), value)
             self._records.hear(key, value, entry.revision, entry.stored_ms, fault=fault)
             self._notify(key)
 
@@ -119,6 +127,17 @@ class Live(Generic[R]):
             facts = fields(key=entry.key, error=str(error), keeps_last=last is not None)
             log.warning(self._unreadable, extra=facts)
             return last, str(error)
+
+    def _tell(self, key: str, before: R | None, after: R | None) -> None:
+        if self._changed and before is not None and after is not None:
+            was, now = dict(self._settings(before)), dict(self._settings(after))
+            names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+            if names:
+                facts = {
+                    "before": {name: was.get(name) for name in names},
+                    "after": {name: now.get(name) for name in names},
+                }
+                log.info(self._changed, extra=fields(key=key, **facts))
 
     def _notify(self, key: str) -> None:
         for listener in tuple(self._listeners):

@@ -180,6 +180,11 @@ async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
         assert (view.rate, view.every, view.is_paused, view.settings["groups"]) == (100.0, "1s", False, {})
         assert {each.flow for each in await flows.list()} == {"prizes", "plain", "slotted"}
         view = await flows.set("prizes", rate=5_000, every="2s", most_in_flight=9_000)
+        told = await running.logged("flow.settings", key="prizes")  # FLOW-36
+        assert told["before"] == {"every_ms": 1_000, "longest_ms": 1_000, "most_in_flight": 100_000}
+        assert told["after"] == {"every_ms": 2_000, "longest_ms": 2_000, "most_in_flight": 9_000}
+        told = await running.logged("topic.settings", key="flow-rows-prizes", after={"rate": 5_000.0})
+        assert told["before"] == {"rate": 100.0}
         assert (view.rate, view.every, view.settings["longest"]) == (5_000.0, "2s", "2s")
         await bank.until(lambda ran: len(ran) > 12_000)
         assert (await flows.pause("prizes")).is_paused

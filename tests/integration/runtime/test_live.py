@@ -120,6 +120,25 @@ async def test_what_vanished_while_the_link_was_down_is_dropped_and_heard(
             assert view.taken() == ["new", "ours", "ours", "vanished"]
 
 
+async def test_a_change_of_settings_is_logged_once_with_what_was_before(
+    bucket: Bucket[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    view = Heard(bucket)
+    view.live = Live(
+        bucket, lambda entry: int(entry.raw), changed="number.changed", settings=lambda n: {"tens": n // 10, "same": 1}
+    )
+    view.live.on_change(view._hear)
+    await bucket.put("a", b"10")
+    async with running(view):
+        await bucket.put("a", b"19")
+        view.live.learn("a", 20, await bucket.put("a", b"20"))
+        await bucket.put("b", b"1")
+        await view.until(a=20, b=1)
+    told = [record.__dict__["fields"] for record in caplog.records if record.message == "number.changed"]
+    assert told == [{"key": "a", "before": {"tens": 1}, "after": {"tens": 2}}]
+
+
 async def test_an_own_write_is_known_at_once_and_heard_once(bucket: Bucket[bytes]) -> None:
     view = Heard(bucket)
     async with running(view):
