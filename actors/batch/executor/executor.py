@@ -13,6 +13,7 @@ executor falls silent is begun anew under another fence.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -45,6 +46,8 @@ AGAIN_S, MOST_AGAIN_S = 1.0, 30.0
 ASIDE_S = 5.0
 SHARE_S = 0.25
 """How soon a worker takes over the part of one that has left."""
+FEW = 50
+"""Tasks whose parts are all looked at so soon."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
 """The state in which a step may begin. A pointer may come late, and the fence stays after its step has ended."""
@@ -131,10 +134,14 @@ class Executor:
 
     async def _keep_shares(self) -> None:
         """Look after the parts of all tasks, until the node stops."""
-        while not self._stop.is_set():
-            for puller, handler in list(self._shared.items()):
+        for turn in itertools.count():
+            some = list(self._shared.items())
+            parts = 1 if len(some) <= FEW else 4  # of many tasks each is looked at once a second
+            for puller, handler in some[turn % parts :: parts]:
                 self._share(handler, puller)
             await anyio.sleep(SHARE_S)
+            if self._stop.is_set():
+                return
 
     def _share(self, handler: TaskHandler, puller: Puller) -> None:
         """Take no chunks while other processes are as many as may work on the task's items."""
