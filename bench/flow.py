@@ -116,7 +116,14 @@ def draw(result: Result, file: Path) -> None:
         at = 0
         for what, part in some.items():
             axes.axvline(at, color="#636363", linewidth=0.8, linestyle=":")
-            axes.text(at + 0.01 * len(counts), 790, what, fontsize=8, va="top", rotation=0 if len(part) > 9 else 90)
+            axes.text(
+                at + 0.01 * len(counts),
+                790,
+                what,
+                fontsize=8,
+                va="top",
+                rotation=0 if 8 * len(part) > len(counts) else 90,
+            )
             at += len(part)
         axes.set(title=title, ylabel="rows a second", xlim=(0, len(counts)), ylim=(0, 800))
     theirs.set(xlabel="seconds")
