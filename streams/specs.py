@@ -205,7 +205,7 @@ def wanted(
 
 
 def hub(namespace: Namespace, *, profile: Profile = "safe", replicas: int = 1) -> Topology:
-    """Return the topology of the hub, the domain that joins several zones (ADR 45)."""
+    """Return the topology of the hub, the domain that joins several zones (ADR 46)."""
 
     def bucket(short: str, about: str, history: int) -> BucketSpec:
         name = namespace.bucket(short)
