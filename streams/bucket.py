@@ -46,7 +46,7 @@ class Bucket(Generic[T]):
         self._codec = Codec(type_)
         self._stream = kv_stream(bucket)
         self._prefix = f"$KV.{bucket}."
-        self._domain = domain
+        self.domain = domain
         self._writer = MarkedWriter(connection, publisher, self._stream, domain=domain)
 
     # ---- reading
@@ -56,7 +56,7 @@ class Bucket(Generic[T]):
         subject = self._prefix + check_key(key)
         try:
             found = await get_of_leader(
-                self._connection, self._stream, {"last_by_subj": subject}, timeout_s=timeout_s, domain=self._domain
+                self._connection, self._stream, {"last_by_subj": subject}, timeout_s=timeout_s, domain=self.domain
             )
         except OutcomeUnknown as unknown:
             raise Disconnected(f"{subject}: no answer within {timeout_s} s") from unknown
@@ -97,7 +97,7 @@ class Bucket(Generic[T]):
             self._codec,
             self._expired_or_not,
             on_reading,
-            domain=self._domain,
+            domain=self.domain,
         )
 
     # ---- writing
@@ -187,7 +187,7 @@ class Bucket(Generic[T]):
 
     async def server_now_ms(self) -> int:
         """Return the time by the clock that `stored_ms` comes from, a moment ago. Raises NoStream, Disconnected."""
-        answer = await self._connection.api(f"STREAM.INFO.{self._stream}", domain=self._domain)
+        answer = await self._connection.api(f"STREAM.INFO.{self._stream}", domain=self.domain)
         return milliseconds_of(answer["ts"])
 
     # ---- one read
@@ -208,7 +208,7 @@ class Bucket(Generic[T]):
         """Return what `last_of_each` does, with all that the server has confirmed. Any of three servers answers that,
         and may be behind: one in four reads did not have what the same client had just written. So the leader says
         first what there is."""
-        connection, stream, domain = self._connection, self._stream, self._domain
+        connection, stream, domain = self._connection, self._stream, self.domain
         if not (connection.is_clustered or domain):
             return await last_of_each(connection, stream, pattern, timeout_s=timeout_s)
         while True:

@@ -73,11 +73,13 @@ async def read_messages(
     begin: Mapping[str, object] = FROM_THE_FIRST,
     page: int = PAGE,
     timeout_s: float = TIMEOUT_S,
+    domain: str = "",
 ) -> AsyncIterator[Message]:
-    """Do as `read_log`, but yield the messages themselves with their headers, from the place that `begin` names."""
+    """Do as `read_log`, but yield the messages themselves with their headers, from the place that `begin` names.
+    `domain`: where the stream is, if not in the server's own."""
     while True:
         request = {**begin, "next_by_subj": subject, "batch": page, "max_bytes": PAGE_BYTES}
-        messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s)
+        messages, end = await get_batch(connection, stream, request, timeout_s=timeout_s, domain=domain)
         for message in messages:
             yield message
         if end.status == NONE or not messages or end.headers.get("Nats-Num-Pending", "0") == "0":

@@ -214,7 +214,7 @@ def hub(namespace: Namespace, *, profile: Profile = "safe", replicas: int = 1) -
     return Topology(
         profile=profile,
         buckets=(
-            bucket("HUB_ROUTING", "which zone owns which shard", 10),
+            bucket("HUB_ROUTING", "which zone owns which shard", 64),
             bucket("HUB_ZONES", "which zones are in, and which map each has taken", 1),
             bucket("HUB_OFFSETS", "copies of the zones' offsets", 1),
         ),

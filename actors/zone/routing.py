@@ -76,7 +76,8 @@ async def change_map(bucket: Bucket[bytes], change: Change) -> ShardMap:
 async def map_history(connection: Connection, bucket: Bucket[bytes]) -> list[ShardMap]:
     """Return the kept maps, the newest first. Unreadable ones are left out. Raises Disconnected, NoStream."""
     found: list[ShardMap] = []
-    async for message in read_messages(connection, kv_stream(bucket.name), f"$KV.{bucket.name}.{MAP}"):
+    stream, subject = kv_stream(bucket.name), f"$KV.{bucket.name}.{MAP}"
+    async for message in read_messages(connection, stream, subject, domain=bucket.domain):
         try:
             found.append(decode_map(message.payload))
         except MalformedMessage:

@@ -13,9 +13,9 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.runtime.logs import fields
-from actors.zone.life import MemberLife
 from actors.zone.routing import Routing, change_map
 from actors.zone.rules.routing import BadMap, ShardMap, drained, next_map
+from actors.zone.runner import ZoneLife
 from streams.bucket import Bucket
 from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, StreamError
@@ -29,7 +29,7 @@ LOOK_S = 0.2
 
 
 class Takeover:
-    """A node's part of this."""
+    """A node's part of this. `bucket`: where the map is changed. `step`: between the epochs of two maps."""
 
     def __init__(
         self,
@@ -38,8 +38,9 @@ class Takeover:
         routing: Routing,
         bucket: Bucket[bytes],
         leases: Bucket[bytes],
-        life: MemberLife,
+        life: ZoneLife,
         clock: Clock,
+        step: int = 1,
     ) -> None:
         self._node = node
         self._routing = routing
@@ -47,6 +48,7 @@ class Takeover:
         self._leases = leases
         self._life = life
         self._clock = clock
+        self._step = step
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Watch the zones whenever elected, until cancelled."""
@@ -88,7 +90,8 @@ class Takeover:
             if shards is None or not shards.shards_of(zone):
                 raise BadMap(f"zone {zone}: has no shards any more")
             after = drained(shards, zone, without=dead)
-            return next_map(shards, after, at_ms=self._clock.now_ms(), by="takeover", why=f"zone {zone} is dead")
+            why, above = f"zone {zone} is dead", shards.epoch + self._step - 1
+            return next_map(shards, after, at_ms=self._clock.now_ms(), by="takeover", why=why, above=above)
 
         try:
             after = await change_map(self._bucket, change)

@@ -57,6 +57,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The node's duties. Empty: all."""
     zone: Token = ""
     """The node's zone. Work that is bound to a zone stays in it."""
+    hub: Token = ""
+    """The JetStream domain that joins zones on servers of their own. Empty: all zones are on one cluster."""
+    zone_lease_s: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    """Seconds that a zone works on without the hub, and is silent before the others take it for dead."""
     labels: tuple[Token, ...] = ()
     """The labels to which sources can be pinned."""
     connect_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
@@ -119,6 +123,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ValueError(
                     f"{name}: write env:NAME or file:/path in its place; a secret is never written down here"
                 )
+        if self.hub and not self.zone:
+            raise ValueError(f"hub: {self.hub!r} joins zones, and this node has none; set zone, too")
         _check_callbacks(self)
 
     @property

@@ -54,9 +54,10 @@ class Node:
         self.rates = LeasedRates(self.connection, self.members.name)
         self.slots = NodeSlots(self.connection, self.members.name)
 
-    def bucket(self, short: str) -> Bucket[bytes]:
-        """Return a bucket of the namespace, its values as bytes."""
-        return Bucket(self.connection, self.publisher, self.connection.namespace.bucket(short), bytes)
+    def bucket(self, short: str, *, domain: str = "") -> Bucket[bytes]:
+        """Return a bucket of the namespace, its values as bytes. `domain`: where it is, if not on this server."""
+        name = self.connection.namespace.bucket(short)
+        return Bucket(self.connection, self.publisher, name, bytes, domain=domain)
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the actors that every node runs in any role. The other actors depend on them."""

@@ -19,12 +19,14 @@ from actors.zone.desk import ZoneDesk
 from actors.zone.life import MemberLife
 from actors.zone.offsets import Offsets
 from actors.zone.routing import Routing
+from actors.zone.rules.hub import EPOCHS
 from actors.zone.runner import ZoneHandler, ZoneRunner
 from actors.zone.takeover import Takeover
 from penstock.api.service.service import DeskService
 from penstock.node.config import Config
 from penstock.node.jobs_engine import JobsEngine
 from penstock.node.node import AT_ONCE, Node
+from penstock.node.zone_hub import ZoneHub, zone_hub
 from penstock.sdk.zones import zone_handlers
 
 __all__ = ["ZoneEngine", "ZoneHandlers", "open_zone_engine"]
@@ -73,6 +75,7 @@ class ZoneEngine:
     routing: Routing
     handlers: ZoneHandlers
     jobs: JobsEngine
+    hub: ZoneHub | None
     takeover: Takeover
     desk: ZoneDesk
     service: DeskService
@@ -81,6 +84,7 @@ class ZoneEngine:
         """Return the actors in start order. The runners start after the job engine's actors."""
         return (
             ActorSpec(name="routing", role="", run=self.routing.run, policy=AT_ONCE),
+            *(self.hub.actors() if self.hub is not None else ()),
             *(
                 ActorSpec(name=f"zoned {job}", role="worker", run=partial(self._serve, runner), drains=True)
                 for job, runner in self.handlers.runners.items()
@@ -104,14 +108,16 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
     """Open what the zones of a node share."""
     bucket, leases = node.bucket("ROUTING"), node.bucket("LEASES")
     routing, offsets = Routing(bucket), Offsets(node.bucket("OFFSETS"))
-    life = MemberLife(node.members, routing.current)
+    hub = zone_hub(node)
+    life = hub.life if hub is not None else MemberLife(node.members, routing.current)
+    known, changes, step = (hub.routing, hub.changes, EPOCHS) if hub is not None else (routing, bucket, 1)
 
     def nodes() -> Mapping[str, Sequence[str]]:
         found: dict[str, list[str]] = {}
         for name, record in node.members.live().items():
             if record.zone:
                 found.setdefault(record.zone, []).append(name)
-        return found
+        return found if hub is None else hub.life.nodes() | found
 
     handlers.runners = {
         job: ZoneRunner(
@@ -128,20 +134,28 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
         for job, code in handlers.codes.items()
     }
     desk = ZoneDesk(
-        routing=routing,
+        routing=known,
         offsets=offsets,
-        changes=bucket,
+        changes=changes,
+        step=step,
         connection=node.connection,
         nodes=nodes,
         clock=jobs.clock,
     )
     takeover = Takeover(
-        node=node.members.name, routing=routing, bucket=bucket, leases=leases, life=life, clock=jobs.clock
+        node=node.members.name,
+        routing=known,
+        bucket=changes,
+        leases=leases,
+        life=life,
+        clock=jobs.clock,
+        step=step,
     )
     yield ZoneEngine(
         routing=routing,
         handlers=handlers,
         jobs=jobs,
+        hub=hub,
         takeover=takeover,
         desk=desk,
         service=DeskService("zones", desk, node.connection, node.stop),

@@ -1,0 +1,73 @@
+"""The agreement of zones at the hub, in every order of events, and the variants that it must catch."""
+
+import pytest
+from msgspec.structs import replace
+
+from actors.zone.rules.hub import ZoneRecord
+from tests.unit.zone.hub_search import ZONES, HubRules, Place, World, search
+
+
+def test_no_shard_runs_in_two_zones_whatever_happens_when() -> None:
+    worlds, fault = search(HubRules())
+    assert not fault
+    assert worlds > 10_000
+
+
+class _Unheld(HubRules):
+    """A zone takes a map, and does not say what it still holds."""
+
+    def held(self, place: Place) -> tuple[str, ...]:
+        return ()
+
+
+class _OldView(HubRules):
+    """Whether a shard is free is read from a view that may be older than the map."""
+
+    changes = 1
+    looks_back = True
+
+    def asked(self, world: World, place: Place) -> dict[str, ZoneRecord]:
+        return dict(zip(ZONES, place.view, strict=True))
+
+
+class _Impatient(HubRules):
+    """A zone that may still act is put out."""
+
+    def may_put_out(self, place: Place) -> bool:
+        return True
+
+
+class _OldMap(HubRules):
+    """A zone comes back with the map that it knows."""
+
+    def joins_at(self, world: World, place: Place) -> int:
+        return place.seen
+
+
+class _Returns(HubRules):
+    """A zone comes back to what it had without asking the others."""
+
+    def may_join(self, world: World, place: Place) -> bool:
+        return True
+
+
+class _Later(HubRules):
+    """A zone that has taken a later map counts as one that has taken this one."""
+
+    def are_free(self, gained: frozenset[str], epoch: int, zones: dict[str, ZoneRecord], zone: str) -> bool:
+        return super().are_free(
+            gained, epoch, {name: replace(each, taken=min(each.taken, epoch)) for name, each in zones.items()}, zone
+        )
+
+
+class _Unheard(HubRules):
+    """A zone gains without asking the others."""
+
+    def are_free(self, gained: frozenset[str], epoch: int, zones: dict[str, ZoneRecord], zone: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("variant", [_Unheld, _OldView, _Impatient, _OldMap, _Returns, _Later, _Unheard])
+def test_a_variant_of_the_rules_is_caught(variant: type[HubRules]) -> None:
+    _, fault = search(variant())
+    assert "the shard runs in" in fault
