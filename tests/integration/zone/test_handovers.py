@@ -11,6 +11,7 @@ import anyio
 import pytest
 import pytest_asyncio
 
+from actors.runtime.membership import TTL_S
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -129,3 +130,22 @@ async def test_a_map_that_changes_every_second_leaves_no_row_out(land: Land) -> 
         for job in ("sync", "long", "tick"):
             await land.all_handled(job)
         assert set(land.handled("sync").values()) == {1}
+
+
+async def test_a_zone_that_is_killed_whole_is_taken_over_within_its_lease_and_two_seconds(land: Land) -> None:
+    """A zone is dead `TTL_S` after its last heartbeat."""
+    async with land.node("b1", "b") as second, land.node("a1", "a") as first, land.node("a2", "a") as other:
+        for each in (second, first, other):
+            await each.logged("node.ready")
+        await land.zones.apply(map=TWO)
+        await land.offsets_reach("sync", 0)
+        killed_ms = now_ms()
+        first.process.kill()
+        other.process.kill()
+        last = land.add(100)
+        await land.all_handled("sync")
+        came = [each for each in (await land.zones.show("b")).handovers if each.job == "sync"]
+        assert last == 100
+        assert len(came) == 5
+        took_ms = max(each.taken_ms for each in came) - killed_ms
+        assert took_ms < TTL_S * 1000 + 2_000
