@@ -13,6 +13,7 @@ _MOST_PARTS = 64  # of one cut: a wrong total must not make us plan a million re
 _MOST_READINGS = 3  # of a part that cannot be cut smaller
 _MOST_IN_VAIN = 10  # such readings by number in a row, once one has found other orders than the one before
 _MOST_NUMBERED = 60
+_MOST_REPEATS = 10  # pages in a row that list only what the part has listed before
 
 Step = Literal["done", "unproven", "more", "count", "again", "split", "numbered", "next"]
 
@@ -30,6 +31,7 @@ class Part:
         self._page_size = 0
         self._known = 0
         self._in_vain = 0
+        self._repeats = 0
         self._is_unsorted = False
         self._left: list[int] = []
         self.first_total: int | None = None
@@ -49,9 +51,12 @@ class Part:
             self._page_size = len(page.rows) + len(page.bad)
         self.pages += 1
         self.listed += len(page.rows) + len(page.bad)
+        known = len(self.keys)
         self.keys.update([row.key for row in page.rows])
         # a bad row was listed and counted all the same
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
+        if page.rows or page.bad:
+            self._repeats = self._repeats + 1 if len(self.keys) == known else 0
 
     @property
     def missing(self) -> int:
@@ -104,6 +109,11 @@ class Part:
         if page in self._turned:
             raise BrokenContract(
                 f"the platform names the same next page again after {self.pages} pages of {window_text(self.window)}"
+            )
+        if self._repeats >= _MOST_REPEATS:
+            raise BrokenContract(
+                f"{self._repeats} pages in a row of {window_text(self.window)} list the same orders again: the "
+                "platform does not take the name of the next page"
             )
         self._turned.add(page)
         self.page = page

@@ -378,6 +378,27 @@ def test_the_same_next_page_twice_is_a_broken_contract(token: str) -> None:
         reading.feed(Page([Row("a", 1, 5, b"{}")], next=token))
 
 
+def test_a_platform_that_repeats_its_first_page_under_new_names_is_found_out_soon() -> None:
+    """A parameter of another release of the interface is ignored in silence (Shopee's `offset`)."""
+    reading = Reading(declaration("token", has_total=False), WINDOW)
+    page = [Row("a", 1, 5, b"{}"), Row("b", 1, 5, b"{}")]
+    for number in range(10):
+        reading.feed(Page(page, next=str(number)))
+    with pytest.raises(BrokenContract, match=r"10 pages in a row of \[0, 64\) list the same orders again"):
+        reading.feed(Page(page, next="10"))
+
+
+def test_some_pages_that_repeat_orders_are_drift_and_not_the_end() -> None:
+    reading = Reading(declaration("token", has_total=False), WINDOW)
+    for number in range(9):
+        reading.feed(Page([Row("a", 1, 5, b"{}")], next=str(number)))
+    reading.feed(Page([], next="empty"))
+    reading.feed(Page([Row("b", 1, 5, b"{}")], next="more"))
+    for number in range(9):
+        reading.feed(Page([Row("a", 1, 5, b"{}")], next=f"again {number}"))
+    assert reading.next() == (WINDOW, "again 8")
+
+
 def test_a_reading_that_never_ends_is_ended() -> None:
     reading = Reading(declaration("token", most_requests=50), WINDOW)
     numbers = iter(range(1_000))
