@@ -23,6 +23,8 @@ __all__ = ["ROUND", "FlowJobs"]
 
 ROUND = "every"
 """The name of the schedule that fires a flow's rounds."""
+MOST_ROUNDS = 10
+"""If so many rounds are due and not made, no node serves the flow, and no more are added."""
 
 
 class FlowJobs:
@@ -97,5 +99,5 @@ class FlowJobs:
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""
         await self._topics.use(rounds_topic(flow), "normal")
-        wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip")
+        wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip", most_open=MOST_ROUNDS)
         await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import FORM, BadRecurrence, check_cron
 from actors.jobs.rules.job_rules import BadJob, make_job
-from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule, due_of
+from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, Schedule, due_of
 from actors.jobs.rules.schedule_targets import check_target
 from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
 from actors.jobs.rules.topic_settings import TopicSettings
@@ -61,6 +61,8 @@ def check_schedule(record: Schedule) -> Schedule:
         raise BadRecurrence("most_missed", record.most_missed, "limits misfire all", hint)
     if record.most_missed is not None and not 1 <= record.most_missed <= MOST_AT_ONCE:
         raise BadRecurrence("most_missed", record.most_missed, "is out of range", f"use 1 to {MOST_AT_ONCE}")
+    if record.most_open is not None and not 1 <= record.most_open <= MOST_RUNS:
+        raise BadRecurrence("most_open", record.most_open, "is out of range", f"use 1 to {MOST_RUNS}")
     dues = next_dues(replace(record, runs=()), max(1, record.start_ms - 1), 2)
     if not dues and record.at_ms:
         raise BadRecurrence("at_ms", record.at_ms, "lies before the start", "leave the start out")

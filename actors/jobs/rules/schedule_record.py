@@ -68,6 +68,9 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overlap: Overlap = "skip"
     """While the one before is not finished: leave this one out, run it beside, run it after (one waits, later ones are
     left out), or delete the one before."""
+    most_open: int | None = None
+    """While so many of the latest runs are due and have not ended, no more are added. At most `MOST_RUNS`. `None`: no
+    limit."""
     is_paused: bool = False
     is_removed: bool = False
     """The leading node must remove the record, and its added jobs that are not due yet."""

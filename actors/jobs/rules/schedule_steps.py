@@ -24,6 +24,8 @@ REFILL_MS = 30_000
 to delay an occurrence: each next one is there within five seconds, and then has to catch up."""
 HORIZON_MS = REFILL_MS + CLOSE_MS
 MOST_AHEAD = HORIZON_MS // SHORTEST_EVERY_MS
+OPEN_LOOK_MS = 5_000
+"""How soon the leading node looks again if as many are open as may be."""
 FAR_MS = 366 * 86_400_000
 """Occurrences due later than this are not added yet: a job's delay is bounded."""
 
@@ -65,6 +67,8 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
         return Step(record, record.last_ms)
     if record.buffered_ms and not is_open:
         return Step(_claimed(replace(record, buffered_ms=0), (record.buffered_ms,), now_ms), now_ms)
+    if record.most_open is not None and _waiting(record, now_ms) >= record.most_open:
+        return Step(record, now_ms + OPEN_LOOK_MS)
     due_ms = next_due(record, record.last_ms)
     if due_ms is None or (record.fixed_delay_ms and is_open):
         return Step(record, record.last_ms if record.last_ms > now_ms else None)
@@ -79,6 +83,11 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     if now_ms < due_ms - LEAD_MS:
         return Step(record, due_ms - LEAD_MS)
     return Step(record if is_open else _claimed(record, (due_ms,), now_ms), due_ms)
+
+
+def _waiting(record: Schedule, now_ms: int) -> int:
+    """Return how many runs are due and have not ended, as far as the leading node knows."""
+    return sum(run.due_ms <= now_ms for run in open_runs(record))
 
 
 def rests_until_ms(record: Schedule) -> int:

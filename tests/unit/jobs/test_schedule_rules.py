@@ -440,6 +440,41 @@ def test_a_new_record_begins_when_it_is_first_seen() -> None:
     assert dues == [next_due(record, T + 1)]
 
 
+def hour_of(record: Schedule, *, ends_after_ms: int | None) -> list[int]:
+    """Return what a leader adds within an hour. A run ends so long after it was due, or never."""
+    now_ms, claimed = T, list[int]()
+    while now_ms < T + 60 * MINUTE:
+        if ends_after_ms is not None:
+            over = [run for run in open_runs(record) if run.due_ms + ends_after_ms <= now_ms]
+            record = with_ends(record, [replace(run, outcome="finished", ended_ms=now_ms) for run in over])
+        step = decide(record, now_ms, is_open=True)
+        if step.record is not record:
+            claimed += step.record.adding
+            record = added(step.record, step.record.adding)
+        elif step.look_ms is not None:
+            now_ms = step.look_ms
+    return claimed
+
+
+@pytest.mark.parametrize("misfire", ["skip", "once"])
+def test_with_a_limit_of_open_runs_those_that_nobody_takes_do_not_pile_up(misfire: Misfire) -> None:
+    record = Schedule(every_ms=1_000, start_ms=T, last_ms=T, overlap="allow", misfire=misfire, most_open=10)
+    assert len(hour_of(record, ends_after_ms=None)) <= MOST_AHEAD + 10
+    assert len(hour_of(record, ends_after_ms=900)) >= 3_600
+    assert len(hour_of(replace(record, most_open=None), ends_after_ms=None)) >= 3_600
+
+
+def test_after_runs_piled_up_the_newest_follows_once_some_have_ended() -> None:
+    runs = tuple(PastRun(due_ms=T + n * 1_000) for n in range(1, 11))
+    last_ms, now_ms = runs[-1].due_ms, T + 60 * MINUTE + 1
+    record = Schedule(every_ms=1_000, start_ms=T, last_ms=last_ms, overlap="allow", misfire="skip", most_open=10)
+    assert decide(replace(record, runs=runs), now_ms, is_open=True).record.adding == ()
+    over = replace(record, runs=(replace(runs[0], outcome="finished"), *runs[1:]))
+    step = decide(over, now_ms, is_open=True)
+    assert step.record.adding == (T + 60 * MINUTE,)
+    assert step.missed == (last_ms + 1_000, T + 60 * MINUTE - 1_000)
+
+
 def test_what_is_years_away_waits_unadded() -> None:
     record = Schedule(cron="0 0 29 2 *", last_ms=T, overlap="allow")
     due_ms = next_due(record, T)
@@ -769,6 +804,7 @@ def test_the_body_tells_each_job_its_time(body: bytes, told: bytes) -> None:
         (Schedule(cron="* * * * *", misfire="all", overlap="allow", most_missed=101), "most_missed", "1 to 100"),
         (Schedule(cron="* * * * *", misfire="all", overlap="allow", most_missed=0), "most_missed", "1 to 100"),
         (Schedule(cron="* * * * *", most_missed=5), "most_missed", "limits misfire all"),
+        (Schedule(cron="* * * * *", most_open=0), "most_open", "1 to 20"),
         (Schedule(cron="* * * * *", body=Raw(b"[1]"), data_time="at"), "data_time", "a JSON object"),
         (Schedule(cron="* * * * *", body=Raw(b"{"), data_time="at"), "data_time", "a JSON object"),
         (Schedule(cron="* * * * *", data_time="a\nb"), "data_time", "no name of a field"),
