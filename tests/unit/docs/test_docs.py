@@ -18,13 +18,13 @@ from penstock.node.config import Config
 from platforms import declared_file
 from platforms.signing import Recipe
 from streams.fetch_messages import FetchEvent
-from streams.specs import wanted
+from streams.specs import hub, wanted
 from streams.subjects import Namespace
 from tests.support.docs import DOCS, ROOT, Page, commands, pages
 
 PAGES = pages()
 TOPOLOGY = wanted(Namespace())
-BUCKETS = {bucket.name for bucket in TOPOLOGY.buckets}
+BUCKETS = {bucket.name for topology in (TOPOLOGY, hub(Namespace())) for bucket in topology.buckets}
 STREAMS = {stream.name for stream in TOPOLOGY.streams} | {f"KV_{name}" for name in BUCKETS}
 EVENTS = {str(event.__struct_config__.tag) for event in FetchEvent.__args__}
 MOMENTS = {*get_args(MomentName), "callback_given_up"}
