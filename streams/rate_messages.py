@@ -29,7 +29,10 @@ class KeyAsk(Struct, frozen=True, array_like=True):
     """What a node says about one key. `share`: the `most` that it was given at last, for `CLAIM_S`. `held`: in no
     second that ends from now on does it spend more, unless it gets more. `used`: what it spent a second lately.
     `is_wanted`: it needs the key. `is_short`: its share held something back lately. `has_turn`: it has a single turn
-    and has not used it. `rest_ms`: how long no node gets another turn, as far as it knows."""
+    and has not used it. `rest_ms`: up to when turns are given, as far as it knows. Without a burst no node gets another
+    one before. `rate`: the cluster's, if only the nodes with work know it. 0: the governor knows it. `burst`: how many
+    may begin at once after a pause. `members`: those that have work under the key on this node, with their weights.
+    None: the node itself, with weight 1."""
 
     key: str
     share: float = 0.0
@@ -39,6 +42,9 @@ class KeyAsk(Struct, frozen=True, array_like=True):
     is_short: bool = False
     has_turn: bool = False
     rest_ms: int = 0
+    rate: float = 0.0
+    burst: int = 0
+    members: tuple[tuple[str, float], ...] = ()
 
 
 class AskShares(Struct, frozen=True, kw_only=True, tag="ask_shares"):
@@ -56,14 +62,16 @@ class AskShares(Struct, frozen=True, kw_only=True, tag="ask_shares"):
 
 class KeyDealt(Struct, frozen=True, array_like=True):
     """The node's share of one key, per second: its pace. `has_turn`: it may begin one, once, in place of a share.
-    `rest_ms`: how long no node gets another turn. `most`: what it may begin in any one second. It is below the share
-    while others have yet to give way. Below 0: as much as the share."""
+    `rest_ms`: up to when turns are given. `most`: what it may begin in any one second. It is below the share while
+    others have yet to give way. Below 0: as much as the share. `spread`: members that have work on several nodes, and
+    on how many."""
 
     key: str
     share: float = 0.0
     has_turn: bool = False
     rest_ms: int = 0
     most: float = -1.0
+    spread: tuple[tuple[str, int], ...] = ()
 
 
 class SharesDealt(Struct, frozen=True, kw_only=True, tag="shares_dealt"):

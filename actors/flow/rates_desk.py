@@ -1,7 +1,8 @@
 """The desk of rates: which there are, what is begun under them each second, and how they are changed.
 
-In: requests. Out: settings of topics, flows and tasks, by the doors of their engines, and views. State: none. What was
-begun, and the shares, come from all live nodes (actors/runtime/rate_counts.py). Everything here is harmless to repeat.
+In: requests. Out: settings of topics, flows, tasks, platforms and sources, by the doors of their engines, and views.
+State: none. What was begun, and the shares, come from all live nodes (actors/runtime/rate_counts.py). Everything here
+is harmless to repeat.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.flow.flows import rows_topic
 from actors.flow.governor import LEASE
@@ -21,9 +23,15 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.lease import read_record
 
-Kind = Literal["topic", "flow", "task"]
+Kind = Literal["topic", "flow", "task", "platform", "source"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_PREFIXES: Mapping[Kind, str] = {"topic": "jobs.", "flow": f"jobs.{rows_topic('')}", "task": "batch."}
+_PREFIXES: Mapping[Kind, str] = {
+    "topic": "jobs.",
+    "flow": f"jobs.{rows_topic('')}",
+    "task": "batch.",
+    "platform": "platform.",
+    "source": "source.",
+}
 LEAST_RATE, MOST_RATE = 0.001, 1_000_000
 LATE_MS = 100
 """How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
@@ -32,7 +40,7 @@ SECONDS = 10
 
 
 class UnknownRate(Exception):
-    """No topic, flow or task has this name."""
+    """Nothing with a rate has this name."""
 
 
 class BadRate(ValueError):
@@ -120,9 +128,11 @@ class RatesDesk:
         self._clock = clock
 
     async def list(self, seconds: int = SECONDS) -> RatesView:
-        """Return every rate that there is, with its last `seconds` seconds."""
+        """Return every rate that there is, with its last `seconds` seconds. Of the sources, which all have one, those
+        that sent requests in them."""
         known = [(kind, name) for kind in KINDS for name in sorted(self._doors[kind].names())]
-        return await self._view([each for each in known if self._rate(*each) > 0], seconds)
+        view = await self._view([each for each in known if self._rate(*each) > 0], seconds)
+        return replace(view, rates=[each for each in view.rates if each.kind != "source" or any(each.begun)])
 
     async def show(self, kind: str, name: str, seconds: int = SECONDS) -> RatesView:
         """Return one rate, with its last `seconds` seconds."""
@@ -184,7 +194,9 @@ class RatesDesk:
 
 
 _WHERE = {
-    "": "see `penstock jobs topics`, `penstock flows list`, `penstock batch tasks`",
+    "": "see `penstock jobs topics`, `penstock flows list`, `penstock batch tasks`, `penstock sources list`",
+    "platform": "add a source of it, or see `penstock sources list`",
+    "source": "write it as source/PLATFORM/NAME, and see `penstock sources list`",
     "topic": "its first job makes it, or `penstock jobs topic` sets it up; see `penstock jobs topics`",
     "flow": "start the application that serves it, or see `penstock flows list`",
     "task": "start the application that serves it, or see `penstock batch tasks`",
@@ -223,7 +235,9 @@ def key_of(kind: Kind, name: str) -> str:
     return _PREFIXES[kind] + name
 
 
-def kind_of(key: str) -> tuple[Kind, str]:
-    """Return what has the rate that nodes spend under a key."""
-    kind = max((each for each in KINDS if key.startswith(_PREFIXES[each])), key=lambda each: len(_PREFIXES[each]))
-    return kind, key.removeprefix(_PREFIXES[kind])
+def kind_of(key: str) -> tuple[Kind, str] | None:
+    """Return what has the rate that nodes spend under a key. `None`: a rate that people do not see here, such as one
+    that an adapter declares."""
+    kinds = [each for each in KINDS if key.startswith(_PREFIXES[each])]
+    kind = max(kinds, key=lambda each: len(_PREFIXES[each]), default=None)
+    return (kind, key.removeprefix(_PREFIXES[kind])) if kind is not None else None

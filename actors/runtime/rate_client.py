@@ -19,13 +19,15 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
+from actors.runtime.rate_requests import WantedRate
 from actors.runtime.rules.begun import BegunCounts
 from actors.runtime.rules.leased import SHORT_S, LeasedShares
+from actors.runtime.rules.waiting_line import WaitingLine
 from actors.runtime.shares import LOOK_MS, Shares
 from streams.clock import SYSTEM, Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import StreamError
-from streams.rate_messages import ANSWER_S, SharesDealt, decode_rates
+from streams.rate_messages import ANSWER_S, LIFE_S, SharesDealt, decode_rates
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,9 @@ class LeasedRates:
 
     def __init__(self, connection: Connection, node: str) -> None:
         self._connection = connection
-        self._shares = Shares(self._share, most=self._bound, now_ms=lambda: self._now_s * 1000)
+        self._shares = Shares(self._share, most=self._bound, burst=self._burst, now_ms=lambda: self._now_s * 1000)
+        self.lines: dict[str, WaitingLine] = {}
+        """The requests that wait, by key (actors/runtime/rate_requests.py)."""
         self._leased = LeasedShares(node, secrets.token_hex(8), self._shares.spent)
         self.begun = BegunCounts()
         """What this node began, by the seconds of `clock`."""
@@ -83,6 +87,38 @@ class LeasedRates:
         """Call `listener` after each request that no governor answers."""
         self._on_silence = listener
 
+    def want(self, wanted: WantedRate) -> None:
+        """Have a rate in demand that only the nodes with work know."""
+        self._now_s = now_s = monotonic_s()
+        lease, is_new = self._leased.lease(wanted.key, now_s)
+        lease.rate, lease.burst = wanted.rate.per_s, int(wanted.rate.burst)
+        if wanted.member:
+            lease.members[wanted.member] = wanted.weight, now_s
+        if is_new:
+            self._ask_at(now_s)
+
+    def part_of(self, wanted: WantedRate) -> float:
+        """Return the part of the member's weight that counts on this node: it may have work on others, too."""
+        lease = self._leased.find(wanted.key)
+        return 1 / lease.spread.get(wanted.member, 1) if lease is not None else 1.0
+
+    def expected_ms(self, key: str, count: int) -> float | None:
+        """Return how long it takes until so many have begun, as things are. `None`: nobody knows, because no governor
+        replies."""
+        self._now_s = now_s = monotonic_s()
+        lease = self._leased.find(key)
+        if lease is None or now_s >= lease.until_s:
+            return 0.0 if now_s - self._heard_s < LIFE_S else None
+        if lease.share > 0:
+            return self._shares.expected_ms(key, count)
+        interval_ms = 1000 / lease.rate if lease.rate else 0.0
+        return max(0.0, lease.free_s() - now_s) * 1000 + (count - 1) * interval_ms
+
+    def hold(self, key: str, wait_ms: float) -> None:
+        """Begin nothing for so long, and go on without a burst."""
+        self._now_s = monotonic_s()
+        self._shares.hold(key, wait_ms)
+
     def take(self, key: str, most: int) -> tuple[int, int]:
         """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
         self._now_s = now_s = monotonic_s()
@@ -100,7 +136,7 @@ class LeasedRates:
                 lease.has_turn, lease.turn_used = False, True
                 lease.spent += 1
                 self._count(key, 1, now_s)
-                self._ask_at(max(now_s, lease.rest_until_s))
+                self._ask_at(max(now_s, lease.free_s()))
                 return 1, 0
         lease.short_s = now_s
         if is_new:
@@ -207,6 +243,10 @@ class LeasedRates:
 
     def _bound(self, key: str) -> float:
         return self._leased.bound(key)
+
+    def _burst(self, key: str) -> float:
+        lease = self._leased.find(key)
+        return lease.part_of_burst() if lease is not None else 0.0
 
 
 class KindRates:

@@ -18,7 +18,7 @@ from typing import Protocol
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.leased import GATHER_S
 from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, forgive, stop_until
-from actors.runtime.rules.second_cap import SecondCap
+from actors.runtime.rules.second_cap import MARGIN, SecondCap
 from streams.clock import monotonic_s
 
 LATE_S = 0.25
@@ -29,6 +29,9 @@ thousandths by it. After a pause of 60 ms, all tenths of a second are even again
 SECOND = 1.0
 """Between an item's permission and its start lie milliseconds. A longer second would make up for them, but the rate
 would be lower by as much in every second."""
+TICK_S = 0.02
+"""How much earlier an item under a rate with a burst may begin: timers fire late, and the pace would never make up for
+it."""
 FIRST_MS = 1000
 """A key that begins has its first item after one interval, but after this long at the most."""
 LOOK_MS = 250
@@ -52,17 +55,20 @@ class SharedRates(Protocol):
 class Shares:
     """Grants turns, key by key. All parts of this node that spend the same rates use one object. `share(key)`: this
     node's part of the rate, per second: its pace. `None`: no limit. `0`: nothing may begin now. `most(key)`: how many
-    may begin in any one second, by default the share."""
+    may begin in any one second, by default the share. `burst(key)`: how many may begin at once after a pause, for keys
+    that allow it. `0`: the key allows none."""
 
     def __init__(
         self,
         share: Callable[[str], float | None],
         *,
         most: Callable[[str], float | None] | None = None,
+        burst: Callable[[str], float] = lambda _key: 0.0,
         now_ms: Callable[[], float] = lambda: monotonic_s() * 1000,
     ) -> None:
         self._share = share
         self._most = share if most is None else most
+        self._burst = burst
         self._now_ms = now_ms
         self._spent: dict[str, tuple[Rate, Pace, SecondCap, float]] = {}
 
@@ -75,11 +81,11 @@ class Shares:
         limit = self._most(key) or 0.0
         if per_s <= 0 or limit <= 0:
             return 0, LOOK_MS
-        now_ms, rate = self._now_ms(), Rate(per_s, max(2, int(per_s * LATE_S)))
+        now_ms, rate = self._now_ms(), self._rate(key, per_s)
         pace, cap, called_ms = self._current(key, rate, now_ms)
         least, ready = min(most, max(1, int(per_s * GATHER_S))), min(most, conforming(pace, rate, now_ms))
         granted = min(ready, cap.room(limit, now_ms)) if ready >= least else 0
-        if ready >= least and granted < ready:
+        if ready >= least and granted < ready and not self._burst(key):
             part = EVEN_PER_S * (now_ms - called_ms) / 1000
             pace = forgive(pace, rate, now_ms, part, keep_ms=max(rate.interval_ms, 1000 * GATHER_S))
         if granted:
@@ -90,6 +96,21 @@ class Shares:
             return granted, 0
         wait_ms = max(acquire(pace, rate, now_ms, least)[1], cap.wait_ms(limit, now_ms))
         return 0, max(1, min(LOOK_MS, math.ceil(wait_ms)))
+
+    def expected_ms(self, key: str, count: int) -> float:
+        """Return how long it takes until so many have begun, as things are."""
+        now_ms, per_s = self._now_ms(), self._share(key)
+        if not per_s:
+            return 0.0
+        rate, pace, cap, _ = self._spent.get(key) or (self._rate(key, per_s), Pace(), SecondCap(), 0.0)
+        return max(acquire(pace, rate, now_ms, count)[1], cap.wait_ms(self._most(key) or rate.per_s, now_ms))
+
+    def hold(self, key: str, wait_ms: float) -> None:
+        """Grant nothing for so long, and begin evenly then, without a burst."""
+        if per_s := self._share(key):
+            rate, until_ms = self._rate(key, per_s), self._now_ms() + wait_ms
+            _, pace, cap, called_ms = self._spent.get(key) or (rate, Pace(), SecondCap(MARGIN), until_ms)
+            self._spent[key] = rate, stop_until(pace, rate, until_ms), cap, called_ms
 
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
@@ -107,13 +128,23 @@ class Shares:
         """Return how many began in the last second. For shares of one a second or more."""
         return self._spent[key][2].spent(self._now_ms()) if key in self._spent else 0
 
+    def _rate(self, key: str, per_s: float) -> Rate:
+        burst = self._burst(key)
+        return Rate(per_s, burst + per_s * TICK_S if burst else max(2, int(per_s * LATE_S)))
+
     def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap, float]:
         """Return how far the rate is spent, and since when it is so. After a time without calls it begins anew without
-        a burst. When the share has changed, the wait for the next item changes as the interval does."""
+        a burst. When the share has changed, the wait for the next item changes as the interval does. A burst that the
+        key allows is there from the beginning."""
         if key not in self._spent:
             self._forget(now_ms)
+            if self._burst(key):
+                return Pace(), SecondCap(MARGIN), now_ms
             return stop_until(Pace(), rate, now_ms + min(FIRST_MS, rate.interval_ms)), SecondCap(SECOND), now_ms
         before, pace, cap, called_ms = self._spent[key]
+        if self._burst(key):
+            owed = min(max(0.0, pace.spent_ms - now_ms) / before.interval_ms, rate.burst)
+            return (pace if before == rate else Pace(now_ms + owed * rate.interval_ms)), cap, called_ms
         if before != rate:
             waits_ms = acquire(pace, before, now_ms)[1] * rate.interval_ms / before.interval_ms
             return stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms)), cap, now_ms

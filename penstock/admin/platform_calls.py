@@ -5,6 +5,7 @@ slice back, the client waits if the wait is short, and otherwise reports why the
 """
 
 import math
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
+from actors.runtime.rate_client import LeasedRates
 from actors.runtime.supervisor import one_error
 from actors.runtime.transport import BadUrl, PlatformDown, open_transport
 from penstock.admin.records import Records
@@ -82,13 +84,14 @@ def _said(outcome: Outcome) -> str:
 
 @asynccontextmanager
 async def open_source_client(records: Records, source: SourceKey) -> AsyncIterator[SourceClient]:
-    """Open a client for a source's platform. It shares the source's rate with the live nodes. Raises PenstockError."""
-    settings, nodes = await records.settings_of(source), len(await records.node_names("fetcher"))
+    """Open a client for a source's platform. The governor deals it a share of the source's rate, as it does to nodes.
+    Where no node fetches, it has the whole rate. Raises PenstockError."""
+    settings, is_alone = await records.settings_of(source), not await records.node_names("fetcher")
     sources = await _known_sources(records)
     work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)
     time = AttemptTime(settings, anyio.CancelScope())
     time.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
-    async with open_transport() as transport:
+    async with open_transport() as transport, _own_rates(records) as rates:
         logins = Logins(sources, transport, records.clock)
         try:
             adapter, account = sources.adapter(source), logins.account(source)
@@ -99,12 +102,22 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
             adapter,
             account,
             transport=transport,
-            budgets=Budgets(lambda per_s: per_s / (nodes + 1)),
+            budgets=Budgets(None if is_alone else rates),
             logins=logins,
             time=time,
             clock=records.clock,
         )
         yield SourceClient(source, adapter, session)
+
+
+@asynccontextmanager
+async def _own_rates(records: Records) -> AsyncIterator[LeasedRates]:
+    """Ask the governor for shares until the block ends. Nothing is sent before a rate is wanted."""
+    rates = LeasedRates(records.connection, f"command-{secrets.token_hex(4)}")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(rates.run)
+        yield rates
+        tasks.cancel_scope.cancel()
 
 
 async def _known_sources(records: Records) -> Sources:

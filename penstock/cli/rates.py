@@ -25,14 +25,20 @@ SHOWN = 60
 """Seconds that `show` draws."""
 PER = {"s": 1, "m": 60, "h": 3_600}
 Which = Annotated[
-    str, typer.Argument(metavar="[KIND/]NAME", help="As topic/mail, flow/pay or task/tag.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[KIND/]NAME",
+        help="As topic/mail, task/tag or source/mall/s1.",
+        show_default=False,
+    ),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = typer.Typer(
-        cls=Group, help="Rates of topics, flows and tasks over all nodes, second by second. The role `desk` answers."
+        cls=Group,
+        help="Rates of topics, flows, tasks, platforms, sources, by the second. The role `desk` answers.",
     )
     app.add_typer(group, name="rates")
     command(group, "list")(_list)

@@ -16,10 +16,9 @@ from actors.fetch.ledgers import Ledgers
 from actors.fetch.monitor import Monitor
 from actors.fetch.slice_allocator import SliceAllocator
 from actors.fetch.sources import Sources
-from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.notify import Notifier
+from actors.runtime.rate_requests import WantedRates
 from actors.runtime.resurrected import ResurrectedMessages
-from actors.runtime.shares import share_of, sharers
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.transport import Transport, open_transport
 from penstock.node.node import AT_ONCE, Node
@@ -53,8 +52,9 @@ class FetchEngine:
 
 
 @asynccontextmanager
-async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
-    """Open what the engine holds: its HTTP client, and the tasks that write ledgers."""
+async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> AsyncIterator[FetchEngine]:
+    """Open what the engine holds: its HTTP client, and the tasks that write ledgers. `rates`: in place of the node's
+    shares of the cluster's."""
     namespace, sources = node.connection.namespace, Sources(node.bucket("SETTINGS"))
     async with open_transport() as transport, anyio.create_task_group() as writers:
         ledgers = Ledgers(node.bucket("LEDGERS"), writers)
@@ -63,7 +63,7 @@ async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
             sources=sources,
             publisher=node.publisher,
             digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
-            budgets=_budgets(node.members),
+            budgets=Budgets(rates or node.rates),
             measures=node.measures,
             namespace=namespace,
             clock=node.clock,
@@ -109,8 +109,3 @@ async def open_fetch_engine(node: Node) -> AsyncIterator[FetchEngine]:
             resurrected=ResurrectedMessages(node.connection, [namespace.stream("SLICES")], node.memory),
         )
         writers.cancel_scope.cancel()
-
-
-def _budgets(members: Members) -> Budgets:
-    names = sharers(members, NodeRecord.has_role)
-    return Budgets(lambda per_s: share_of(per_s, names("fetcher"), members.name), is_heard=members.is_heard)

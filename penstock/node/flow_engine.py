@@ -51,6 +51,8 @@ async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
 
 
 def _figures(node: Node) -> Iterator[RateFigure]:
-    """Yield the rates that this node spends, or has spent."""
+    """Yield the rates that this node spends, or has spent. Sources are too many for a figure each."""
     for key, begun in node.rates.begun.totals(node.rates.clock.now_ms() // 1000):
-        yield RateFigure(*kind_of(key), target=node.rates.rate_of(key) or 0.0, begun=begun)
+        kind, name = kind_of(key) or ("source", "")
+        if kind != "source":
+            yield RateFigure(kind, name, target=node.rates.rate_of(key) or 0.0, begun=begun)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from actors.batch.desk import BatchDesk
 from actors.batch.tasks import Tasks, UnknownTask
+from actors.fetch.settings_desk import Desk, change_level
+from actors.fetch.settings_levels import LevelName, UnknownLevel
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.sources import Sources
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows, rows_topic
-from actors.flow.rates_desk import RateDoor, RatesDesk
+from actors.flow.rates_desk import BadRate, RateDoor, RatesDesk, UnknownRate
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
+from actors.runtime.rules.setting_values import BadSetting
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
@@ -22,6 +27,9 @@ def open_rates_desk(
     topics: Topics,
     flows: Flows,
     tasks: Tasks,
+    sources: Sources,
+    settings: LiveSettings,
+    settings_desk: Desk,
     flow_desk: FlowDesk,
     batch_desk: BatchDesk,
     leases: Bucket[bytes],
@@ -49,6 +57,32 @@ def open_rates_desk(
     async def change_task(task: str, rate: float | None) -> float:
         return (await batch_desk.limit(task, {"item_rate": rate})).limits.item_rate
 
+    def platform_rate(platform: str) -> float:
+        return settings.current(platform).platform_rate
+
+    def source_rate(name: str) -> float:
+        platform, _, source = name.partition("/")
+        return settings.current(platform, source).rate
+
+    async def change_setting(level: LevelName, setting: str, rate: float | None, wider: float) -> float:
+        values = {} if rate is None else {setting: rate}
+        unset = [setting] if rate is None else []
+        try:
+            await change_level(settings_desk, level, values=values, unset=unset, now_ms=clock.now_ms())
+        except UnknownLevel as error:
+            raise UnknownRate(str(error)) from error
+        except BadSetting as error:
+            raise BadRate("rate", str(error)) from error
+        return wider if rate is None else rate
+
+    async def change_platform(platform: str, rate: float | None) -> float:
+        wider = settings.current("").platform_rate
+        return await change_setting(LevelName(platform, ""), "platform_rate", rate, wider)
+
+    async def change_source(name: str, rate: float | None) -> float:
+        platform, _, source = name.partition("/")
+        return await change_setting(LevelName(platform, source), "rate", rate, settings.current(platform).rate)
+
     def living() -> set[str]:
         return {members.name, *members.live()} if members is not None else set()
 
@@ -58,6 +92,8 @@ def open_rates_desk(
             "topic": RateDoor(plain_topics, lambda topic: topics.current(topic).rate, change_topic),
             "flow": RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change_flow),
             "task": RateDoor(tasks.known, task_rate, change_task),
+            "platform": RateDoor(lambda: {each.platform for each in sources.known()}, platform_rate, change_platform),
+            "source": RateDoor(lambda: [str(each) for each in sources.known()], source_rate, change_source),
         },
         leases=leases,
         living=living,

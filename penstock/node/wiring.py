@@ -28,6 +28,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.metrics import serve_metrics
     from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
+    from penstock.node.session import Session
     from penstock.node.sinks import open_sink_actors
     from penstock.node.zone_engine import ZoneHandlers, open_zone_engine
 
@@ -68,6 +69,9 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             topics=jobs.topics,
             flows=loads.flows,
             tasks=batches.tasks,
+            sources=fetch.sources,
+            settings=node.settings,
+            settings_desk=Session(node.connection, node.publisher).settings_desk(),
             flow_desk=loads.desk,
             batch_desk=batches.desk,
             leases=node.bucket("LEASES"),

@@ -15,8 +15,8 @@ __all__ = ["RateCalls"]
 
 
 class RateCalls:
-    """The rates of one namespace. `kind`: topic, flow or task. Empty: whichever has the name. The methods raise
-    NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
+    """The rates of one namespace. `kind`: topic, flow, task, platform or source. Empty: whichever has the name.
+    The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service

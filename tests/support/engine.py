@@ -22,6 +22,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.events import Events
 from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.rate_requests import OwnRates
 from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.config import Config
@@ -89,7 +90,7 @@ async def running_node(
     drain_s: float = 10.0,
 ) -> AsyncIterator[Node]:
     """Run a node's actors, supervised as in production, until the block ends; the topology is made first. No actor may
-    have failed by then."""
+    have failed by then. There is no governor: the node has the whole rates."""
     await apply(connection, topology_for(connection))
     events = Events(publisher, connection.namespace)
     buckets = {short: connection.namespace.bucket(short) for short in ("SETTINGS", "NODES")}
@@ -110,7 +111,7 @@ async def running_node(
     memory = StoreMemory(connection, ())
     store = StoreWatch(connection, memory, health=partial(health_of, config, connection))
     shared = Shared(config, connection, publisher, members, settings, events, memory, store, stop)
-    async with open_fetch_engine(shared) as engine, anyio.create_task_group() as tasks:
+    async with open_fetch_engine(shared, rates=OwnRates()) as engine, anyio.create_task_group() as tasks:
         specs = [
             ActorSpec(name="events", role="", run=events.run),
             ActorSpec(name="settings", role="", run=settings.run),

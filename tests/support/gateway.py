@@ -13,6 +13,8 @@ from actors.batch.desk import BatchDesk
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.tasks import Tasks
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.sources import Sources
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows
 from actors.jobs.desk import JobDesk
@@ -31,6 +33,7 @@ from penstock.node.flow_jobs import FlowJobs
 from penstock.node.gateway import Gateway
 from penstock.node.job_doors import open_desk
 from penstock.node.rate_doors import open_rates_desk
+from penstock.node.session import Session
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
@@ -106,11 +109,15 @@ async def running_gateway(
         schedules = ScheduleDesk(bucket("RECURRING"), clock)
         flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock, desk=desk)
         flow_desk = FlowDesk(flows, flow_jobs, clock=clock)
+        settings_desk = Session(connection, publisher).settings_desk()
         rates_desk = open_rates_desk(
             connection,
             topics=topics,
             flows=flows,
             tasks=tasks,
+            sources=Sources(bucket("SETTINGS")),
+            settings=LiveSettings(bucket("SETTINGS"), clock=SYSTEM, history=settings_desk.history),
+            settings_desk=settings_desk,
             flow_desk=flow_desk,
             batch_desk=batches,
             leases=bucket("LEASES"),

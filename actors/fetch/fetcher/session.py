@@ -173,7 +173,7 @@ class PlatformSession:
                 raise Stopped(Hopeless(reason, shown(response.body)))
             case SlowDown() as passing:
                 budgets.was_throttled(work.source.platform)
-                budgets.hold(work.source, work.settings, wait_of(passing, work.settings, 0))
+                budgets.hold(work.source, wait_of(passing, work.settings, 0))
                 return passing
             case Later() as passing:
                 return passing
@@ -189,16 +189,18 @@ class PlatformSession:
     async def _pace(self) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
         use the place. After it, only a narrower window would need fewer requests."""
-        await self._budgets.until_heard(self._time.wait)
-        most_ms = self._time.left_ms if self._has_asked else IN_PLACE_MS
+        left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
         try:
-            wait_ms = self._budgets.reserve_request(
-                self._work.source, self._work.settings, most_ms=most_ms, declared=self._adapter.declaration.rate
-            )
+            with self._budgets.request(
+                self._work.source, self._work.settings, self._adapter.declaration.rate
+            ) as spending:
+                while (wait_ms := spending.take(most_ms=left_ms)) > 0:
+                    left_ms -= wait_ms
+                    await self._time.wait(wait_ms)
         except TooSlow as error:
-            raise Stopped(TooWide(str(error)) if self._has_asked else NotNow(str(error), error.wait_ms)) from None
+            is_wide = self._has_asked and error.is_known
+            raise Stopped(TooWide(str(error)) if is_wide else NotNow(str(error), error.wait_ms)) from None
         self._has_asked = True
-        await self._time.wait(wait_ms)
 
     async def _log_in(self) -> Later:
         """Get new credentials, a few times between two good responses."""

@@ -330,12 +330,13 @@ class WindowReader:
 
     async def _pace(self, work: ReadSlice, orders: int, time: AttemptTime) -> None:
         """Wait until so many orders may enter. A slice with more orders than may enter in its time is split."""
-        await self._budgets.until_heard(time.wait)
         try:
-            wait_ms = self._budgets.reserve_orders(work.source, work.settings, orders, most_ms=time.left_ms)
+            with self._budgets.orders(work.source, work.settings, orders) as spending:
+                while (wait_ms := spending.take(most_ms=time.left_ms)) > 0:
+                    await time.wait(wait_ms)
         except TooSlow as error:
-            raise Stopped(TooWide(f"{orders} orders may not enter at once: {error}")) from None
-        await time.wait(wait_ms)
+            reason = f"{orders} orders may not enter at once: {error}"
+            raise Stopped(TooWide(reason) if error.is_known else NotNow(reason, error.wait_ms)) from None
 
     async def _store_events(
         self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool

@@ -257,6 +257,14 @@ SETTINGS: dict[str, Setting] = {
         default=10,
         why="one second's worth at the default rate",
     ),
+    "weight": Setting(
+        what="the source's part of the platform's rates, against the other sources that have work",
+        unit="share",
+        low=0.01,
+        high=1000,
+        default=1,
+        why="all are alike. A shop with weight 3 has three times the requests of one with 1, while both have work",
+    ),
     "throttle_wait": Setting(
         what="pause of a throttled source when the platform names no time",
         unit="duration",

@@ -75,6 +75,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 10.0
     platform_rate: float = 0.0
     burst: int = 10
+    weight: float = 1.0
     throttle_wait_ms: int = 10_000
     throttle_cap_ms: int = 3_600_000
     inflow: float = 0.0

@@ -18,15 +18,23 @@ are at most its rate**, so a node gets more only when others surely have less.
 
 **Turns.** If a rate is too low for one a second for each node that asks, there are no shares but single turns, one
 every 1/rate seconds. A node has one at a time. A turn that a node hands back, or that never arrived, is not lost.
+The same holds for a rate whose burst is above one second's worth: the governor knows what is left of the burst, and no
+node has a part of it. No second has more turns than the rate or the burst, whichever is larger.
+
+**Weights.** If a key has members, each node reports its own. A member's weight is divided by the number of nodes on
+which it has work. A node's part goes by the sum of its members' weights, and it divides the part among them in the same
+way. So a member has its weight's part over the whole cluster, on however many nodes its work lies.
 
 Times are seconds of the governor's monotonic clock. Pure but for its memory.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
 from actors.flow.rules.dealing import deal
+from actors.runtime.rules.second_cap import SecondCap
 from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
 
 AGAIN_S = 0.5
@@ -43,6 +51,8 @@ FIRST_PART = 1 / 8
 with each request. So a node that only looks whether there is work does not slow down the others."""
 FIRST_LEAST = 2.0
 """The same, per second, for low rates."""
+MOST_TURNS = 50.0
+"""A rate above this many a second has shares even if its burst is larger: its burst is then one second's worth."""
 ENOUGH = 2
 """If the rate is so many times the number of nodes, turns become shares again."""
 KEPT_S = 60.0
@@ -56,8 +66,9 @@ LONGEST_S = 86_400.0
 class Holding(NamedTuple):
     """What one node has of one key. `bound`: in no second does it spend more. `demand`: what it could use a second,
     until `fresh_until_s`. `share`: the pace that it was given, to which its bound falls. `turn`: the number of the
-    request whose reply gave it a turn. `0`: none, or it arrived. `served_s`: when it was given its last turn.
-    `is_waiting`: it waits for the next one."""
+    request whose reply gave it a turn. `0`: none, or it arrived. `served`: how many turns it was given, divided by its
+    weight. One that comes later begins where the others are. `is_waiting`: it waits for a turn, or has just got one and
+    then waits for the next."""
 
     bound: float
     until_s: float
@@ -65,7 +76,7 @@ class Holding(NamedTuple):
     fresh_until_s: float = 0.0
     share: float = 0.0
     turn: int = 0
-    served_s: float = -math.inf
+    served: float = 0.0
     is_waiting: bool = False
 
 
@@ -73,10 +84,24 @@ NOTHING = Holding(0.0, 0.0)
 
 
 class KeyBook:
-    """What the governor knows of one key. `turn_s`: when the next turn may be given. `bound`: the sum of all bounds,
-    and of some that have just ended."""
+    """What the governor knows of one key. `turn_s`: up to when turns were given. Without a burst the next one may be
+    given then. `served`: what a node has had at least, by weight. `bound`: the sum of all bounds, and of some that have
+    just ended."""
 
-    __slots__ = ("_looked_s", "_parts", "_rate", "bound", "demands", "has_turns", "holdings", "turn_s")
+    __slots__ = (
+        "_looked_s",
+        "_members",
+        "_parts",
+        "_rate",
+        "bound",
+        "cap",
+        "demands",
+        "has_turns",
+        "holdings",
+        "served",
+        "turn_s",
+        "weights",
+    )
 
     def __init__(self) -> None:
         self.holdings: dict[str, Holding] = {}
@@ -84,6 +109,10 @@ class KeyBook:
         self.demands: dict[str, float] = {}
         self.has_turns = False
         self.turn_s = -math.inf
+        self.served = 0.0
+        self.cap: SecondCap | None = None
+        self.weights: dict[str, float] = {}
+        self._members: dict[str, tuple[tuple[str, float], ...]] = {}
         self._looked_s = -math.inf
         self._parts: dict[str, float] = {}
         self._rate = 0.0
@@ -100,6 +129,31 @@ class KeyBook:
         }
         if demands != self.demands:
             self.demands, self._parts = demands, {}
+        if gone := self._members.keys() - self.holdings.keys():
+            self._members = {run: members for run, members in self._members.items() if run not in gone}
+            self._weigh()
+
+    def has_members(self, run: str, members: tuple[tuple[str, float], ...]) -> tuple[tuple[str, int], ...]:
+        """Take which members have work on a node. Return those that have work on others too, and on how many nodes."""
+        if members != self._members.get(run, ()):
+            if members:
+                self._members[run] = members
+            else:
+                del self._members[run]
+            self._weigh()
+        if len(self._members) < 2:
+            return ()
+        spread = self._spread()
+        return tuple((name, spread[name]) for name, _ in members if spread[name] > 1)
+
+    def _spread(self) -> Counter[str]:
+        return Counter(name for members in self._members.values() for name, _ in members)
+
+    def _weigh(self) -> None:
+        spread, self._parts = self._spread(), {}
+        self.weights = {
+            run: sum(weight / spread[name] for name, weight in members) for run, members in self._members.items()
+        }
 
     def want(self, run: str, demand: float) -> None:
         """Take a node's demand."""
@@ -113,7 +167,7 @@ class KeyBook:
     def part(self, run: str, rate: float) -> float:
         """Return the node's part of the rate, by the demand of all."""
         if not self._parts or self._rate != rate:
-            self._parts, self._rate = deal(rate, self.demands), rate
+            self._parts, self._rate = deal(rate, self.demands, self.weights), rate
         return self._parts[run]
 
     def to_come(self, run: str, now_s: float) -> float:
@@ -151,7 +205,7 @@ class Governing:
         dealt: list[KeyDealt] = []
         again_s = AGAIN_S
         for key in ask.keys:
-            given, soon_s = self._deal(ask, key, rate_of(key.key) or 0.0, now_s)
+            given, soon_s = self._deal(ask, key, key.rate or rate_of(key.key) or 0.0, now_s)
             dealt.append(given)
             again_s = min(again_s, soon_s)
         return SharesDealt(number=ask.number, token=self._token, again_ms=int(again_s * 1000), keys=tuple(dealt))
@@ -163,11 +217,17 @@ class Governing:
         book.look(now_s)
         demand = _demand(key, rate) if key.is_wanted else 0.0
         book.want(ask.run, demand)
-        book.has_turns = rate < max(1, len(book.demands) * (ENOUGH if book.has_turns else 1))
+        spread = book.has_members(ask.run, key.members if key.is_wanted else ())
+        is_low = rate < max(1, len(book.demands) * (ENOUGH if book.has_turns else 1))
+        book.has_turns = is_low or rate < min(key.burst, MOST_TURNS)
         share, most, turn, again_s = 0.0, 0.0, None, AGAIN_S
         if book.has_turns and rate > 0:
             turn = self._turn(ask, key, book, before, rate, now_s)
-            again_s = min(AGAIN_S, max(TURN_AGAIN_S, book.turn_s - now_s)) if key.is_short and turn is None else AGAIN_S
+            again_s = (
+                min(AGAIN_S, max(TURN_AGAIN_S, _free_s(book, key, rate) - now_s))
+                if key.is_short and turn is None
+                else AGAIN_S
+            )
         elif key.is_wanted and rate > 0:
             target = book.part(ask.run, rate)
             others = book.bound - book.holdings.get(ask.run, NOTHING).bound
@@ -183,12 +243,14 @@ class Governing:
             fresh_until_s=now_s + LIFE_S,
             share=share,
             turn=turn or 0,
-            served_s=now_s if turn else before.served_s,
-            is_waiting=key.is_short and turn is None,
+            served=max(before.served, book.served) + (1 / book.weights.get(ask.run, 1.0) if turn else 0.0),
+            is_waiting=key.is_short and turn != 0,
         )
+        if turn:
+            book.served = max(before.served, book.served)
         book.hold(ask.run, mine)
         rest_s = min(LONGEST_S, max(0.0, book.turn_s - now_s)) if book.has_turns else 0.0
-        return KeyDealt(key.key, share, turn is not None, int(rest_s * 1000), most), again_s
+        return KeyDealt(key.key, share, turn is not None, int(rest_s * 1000), most, spread), again_s
 
     def _most(self, key: KeyAsk, target: float, free: float, before: Holding, now_s: float) -> float:
         """Return what the node may begin in a second: up to the target, as far as it is free or its own already."""
@@ -217,15 +279,22 @@ class Governing:
                 return 0 if key.has_turn else ask.number
             book.turn_s -= interval_s
             return None
-        if not key.is_short or key.held >= 1 or now_s < max(self._quiet_until_s, book.turn_s):
+        free_s = _free_s(book, key, rate)
+        if not key.is_short or key.held >= 1 or now_s < max(self._quiet_until_s, free_s):
             return None
         others = [held for run, held in book.holdings.items() if run != ask.run]
         if any(held.bound >= 1 for held in others):
             return None
-        if now_s < book.turn_s + min(STEP_BACK_S, interval_s / 2) and any(
-            held.is_waiting and held.served_s < before.served_s and now_s < held.fresh_until_s for held in others
+        had = max(before.served, book.served)
+        if now_s < free_s + min(STEP_BACK_S, interval_s / 2) and any(
+            held.is_waiting and max(held.served, book.served) < had and now_s < held.fresh_until_s for held in others
         ):
             return None
+        if key.burst > 1:
+            book.cap = book.cap or SecondCap(SECOND_S)
+            if not book.cap.room(max(rate, key.burst), now_s * 1000):
+                return None
+            book.cap.add(1, now_s * 1000)
         book.turn_s = interval_s + (book.turn_s if now_s - book.turn_s <= CATCH_UP_S else now_s)
         return ask.number
 
@@ -240,6 +309,11 @@ class Governing:
             for key, book in self._books.items()
             if now_s < max(book.turn_s, *(held.until_s for held in book.holdings.values()), self._quiet_until_s)
         }
+
+
+def _free_s(book: KeyBook, key: KeyAsk, rate: float) -> float:
+    """Return when the next turn may be given."""
+    return book.turn_s - max(0, key.burst - 1) / rate
 
 
 def _demand(key: KeyAsk, rate: float) -> float:

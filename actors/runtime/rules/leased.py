@@ -37,12 +37,16 @@ class KeyLease:
     __slots__ = (
         "asked_s",
         "bound",
+        "burst",
         "has_turn",
+        "members",
         "most",
+        "rate",
         "rest_until_s",
         "share",
         "short_s",
         "spent",
+        "spread",
         "told_turn",
         "turn_used",
         "until_s",
@@ -66,6 +70,21 @@ class KeyLease:
         self.spent = 0
         """Since it was counted last."""
         self.used = 0.0
+        self.rate = 0.0
+        self.burst = 0
+        """The cluster's, where only the nodes with work know them."""
+        self.members: dict[str, tuple[float, float]] = {}
+        """Their weights, and when they asked last."""
+        self.spread: dict[str, int] = {}
+        """Members that have work on several nodes, and on how many."""
+
+    def free_s(self) -> float:
+        """Return when the next turn can be given, as far as the node knows."""
+        return self.rest_until_s - (self.burst - 1) / self.rate if self.burst > 1 else self.rest_until_s
+
+    def part_of_burst(self) -> float:
+        """Return how many of the burst the node may begin at once. 0: there is no burst."""
+        return max(1.0, self.burst * min(1.0, self.share / self.rate)) if self.burst else 0.0
 
 
 class LeasedShares:
@@ -139,6 +158,8 @@ class LeasedShares:
         lease.told_turn = lease.has_turn
         if not is_wanted:
             del self._keys[key]
+        if lease.members:
+            lease.members = {name: each for name, each in lease.members.items() if now_s - each[1] < DEMAND_S}
         claimed = lease.most if is_wanted and now_s < lease.until_s - LIFE_S + CLAIM_S else 0.0
         lease.bound = max(claimed, self._spent(key))
         return KeyAsk(
@@ -150,6 +171,9 @@ class LeasedShares:
             now_s - lease.short_s < SHORT_S,
             lease.has_turn,
             int(max(0.0, lease.rest_until_s - now_s) * 1000),
+            lease.rate,
+            lease.burst,
+            tuple((name, weight) for name, (weight, _) in sorted(lease.members.items())),
         )
 
     def hear(self, reply: SharesDealt, sent_s: float, now_s: float) -> float | None:
@@ -172,4 +196,5 @@ class LeasedShares:
             lease.bound = max(most, spent)
             lease.has_turn = key.has_turn and (lease.has_turn or not lease.told_turn)
             lease.rest_until_s = now_s + key.rest_ms / 1000
+            lease.spread = dict(key.spread)
         return again_s

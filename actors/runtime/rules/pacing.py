@@ -13,7 +13,7 @@ class Rate(msgspec.Struct, frozen=True):
     """`per_s` a second, evenly, and up to `burst` at once after a pause. `per_s` must be above 0, `burst` 1 or more."""
 
     per_s: float
-    burst: int = 1
+    burst: float = 1
 
     @property
     def interval_ms(self) -> float:

@@ -26,7 +26,7 @@ class RatesAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class RateAsk(RequestForm, frozen=True, kw_only=True):
-    """A request about one rate. `kind`: topic, flow or task. Empty: whichever has the name."""
+    """A request about one rate. `kind`: topic, flow, task, platform or source. Empty: whichever has the name."""
 
     name: str
     kind: str = ""

@@ -165,17 +165,20 @@ async def test_what_cannot_be_is_refused_with_what_to_do(town: Town, tmp_path: P
             assert (refused.value.code, refused.value.field) == ("bad", "rate")
         with pytest.raises(UsageError, match="nan is no rate"):
             await town.rates.set("free", float("nan"))
-        for kind, told in (("", "no topic, flow or task 'none'; see"), ("flow", "no flow 'none'; start the appl")):
+        for kind, told in (
+            ("", "no topic, flow, task, platform or source 'none'; see"),
+            ("flow", "no flow 'none'; start the appl"),
+        ):
             with pytest.raises(NotAccepted, match=told) as refused:
                 await town.rates.set("none", 5, kind=kind)
             assert refused.value.code == "not_found"
-        with pytest.raises(NotAccepted, match="kind: 'queue': use topic, flow, task"):
+        with pytest.raises(NotAccepted, match="kind: 'queue': use topic, flow, task, platform, source"):
             await town.rates.show("free", kind="queue")
         with pytest.raises(NotAccepted, match="seconds"):
             await town.rates.show("free", seconds=121)
         for arguments, told in (
             (("watch", "free"), "topic/free: has no rate, so nothing is counted; `penstock rates set topic/free 100`"),
-            (("report", "none"), "no topic, flow or task 'none'"),
+            (("report", "none"), "no topic, flow, task, platform or source 'none'"),
             (("show", "task/none"), "no task 'none'"),
         ):
             ended = await town.command(*arguments)

@@ -1,0 +1,124 @@
+"""Requests of whole nodes under a platform's rate, as the platform counts them."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import pytest
+from aiohttp import web
+
+from actors.fetch.sources import SourceKey
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_rates import RateCalls
+from streams.clock import monotonic_s, now_ms
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.server import EmbeddedServer
+from streams.topology import apply
+from tests.support.command import node
+from tests.support.engine import a_mall, add_source
+from tests.support.server import topology_for
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
+
+PAST_MS = 7_200_000
+ON_THE_WAY = 2
+"""Requests that arrive in a later second than they were sent in: one for each node that sends."""
+
+
+class CountingMall:
+    """A platform that counts the requests of each shop."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._came: list[tuple[float, str]] = []
+        self._more = anyio.Event()
+
+    async def gate(self, request: web.Request) -> None:
+        self._came.append((monotonic_s(), request.query.get("shop", "")))
+        self._more.set()
+        self._more = anyio.Event()
+
+    async def counts(self, lasts_s: float) -> Counter[str]:
+        """Return how many requests of each shop come in so many seconds from now."""
+        first, until_s = len(self._came), monotonic_s() + lasts_s
+        with anyio.fail_after(lasts_s + 30):
+            while not self._came or self._came[-1][0] < until_s:
+                await self._more.wait()
+        return Counter(shop for at_s, shop in self._came[first:] if at_s < until_s)
+
+    def fullest(self) -> int:
+        moments = [at_s for at_s, _ in self._came]
+        return max(bisect.bisect_left(moments, at_s + 1) - place for place, at_s in enumerate(moments))
+
+
+@asynccontextmanager
+async def town(
+    server: EmbeddedServer,
+    connection: Connection,
+    publisher: Publisher,
+    sources: dict[str, dict[str, object]],
+    rate: float,
+) -> AsyncIterator[CountingMall]:
+    """Have two nodes with the label `a`, and one without, read the past of sources that are pinned to `a`."""
+    await apply(connection, topology_for(connection))
+    counting = CountingMall()
+    reached = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_HTTP": "off"}
+    async with AsyncExitStack() as stack:
+        mall = await stack.enter_async_context(a_mall(gate=counting.gate, shops=len(sources), history_ms=PAST_MS))
+        for name, its in sources.items():
+            await add_source(
+                connection,
+                publisher,
+                SourceKey("mall", name),
+                adapter="mall",
+                url=mall.url,
+                start_ms=now_ms() - PAST_MS,
+                source_settings=its,
+                slice="5s",
+                pin="a",
+                burst=1,
+                concurrency=64,
+                platform_rate=rate,
+            )
+        for name, labels in (("n1", "a"), ("n2", "a"), ("n3", "b")):
+            running = await stack.enter_async_context(node("--name", name, "--labels", labels, environment=reached))
+            await running.logged("node.ready")
+        yield counting
+
+
+async def test_a_node_without_work_wastes_nothing_of_a_platforms_rate(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    async with town(server, connection, publisher, {"s1": {}, "s2": {}}, 20) as mall:
+        await mall.counts(6)
+        assert (await mall.counts(5)).total() >= 90
+        rates = RateCalls(ServiceClient(connection, "rates", 10.0))
+        listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
+        assert set(listed) == {("platform", "mall"), ("source", "mall/s1"), ("source", "mall/s2")}
+        platform = listed["platform", "mall"]
+        assert (platform.rate, max(platform.begun) <= 20, platform.mean >= 18) == (20, True, True)
+        assert sorted(each.node for each in platform.nodes if each.share) == ["n1", "n2"]
+        changed = await rates.set("mall", 40, kind="platform")
+        assert (changed.before, changed.rate) == (20, 40)
+        assert mall.fullest() <= 20 + ON_THE_WAY
+        await mall.counts(4)
+        assert (await mall.counts(4)).total() >= 4 * 35
+        assert (await rates.set("mall/s1", 5, kind="source")).rate == 5
+        assert (await rates.set("mall/s1", None, kind="source")).before == 5
+
+
+async def test_a_source_with_three_times_the_weight_has_three_times_the_requests(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    sources: dict[str, dict[str, object]] = {"s1": {"weight": 3}, "s2": {}}
+    async with town(server, connection, publisher, sources, 24) as mall:
+        await mall.counts(8)
+        counts = await mall.counts(10)
+        assert counts.total() >= 220
+        assert 0.68 <= counts["s1"] / counts.total() <= 0.82
+        assert mall.fullest() <= 24 + ON_THE_WAY
