@@ -51,7 +51,8 @@ async def hand_out_again(connection: Connection, stream: str) -> int:
 
     A reset consumer delivers all messages of its filter again, also those that a client has in hand. In a cluster
     another server removes what is acknowledged, a moment later. With some hundred messages a second each look finds
-    more stored than there should be. So only a consumer is reset of which a message stays that was delivered before.
+    more stored than there should be. So only a consumer is reset of which a message stays that was delivered before,
+    and that no client has in hand.
     Raises the same errors as `remove_resurrected`: call it again."""
     first = {state.name: state for state in await consumer_states(connection, stream)}
     suspects = await _suspects(connection, stream)
@@ -67,21 +68,42 @@ async def hand_out_again(connection: Connection, stream: str) -> int:
 
 
 async def _staying(connection: Connection, stream: str, states: Sequence[ConsumerState]) -> set[str]:
-    """Return the consumers of which a message is stored, and stays, that was delivered before."""
-    left = list(states)
+    """Return the consumers of which a message that was delivered before stays, and that no client has in hand."""
+    staying: dict[str, ConsumerState] = {}
     with anyio.move_on_after(GOES_S):
-        while left:
-            left = [state for state in left if await _has_before(connection, stream, state)]
+        while True:
+            for state in states:
+                if await _stored_before(connection, stream, state, 1):
+                    staying[state.name] = state
+                else:
+                    staying.pop(state.name, None)
+            states = list(staying.values())
+            if not states:
+                return set()
             await anyio.sleep(GOES_LOOK_S)
-    return {state.name for state in left}
+    now = {state.name: state for state in await consumer_states(connection, stream)}
+    return {
+        name
+        for name, state in staying.items()
+        if name in now and await _is_passed_over(connection, stream, state, now[name])
+    }
 
 
-async def _has_before(connection: Connection, stream: str, state: ConsumerState) -> bool:
+async def _is_passed_over(connection: Connection, stream: str, state: ConsumerState, now: ConsumerState) -> bool:
+    """Return whether one of those delivered before lies below the ack floor, or more are stored than are in hand."""
+    seqs = await _stored_before(connection, stream, state, now.in_hand + 1)
+    return bool(seqs) and (min(seqs) <= now.ack_floor or len(seqs) > now.in_hand)
+
+
+async def _stored_before(connection: Connection, stream: str, state: ConsumerState, most: int) -> list[int]:
+    """Return the sequences of stored messages that had been delivered by the time of `state`: the first `most`."""
+    seqs: list[int] = []
     for subject in state.subjects:
         entry = await next_entry(connection, stream, subject)
-        if entry is not None and entry.seq <= state.upto_seq:
-            return True
-    return False
+        while entry is not None and entry.seq <= state.upto_seq and len(seqs) < most:
+            seqs.append(entry.seq)
+            entry = await next_entry(connection, stream, subject, start_seq=entry.seq + 1)
+    return seqs
 
 
 async def _suspects(connection: Connection, stream: str) -> set[str]:

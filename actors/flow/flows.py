@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 SHORTEST_EVERY_MS, LONGEST_EVERY_MS = 1_000, 86_400_000
 LONGEST_LOAD_MS = 30_000
-"""What a loader read longer ago is not put in flight any more: a row of it may have ended since."""
+"""What a loader read longer ago is not put in flight any more: a row of it may have ended since. Records of earlier
+versions may have more, up to `STORED_LOAD_MS`."""
+STORED_LOAD_MS = 3_600_000
 MOST_PROGRESS = 900_000
 """Bytes of the progress as it is stored. The server takes a mebibyte."""
 MOST_PAST = 20
@@ -47,7 +49,7 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lead_ms: Span = 2_500
     most_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     groups: dict[str, float | str] = {}
-    load_timeout_ms: Annotated[int, Meta(ge=100, le=LONGEST_LOAD_MS)] = 10_000
+    load_timeout_ms: Annotated[int, Meta(ge=100, le=STORED_LOAD_MS)] = 10_000
 
 
 class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -129,6 +131,8 @@ def checked_limits(values: Mapping[str, object], limits: FlowLimits) -> FlowLimi
         made = msgspec.structs.replace(made, groups=check_groups(made.groups))
     except (msgspec.ValidationError, ValueError) as error:
         raise BadFlow(f"{', '.join(values)}: {error}") from error
+    if made.load_timeout_ms > LONGEST_LOAD_MS:
+        raise BadFlow(f"load_timeout: {made.load_timeout_ms} ms is too long; use at most {LONGEST_LOAD_MS} ms")
     if made.longest_ms < made.every_ms:
         raise BadFlow(f"longest: {made.longest_ms} ms is shorter than every, {made.every_ms} ms; lengthen it")
     return made
@@ -160,11 +164,18 @@ def _settings(record: FlowRecord | FlowProgress) -> Mapping[str, object]:
 
 
 def _record_of(entry: Entry[bytes]) -> FlowRecord | FlowProgress:
-    kind = FlowProgress if entry.key.endswith(".round") else FlowRecord
     try:
-        return msgspec.json.decode(entry.raw, type=kind)  # type: ignore[return-value]
+        if entry.key.endswith(".round"):
+            return msgspec.json.decode(entry.raw, type=FlowProgress)
+        record = msgspec.json.decode(entry.raw, type=FlowRecord)
+        declared = record.declared and _loading_in_time(record.declared)
+        return msgspec.structs.replace(record, limits=_loading_in_time(record.limits), declared=declared)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(f"no record of a flow: {error}") from error
+
+
+def _loading_in_time(limits: FlowLimits) -> FlowLimits:
+    return msgspec.structs.replace(limits, load_timeout_ms=min(limits.load_timeout_ms, LONGEST_LOAD_MS))
 
 
 def _declared(record: FlowRecord, before: FlowRecord | None) -> FlowRecord:

@@ -198,15 +198,14 @@ class _KeptThreads:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._idle: list[WorkThread] = []
-        self._given_up: dict[str, WorkThread] = {}
+        self._given_up: dict[str, list[WorkThread]] = {}
 
     async def call(self, context: FlowContext, *arguments: Any) -> Any:
         """Return the result of the function. Raises its exception, or CodeEnded. If cancelled, the thread ends with the
         function. Until then there is no other call for that shard: StillRunning. So one database that does not answer
         takes one thread, and not one more with each round."""
         shard = str(arguments[0]) if arguments else ""
-        given_up = self._given_up.get(shard)
-        if given_up is not None and given_up.is_busy:
+        if any(given_up.is_busy for given_up in self._given_up.get(shard, ())):
             raise StillRunning(f"shard {shard!r}" if arguments else "split")
         self._given_up.pop(shard, None)
         thread = self._idle.pop() if self._idle else WorkThread("flow")
@@ -214,7 +213,7 @@ class _KeptThreads:
             result, error = await thread.run(lambda given: self._function(*given), (context, *arguments))
         except BaseException:
             thread.close()
-            self._given_up[shard] = thread
+            self._given_up.setdefault(shard, []).append(thread)
             raise
         self._idle.append(thread)
         if error is not None:

@@ -49,7 +49,7 @@ def test_the_same_key_is_served_once() -> None:
         ("pay", {"rate": True}, "rate: 'True'"),
         ("pay", {"rate": None}, "rate: None"),
         ("pay", {"rate": 1e-5}, "rate: '1e-05'"),
-        ("pay", {"load_timeout": "31s"}, "load_timeout_ms"),
+        ("pay", {"load_timeout": "31s"}, "load_timeout: 31000 ms"),
         ("pay", {"every": "10ms"}, "every_ms"),
         ("pay", {"every": "often"}, "every"),
         ("pay", {"every": ("1m", "2s")}, "longest"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors.flow.handler import StillRunning
@@ -72,3 +73,30 @@ async def test_a_call_that_does_not_end_is_left_behind_and_its_shard_has_no_othe
     await anyio.to_thread.run_sync(left[0].join, 10)
     assert not left[0].is_alive(), "its thread ends with the call"
     assert await call(threads, threading.current_thread) not in left
+
+
+async def test_of_two_calls_of_a_shard_that_are_left_behind_each_one_counts() -> None:
+    threads, ends = kept(), [threading.Event(), threading.Event()]
+    begun: list[threading.Thread] = []
+
+    def hang(end: threading.Event) -> None:
+        begun.append(threading.current_thread())
+        end.wait(10)
+
+    async with anyio.create_task_group() as tasks:
+        for end in ends:
+            tasks.start_soon(call, threads, lambda end=end: hang(end))
+        with anyio.fail_after(10):
+            while len(begun) < 2:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    for end in reversed(ends):
+        with pytest.raises(StillRunning):
+            await call(threads, threading.current_thread)
+        end.set()
+        with anyio.fail_after(10):
+            while sum(thread.is_alive() for thread in begun) == 2:
+                await anyio.lowlevel.checkpoint()
+    await anyio.to_thread.run_sync(begun[0].join, 10)
+    await anyio.to_thread.run_sync(begun[1].join, 10)
+    assert await call(threads, threading.current_thread) not in begun
