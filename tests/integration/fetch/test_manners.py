@@ -102,7 +102,7 @@ async def test_of_a_platform_without_versions_each_state_is_stored_once_whatever
     pages = {**PAGES, "style": paging} | ({"next": "next"} if paging == "link" else {})
     table = adapter_table(pages=pages, record=HASHED)
     faults = {"throttle": 0.05, "error": 0.05, "html": 0.02, "half": 0.02, "retry_after_s": 0}
-    mall = {"orders": orders, "change_share": 0.35, "paging": paging, "faults": faults}
+    mall = {"orders": orders, "change_share": 0.35, "tie_share": 0.0, "paging": paging, "faults": faults}
     again: dict[str, Any] = {"again": ["1s"], "again_slice": "600s", "settle": "500ms"}
     wide: dict[str, Any] = {"overlap_before": "15s", "overlap_after": "15s", "retries": 20, **again}
     async with shop(connection, publisher, table, mall=mall, **wide) as (running, node):
