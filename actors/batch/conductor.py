@@ -25,7 +25,7 @@ from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.offers import REOFFER_MS, Offers
 from actors.batch.rules import moves
-from actors.batch.rules.admission import admit, starts, window
+from actors.batch.rules.admission import admit, part_of, starts, window
 from actors.batch.rules.moments import owed
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
@@ -225,8 +225,10 @@ class Conductor:
             return WINDOW
         workers = sum(task.task in node.tasks for node in self._members.live().values())
         unfinished = self._instances.unfinished(task.task)
-        sharing = sum(each.state != "pending" and not each.is_paused for each in unfinished)
-        return window(rate, made.items / max(1, made.chunks), workers=workers, sharing=sharing, most=WINDOW)
+        running = (each for each in unfinished if each.state != "pending" and not each.is_paused)
+        part, smallest = part_of(record, running)
+        of_chunk = made.items / max(1, made.chunks)
+        return window(rate, of_chunk, workers=workers, part=part, smallest=smallest, most=WINDOW)
 
     async def _keep_step(self, record: Instance) -> Instance:
         """Offer a split or a reduce anew if its executor is silent."""

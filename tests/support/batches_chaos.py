@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -107,7 +108,7 @@ class BatchWorld:
         await self.submit("spread", SPREAD, form.pick(20_000, 1_000_000), form.pick(1, 2) / 10)
         return nodes
 
-    async def submit(self, instance_id: str, task: str, items: int, takes_s: float) -> None:
+    async def submit(self, instance_id: str, task: str, items: int, takes_s: float, **named: Any) -> None:
         """Make an instance as soon as its task is known."""
 
         async def is_known() -> bool:
@@ -115,7 +116,7 @@ class BatchWorld:
 
         await eventually(is_known, 60, f"no executor serves {task}")
         given = {"items": items, "takes_s": takes_s, "notes": str(self._notes(instance_id))}
-        await self._desk.submit(batch_of(task, given, id=instance_id))
+        await self._desk.submit(batch_of(task, given, id=instance_id, **named))
         self.made[instance_id] = task, items
 
     async def cancel(self, instance_id: str) -> None:

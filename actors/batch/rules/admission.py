@@ -16,6 +16,7 @@ SAVED_MS = 100
 
 AHEAD_S = 1.5
 """How much work at a rate may stand before an instance that comes later, even if that one is urgent or small."""
+WASTE = 1e-9
 HANDS = 2
 """Chunks that a worker has in hand at a time."""
 
@@ -62,10 +63,22 @@ def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
     return max(1, math.floor(min(since_ms, SAVED_MS) / gap_ms)), now_ms + math.ceil(gap_ms)
 
 
-def window(rate: float, chunk_items: float, *, workers: int, sharing: int, most: int) -> int:
+def part_of(own: Instance, running: Iterable[Instance]) -> tuple[float, float]:
+    """Return an instance's part of its task's rate, and the smallest part of any: by weight, and divided among the
+    instances of its tenant."""
+    at_work = {each.instance_id: each for each in running} | {own.instance_id: own}
+    of_tenant = Counter(each.tenant for each in at_work.values())
+    weights = {name: each.weight / of_tenant[each.tenant] for name, each in at_work.items()}
+    total = sum(weights.values())
+    return weights[own.instance_id] / total, min(weights.values()) / total
+
+
+def window(rate: float, chunk_items: float, *, workers: int, part: float, smallest: float, most: int) -> int:
     """Return how many chunks of an instance may be released at a time, at most `most`. With a rate it is only what runs
-    soon, together with those that are `sharing` it, but enough that no worker waits for another's chunk."""
+    soon, together with those that share it, but enough that no worker waits for another's chunk. Chunks run in the
+    order in which they were released, so an instance has the part of the rate that it has of the chunks. The one with
+    the `smallest` part has one at least."""
     if rate <= 0:
         return most
-    chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items))
-    return max(1, min(most, math.ceil(chunks / max(1, sharing))))
+    chunks = max(HANDS * workers, rate * AHEAD_S / max(1.0, chunk_items), 1 / smallest)
+    return max(1, min(most, math.ceil(chunks * part - WASTE)))

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.batch.rules.admission import AHEAD_S, SAVED_MS, admit, starts, window
+from actors.batch.rules.admission import AHEAD_S, SAVED_MS, admit, part_of, starts, window
 from actors.batch.rules.record import Instance
 
 RATES = st.floats(0.05, 500)
@@ -67,11 +67,25 @@ def test_the_limit_holds_and_the_urgent_go_first(most: int, asked: list[tuple[st
 def test_at_a_rate_all_that_is_let_out_runs_soon_and_no_worker_is_idle(
     rate: float, chunk_items: int, workers: int, sharing: int
 ) -> None:
-    each = window(rate, chunk_items, workers=workers, sharing=sharing, most=64)
+    part = 1 / sharing
+    each = window(rate, chunk_items, workers=workers, part=part, smallest=part, most=64)
     ahead = (each - 1) * sharing  # but for one of each that shares it
-    assert ahead <= 2 * workers or ahead * chunk_items <= rate * AHEAD_S + chunk_items
+    assert ahead <= max(2 * workers, sharing) or ahead * chunk_items <= rate * AHEAD_S + chunk_items
     assert each * sharing >= min(2 * workers, 64)
-    assert window(0, chunk_items, workers=workers, sharing=sharing, most=64) == 64
+    assert window(0, chunk_items, workers=workers, part=part, smallest=part, most=64) == 64
+
+
+def test_tenants_have_the_parts_of_their_weights_however_many_instances_they_have() -> None:
+    def running(name: str, tenant: str, weight: int) -> Instance:
+        return Instance(instance_id=name, task="t", created_ms=0, tenant=tenant, weight=weight, state="running")
+
+    mine = [running(f"a{at}", "a", 3) for at in range(3)]
+    yours = running("b", "b", 1)
+    assert [part_of(each, [*mine, yours]) for each in mine] == [(0.25, 0.25)] * 3
+    assert part_of(yours, mine) == (0.25, 0.25)
+    assert part_of(mine[0], [yours, mine[0]]) == (0.75, 0.25)
+    windows = [window(100, 50, workers=2, part=part, smallest=0.25, most=64) for part in (0.75, 0.25)]
+    assert windows == [3, 1]
 
 
 def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
