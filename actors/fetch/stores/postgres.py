@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import URL, Connection, bindparam, func, inspect, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateTable
@@ -30,9 +31,8 @@ CREATING = 0x70656E73746F636B
 
 def upsert(*, history: bool, by_content: bool = False) -> Insert:
     """Return the statement that stores a batch given as one array a column. Its row count is that of changed orders.
-    `by_content`: an order with the body that is stored changes nothing, whatever its version."""
-    arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
-    rows = insert(ORDERS).from_select(NAMES, select(*arrays))
+    `by_content`: an order with the body that is stored is no change, whatever its version. `confirm` follows."""
+    rows = _rows()
     newer = rows.excluded
     is_newer = newer.version > ORDERS.c.version
     stored = rows.on_conflict_do_update(
@@ -46,6 +46,23 @@ def upsert(*, history: bool, by_content: bool = False) -> Insert:
     return insert(ORDER_CHANGES).from_select(NAMES, select(*changed.columns))
 
 
+def _rows() -> PostgresInsert:
+    """Return the insert of a batch given as one array a column."""
+    arrays = (func.unnest(bindparam(c.name, type_=ARRAY(c.type))).label(c.name) for c in ORDERS.columns)
+    return insert(ORDERS).from_select(NAMES, select(*arrays))
+
+
+def confirm() -> Insert:
+    """Return the statement that raises the version of what a batch told apart by content has confirmed. A later reading
+    of the stored body outdates what was read before, and is no change. It follows `upsert` in the same transaction,
+    which holds all rows of the batch locked, so the rest of the batch has the bodies that are stored."""
+    rows = _rows()
+    newer = rows.excluded
+    return rows.on_conflict_do_update(
+        index_elements=list(KEY), set_={"version": newer.version}, where=newer.version > ORDERS.c.version
+    )
+
+
 class PostgresStore:
     """Orders in a PostgreSQL database, over a small pool."""
 
@@ -54,6 +71,7 @@ class PostgresStore:
         self._history = history
         self._clock = clock
         self._statements = {kind: upsert(history=history, by_content=kind) for kind in (False, True)}
+        self._confirm = confirm()
         self._is_ready = False
         self._engine = _engine(url)
 
@@ -65,15 +83,19 @@ class PostgresStore:
             raise StoreDown(f"{self.name}: {_error_text(error)}") from error
 
     async def store(self, orders: Sequence[Order]) -> int:
-        """Store a batch in one statement, or in two if it has orders that only their content tells apart. See Store."""
+        """Store a batch in one statement. Orders that only their content tells apart take a transaction of two. See
+        Store."""
         now_ms, changed = self._clock.now_ms(), 0
         parts = [(kind, zip(*rows_of(part, now_ms), strict=True)) for kind, part in by_kind(orders)]
         try:
             await self._create()
-            async with self._engine.connect() as connection:
-                for kind, columns in parts:
-                    batch = dict(zip(NAMES, map(list, columns), strict=True))
-                    changed += (await connection.execute(self._statements[kind], batch)).rowcount
+            for by_content, columns in parts:
+                batch = dict(zip(NAMES, map(list, columns), strict=True))
+                level = "READ COMMITTED" if by_content else "AUTOCOMMIT"
+                async with self._engine.execution_options(isolation_level=level).begin() as connection:
+                    changed += (await connection.execute(self._statements[by_content], batch)).rowcount
+                    if by_content:
+                        await connection.execute(self._confirm, batch)
             return changed
         except _TROUBLE as error:
             raise self._translated(error) from error

@@ -72,8 +72,22 @@ SELECT * FROM batch WHERE NOT EXISTS (
 """
 
 
+# The rest of a batch told apart by content has the body that is stored. A later reading of it outdates what was read
+# before, so it raises the version. That is no change of the order.
+def _confirm_sql() -> str:
+    statement = insert(ORDERS)
+    newer = statement.excluded
+    upsert = statement.on_conflict_do_update(
+        index_elements=list(ORDERS.primary_key),
+        set_={"version": newer.version},
+        where=newer.version > ORDERS.c.version,
+    )
+    return str(upsert.compile(dialect=sqlite.dialect()))
+
+
 _CHANGES = {kind: _changes_sql(by_content=kind) for kind in (False, True)}
 _UPSERT = {kind: _upsert_sql(by_content=kind) for kind in (False, True)}
+_CONFIRM = _confirm_sql()
 
 
 @lru_cache(maxsize=256)
@@ -141,7 +155,10 @@ class SqliteStore:
             connection.execute(_for_rows(_CHANGES[by_content], len(rows)), values)
         before = connection.total_changes
         connection.execute(_for_rows(_UPSERT[by_content], len(rows)), values)
-        return connection.total_changes - before
+        changed = connection.total_changes - before
+        if by_content:
+            connection.execute(_for_rows(_CONFIRM, len(rows)), values)
+        return changed
 
     def _connected(self) -> sqlite3.Connection:
         """Return the connection. It is a new one if the file at the path is another: writes to a deleted file report

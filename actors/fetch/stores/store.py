@@ -1,7 +1,8 @@
 """What a sink needs of the place for its orders, and the three ways in which that place can refuse.
 
 Stored orders are keyed by (platform, source, order_key), and only a higher version changes one. Of a platform without
-versions (`Order.by_content`) it must have another body as well. That guard turns
+versions (`Order.by_content`) it must have another body as well. An equal body raises the stored version alone, so that
+a state that was read before it and comes later changes nothing. That guard turns
 "delivered at least once" into one effect: a batch may be stored again after any crash or lost connection.
 """
 

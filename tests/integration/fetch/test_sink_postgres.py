@@ -68,6 +68,15 @@ async def test_without_versions_another_body_alone_is_another_state(store: Store
     assert [change for change in await changes(database) if change[0] == "k"] == [("k", 1), ("k", 6), ("k", 7)]
 
 
+async def test_without_versions_a_later_reading_of_the_stored_body_outdates_what_was_read_before(
+    store: Store, database: asyncpg.Connection
+) -> None:
+    for at_ms, body, changed in ((100, b'"a"', 1), (300, b'"a"', 0), (200, b'"b"', 0)):
+        assert await store.store([order("k", at_ms, body=body, by_content=True)]) == changed
+    assert await rows(database, "SELECT version, body FROM orders") == [(300, '"a"')]
+    assert await changes(database) == [("k", 100)]
+
+
 async def test_without_history_the_changed_orders_are_counted_too(
     postgres: PostgresServer, database: asyncpg.Connection
 ) -> None:

@@ -76,6 +76,15 @@ async def test_without_versions_another_body_alone_is_another_state(store: Sqlit
     assert [change for change in changes(path) if change[0] == "k"] == [("k", 1), ("k", 6), ("k", 7)]
 
 
+async def test_without_versions_a_later_reading_of_the_stored_body_outdates_what_was_read_before(
+    store: SqliteStore, path: Path
+) -> None:
+    for at_ms, body, changed in ((100, b'"a"', 1), (300, b'"a"', 0), (200, b'"b"', 0)):
+        assert await store.store([order("k", at_ms, body=body, by_content=True)]) == changed
+    assert rows(path, "SELECT version, body FROM orders") == [(300, '"a"')]
+    assert changes(path) == [("k", 100)]
+
+
 async def test_mixed_batch_counts_and_records_what_changed_alone(store: SqliteStore, path: Path) -> None:
     await store.store([order("a", 1), order("b", 5)])
     assert await store.store([order("a", 2), order("b", 5), order("c", 1)]) == 2
