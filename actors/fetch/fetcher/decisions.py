@@ -70,11 +70,13 @@ class Missed(msgspec.Struct, frozen=True, tag="missed"):
 
 class TimedOut(msgspec.Struct, frozen=True, tag="timedout"):
     """The slice's own timeout ran out. Half of the window may fit. `is_missed`: without a usable response, so the
-    platform may be down. `goes_on`: the next attempt continues where this one stopped, which spends no attempt."""
+    platform may be down. `goes_on`: the next attempt continues where this one stopped, which spends no attempt.
+    `is_anew`: this one began the window anew. The ledger counts those."""
 
     reason: str
     is_missed: bool = False
     goes_on: bool = False
+    is_anew: bool = False
 
 
 class Throttled(msgspec.Struct, frozen=True, tag="throttled"):
@@ -283,8 +285,8 @@ def _move(ended: Ended) -> Move:
             return _failure(ended, reason, wait_ms)
         case Missed(reason=reason, least_wait_ms=wait_ms):
             return _failure(ended, reason, wait_ms, is_missed=True)
-        case TimedOut(reason=reason, goes_on=True):
-            return lambda ledger, now_ms: holding.release(ledger, slice_id, fence, now_ms, reason=reason)
+        case TimedOut(reason=reason, goes_on=True, is_anew=is_anew):
+            return lambda ledger, now_ms: holding.release(ledger, slice_id, fence, now_ms, reason=reason, anew=is_anew)
         case TimedOut(reason=reason, is_missed=is_missed) if not 0 < ended.settings.split_after < _tries(ended.slice):
             return _failure(ended, reason, is_missed=is_missed)
         case TimedOut() | TooWide():

@@ -7,8 +7,9 @@ reading without a break. State: in memory, some readings, for some minutes. Anot
 
 from __future__ import annotations
 
-from actors.fetch.fetcher.decisions import ReadSlice
+from actors.fetch.fetcher.decisions import Failed, Hopeless, Outcome, ReadSlice, TimedOut, TooWide
 from actors.fetch.fetcher.rows import NewContents, NewVersions
+from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey
 from platforms.adapter import Adapter, Row
 from platforms.bounds import Window
@@ -19,14 +20,18 @@ KEEP_MS = 600_000
 MOST_KEPT = 64
 MOST_ATTEMPTS = 60
 """How many attempts may go on where the one before them stopped, without spending any."""
+MOST_ANEW = 3
+"""How many attempts at a slice may begin its window anew without spending any. Each may be on another node, and without
+a bound many nodes would do so in turn, for ever."""
 
 
 class Batch:
-    """New rows of one answer, and when they were read."""
+    """New rows of one answer, and when they were read. `is_paced`: they may enter."""
 
     def __init__(self, rows: list[Row], read_ms: int) -> None:
         self.rows = rows
         self.read_ms = read_ms
+        self.is_paced = False
 
 
 class UnfinishedReading:
@@ -57,6 +62,19 @@ class UnfinishedReading:
     def has_moved(self) -> bool:
         """Return whether this attempt came further than the one before it, and another may."""
         return not self.is_void and self.attempts < MOST_ATTEMPTS and self.reading.requests > self.requests_before
+
+    def ended(self, held: OpenSlice, outcome: Outcome) -> Outcome:
+        """Return what an attempt at `held` that ended so comes to. One that moved goes on. A refusal that a later
+        attempt meets may be for a page's token that has expired, so the next attempt begins anew."""
+        match outcome:
+            case TimedOut(is_missed=False) | TooWide() if self.has_moved and (self.attempts or held.anew < MOST_ANEW):
+                reason = f"{outcome.reason}; the next attempt goes on from there"
+                return TimedOut(reason, goes_on=True, is_anew=not self.attempts)
+            case Hopeless(reason=reason) if self.attempts:
+                self.is_void = True
+                return Failed(f"{reason}, in a reading of several attempts; the next one begins anew")
+            case _:
+                return outcome
 
     def take(self, rows: list[Row], read_ms: int) -> Batch | None:
         """Take an answer's rows, and return what of them is to be published."""

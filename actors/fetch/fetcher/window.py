@@ -138,14 +138,9 @@ class WindowReader:
         Return what the outcome is then."""
         if isinstance(progress.new, NewContents) and progress.new.stored:
             await self._store_contents(work, progress.new.stored, progress.began_ms)
-        match outcome:
-            case TimedOut(is_missed=False) | TooWide() if progress.has_moved:
-                outcome = TimedOut(f"{outcome.reason}; the next attempt goes on from there", goes_on=True)
-            case TimedOut() | Failed() | Missed() | Throttled() | NotNow():
-                pass
-            case _:
-                return outcome
-        self._kept.keep(work, progress, self._clock.now_ms())
+        outcome = progress.ended(work.slice, outcome)
+        if isinstance(outcome, TimedOut | Failed | Missed | Throttled | NotNow):
+            self._kept.keep(work, progress, self._clock.now_ms())
         return outcome
 
     async def _store_contents(self, work: ReadSlice, stored: dict[bytes, bytes], at_ms: int) -> None:
@@ -194,6 +189,7 @@ class WindowReader:
         pages = count(1)
         async with prefetching() as publish:
             for left in tuple(progress.unpublished):
+                await self._pace(work, left, time)
                 await publish(partial(self._publish, work, progress, left, next(pages)))
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
@@ -201,7 +197,7 @@ class WindowReader:
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
                 if batch is not None:
-                    await self._pace(work, len(batch.rows), time)
+                    await self._pace(work, batch, time)
                     await publish(partial(self._publish, work, progress, batch, next(pages)))
         self._obeying.checked(work.source, adapter, reading.obeys)
         await self._set_aside(work, reading.bad)
@@ -328,8 +324,11 @@ class WindowReader:
                 facts = fields(source=str(work.source), id=letter.id, reason=letter.reason)
                 log.error("fetcher.row_set_aside", extra=facts)
 
-    async def _pace(self, work: ReadSlice, orders: int, time: AttemptTime) -> None:
-        """Wait until so many orders may enter. A slice with more orders than may enter in its time is split."""
+    async def _pace(self, work: ReadSlice, batch: Batch, time: AttemptTime) -> None:
+        """Wait until the batch may enter. A slice with more orders than may enter in its time is split."""
+        if batch.is_paced:
+            return
+        orders = len(batch.rows)
         try:
             with self._budgets.orders(work.source, work.settings, orders) as spending:
                 while (wait_ms := spending.take(most_ms=time.left_ms)) > 0:
@@ -337,6 +336,7 @@ class WindowReader:
         except TooSlow as error:
             reason = f"{orders} orders may not enter at once: {error}"
             raise Stopped(TooWide(reason) if error.is_known else NotNow(reason, error.wait_ms)) from None
+        batch.is_paced = True
 
     async def _store_events(
         self, work: ReadSlice, result: ReadingResult, new_rows: int, started_ms: int, *, is_whole: bool

@@ -269,13 +269,15 @@ def release(
     not_before_ms: int = 0,
     hold_until_ms: int = 0,
     reason: str = "",
+    anew: bool = False,
 ) -> tuple[Ledger, Released | StaleFence]:
     """Give the slice back with its attempt unchanged: the platform throttled, or the node stops. `hold_until_ms` holds
-    back the whole source. A hold that is already longer stands."""
+    back the whole source. A hold that is already longer stands. `anew`: the attempt began the window anew."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
     free = _freed(held, max(not_before_ms, now_ms + 1), reason)
+    free = replace(free, anew=free.anew + 1) if anew else free
     hold_ms = max(ledger.hold_until_ms, hold_until_ms)
     return replace(ledger, open=_swapped(ledger, held, free), hold_until_ms=hold_ms), Released(free)
 
@@ -300,7 +302,7 @@ def split(
     middle = middle_ms(held.start_ms, held.end_ms, step_ms)
     if middle is None:
         return ledger, TooNarrow()
-    free = replace(_freed(held, now_ms + 1, "split"), misses=0, others_read=False)
+    free = replace(_freed(held, now_ms + 1, "split"), misses=0, others_read=False, anew=0)
     first, second = replace(free, end_ms=middle), replace(free, start_ms=middle)
     return revised(ledger, open=_swapped(ledger, held, first, second)), Halved((first, second))
 

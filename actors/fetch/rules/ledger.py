@@ -54,6 +54,7 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
     others_read: bool = False  # another slice of the source was read since the last miss, so this window is to blame
     pass_name: str = ""  # the backfill or second look that it belongs to
     short: Shortfall | None = None
+    anew: int = 0  # attempts that began its window anew, ran out of time, and did not count
 
     @property
     def is_taken(self) -> bool:

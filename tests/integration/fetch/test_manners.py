@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import pytest
 from aiohttp import web
 
@@ -158,6 +159,22 @@ async def test_what_was_read_before_the_time_was_over_is_not_read_again(
         await store_all(connection, publisher, tmp_path / "orders.db")
         assert (ledger.holes, judge(running, tmp_path / "orders.db")) == ((), Judged(orders, 0, 0))
         assert running.requests <= undisturbed(table, running) * 1.2
+
+
+async def test_a_page_that_may_not_enter_at_once_splits_its_window_and_does_not_enter_unpaced(
+    connection: Connection, publisher: Publisher, tmp_path: Path
+) -> None:
+    """300 orders at 20 a second, on one page, where an attempt may wait for 5 s."""
+    table = adapter_table(pages={**PAGES, "size": 500}, overlap="0s")
+    mall = {"orders": 300, "tie_share": 0.0, "page_size": 500, "ago_ms": 650_000, "history_ms": 600_000}
+    own: dict[str, Any] = {"slice": "600s", "overlap_before": "0s", "overlap_after": "0s", "max_open": 1}
+    began_s = anyio.current_time()
+    async with shop(connection, publisher, table, mall=mall, inflow=20, stale_after="70s", **own) as (running, node):
+        ledger = await read_to_end(node, running, within_s=WITHIN_S)
+        took_s = anyio.current_time() - began_s
+        await store_all(connection, publisher, tmp_path / "orders.db")
+        assert (ledger.holes, judge(running, tmp_path / "orders.db")) == ((), Judged(300, 0, 0))
+    assert took_s > 10
 
 
 def undisturbed(table: dict[str, Any], mall: Mall) -> int:
