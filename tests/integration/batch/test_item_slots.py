@@ -126,7 +126,7 @@ class _Held(_Keyed):
             seen.end(item)
 
 
-@penstock.batch("held", concurrency=4, chunk_items=5, slots=BY_M)
+@penstock.batch("keyed-held", concurrency=4, chunk_items=5, slots=BY_M)
 class Held(_Held):
     pass
 
@@ -137,10 +137,10 @@ async def test_items_of_a_full_key_do_not_stand_in_the_way_of_other_chunks(
 ) -> None:
     """One process works on two chunks at a time. Here eight chunks of a full key come first."""
     monkeypatch.setattr("actors.batch.executor.task_gate.MOST_STUCK", most_stuck)
-    async with plant(connection, ["held"]) as node:
-        slow = await node.submit("held", items_of(*["slow"] * 40))
+    async with plant(connection, ["keyed-held"]) as node:
+        slow = await node.submit("keyed-held", items_of(*["slow"] * 40))
         await seen.until(0)
-        quick = await node.run("held", [{"m": "quick", "n": 100 + n} for n in range(20)])
+        quick = await node.run("keyed-held", [{"m": "quick", "n": 100 + n} for n in range(20)])
         assert quick.counts == Counts(succeeded=20)
         assert sum(seen.ran[n] for n in range(40)) == 1
         seen.release.set()
@@ -151,17 +151,17 @@ async def test_items_of_a_full_key_do_not_stand_in_the_way_of_other_chunks(
 
 
 async def test_slots_are_changed_live(connection: Connection) -> None:
-    async with plant(connection, ["held"]) as node:
-        slow = await node.submit("held", items_of(*["slow"] * 4))
+    async with plant(connection, ["keyed-held"]) as node:
+        slow = await node.submit("keyed-held", items_of(*["slow"] * 4))
         await seen.until(0)
-        await node.desk.limit("held", {"slots": 2})
+        await node.desk.limit("keyed-held", {"slots": 2})
         await seen.until(0, 1)
-        await node.desk.limit("held", {"slots": 0})
+        await node.desk.limit("keyed-held", {"slots": 0})
         await seen.until(0, 1, 2, 3)
         seen.release.set()
         await node.until(slow.instance_id, "done")
         with pytest.raises(Exception, match="slot_key"):
-            await node.desk.limit("held", {"slot_key": "a..b"})
+            await node.desk.limit("keyed-held", {"slot_key": "a..b"})
     assert seen.most["slow"] == 4
 
 

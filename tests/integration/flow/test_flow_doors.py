@@ -140,7 +140,7 @@ ODD = [
     ("schedules show mail/none", "no schedule mail/none; there are flow-rounds-plain/every"),
     ("schedules add mail/x", "either cron or every"),
     ("schedules trigger mail/none", "no schedule mail/none"),
-    ("why none", "no job, batch or source is called so"),
+    ("why none", "no job, batch, source, slice or row of a flow is called so"),
 ]
 
 
