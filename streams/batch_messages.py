@@ -57,9 +57,10 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round of one chunk. `ran`: half-open ranges of indexes. Items of them without an entry in `others` succeeded
-    and returned nothing. `counts` and `again` count the items of `ran`. `redone`: how these items had ended in an
-    earlier pass. `left`: items that had not begun when their node stopped, or for which there was no slot, and that the
-    next round runs, `left_ms` later. `is_gone`: the chunk no longer existed, and its items without an end get none."""
+    and returned nothing. `counts` and `again` count the items of `ran`. `attempt`: the highest one that an item of
+    `again` has had in this pass. `redone`: how these items had ended in an earlier pass. `left`: items that had not
+    begun when their node stopped, or for which there was no slot, and that the next round runs, `left_ms` later.
+    `is_gone`: the chunk no longer existed, and its items without an end get none."""
 
     chunk: int
     round: int
@@ -68,6 +69,7 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     others: tuple[Outcome, ...] = ()
     counts: Counts = Counts()
     again: int = 0
+    attempt: int = 0
     redone: Counts = Counts()
     reasons: tuple[str, ...] = ()
     left: int = 0

@@ -300,4 +300,5 @@ def _ended(seq: int, result: ChunkResult) -> RoundEnded:
         left=result.left,
         left_ms=result.left_ms,
         is_gone=result.is_gone,
+        attempt=result.attempt,
     )

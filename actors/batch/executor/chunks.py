@@ -25,6 +25,7 @@ from actors.batch.rules.rounds import (
     cancelled,
     gone,
     items_to_run,
+    leave_ms,
     may_leave,
     result_of,
     shortened,
@@ -166,7 +167,7 @@ class Chunks:
             self._keys[task],
             partial(self._is_over, record),
             self._stop,
-            may_leave=may_leave(pointer.round),
+            leave_ms=leave_ms(pointer.round),
         )
 
     async def _run(

@@ -2,8 +2,9 @@
 its key if the task has slots (ADR 43).
 
 An item without a slot is parked or put off (actors/runtime/keyed.py). While the items of a round all wait for slots,
-the process takes one more chunk. If `MOST_STUCK` chunks wait, a round ends and leaves its items to the next round. So
-items of a full key do not stand in the way of others. An item that finds a full key is skipped, if the task says so.
+the process takes one more chunk. If `MOST_STUCK` chunks wait, a round ends and leaves its items to the next round. Each
+round waits longer, up to a minute. So items of a full key do not stand in the way of others, until a chunk has used up
+the rounds of its pass, after half a day or more. An item that finds a full key is skipped, if the task says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ MOST_STUCK = 16
 """Chunks of a task that wait for slots in one process."""
 HOLD_S = 2.0
 """How long a round goes on whose items have their turn soon, if more chunks wait."""
-LEAST_LEFT_S = 0.5
 
 
 class KeyedItem:
@@ -92,8 +92,8 @@ class TaskKeys:
 
 
 class TaskGate:
-    """The gate of one round, until the node stops or the instance is cancelled. `may_leave`: whether the next round may
-    run what has no slot."""
+    """The gate of one round, until the node stops or the instance is cancelled. `leave_ms`: how much
+    later the next round runs what has no slot, at least. `None`: this round must run it."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class TaskGate:
         is_over: Callable[[], bool],
         stop: anyio.Event,
         *,
-        may_leave: bool,
+        leave_ms: int | None,
     ) -> None:
         self._rates = rates
         self._task = task
         self._keys = keys
         self._is_over = is_over
         self._stop = stop
-        self._may_leave = may_leave
+        self._leave_ms = leave_ms
         self._queue: deque[KeyedItem] = deque()
         self._own: dict[KeyedItem, None] = {}
         """The items that have not begun: in the queue, parked or put off."""
@@ -208,13 +208,13 @@ class TaskGate:
         now_s = monotonic_s()
         if self._stuck_s is None:
             self._stuck_s = now_s
-        if not self._may_leave or len(self._keys.stuck) <= MOST_STUCK:
+        if self._leave_ms is None or len(self._keys.stuck) <= MOST_STUCK:
             return False
         are_parked = len(self._put_off) < len(self._own)
         if are_parked and now_s - self._stuck_s < HOLD_S:
             return False
         due_s = now_s if are_parked else min(due_s for due_s, _ in self._put_off)
-        delay_ms = round(1000 * max(LEAST_LEFT_S, due_s - now_s))
+        delay_ms = max(self._leave_ms, round(1000 * (due_s - now_s)))
         self.left_ms = delay_ms if self.left_ms is None else min(self.left_ms, delay_ms)
         self.close()
         return True

@@ -32,8 +32,9 @@ MAX_REASON = 300
 
 class RoundEnded(NamedTuple):
     """One result in the log: how a chunk's items ended in one round. `again`: items that run once more. `left`: items
-    that this round has not begun, and that run `left_ms` later. `redone`: how the items of this result had ended in an
-    earlier pass, which counts no more. `is_gone`: the chunk was missing."""
+    that this round has not begun, and that run `left_ms` later. `attempt`: the highest one of the items in `again`. 0:
+    by the round. `redone`: how the items of this result had ended in an earlier pass, which counts no more. `is_gone`:
+    the chunk was missing."""
 
     seq: int
     chunk: int
@@ -45,6 +46,7 @@ class RoundEnded(NamedTuple):
     left: int = 0
     left_ms: int = 0
     is_gone: bool = False
+    attempt: int = 0
 
 
 def start(record: Instance, now_ms: int) -> Instance:
@@ -131,8 +133,9 @@ def count(
         gone += ended.is_gone
         failed_now += ended.counts.failed
         if ended.again or ended.left:
-            next_round = round_of_pass(ended.round) + 1
-            wait_ms = ended.left_ms if ended.left else next_delay_ms(next_round, policy, chance=chance)
+            attempt = ended.attempt or round_of_pass(ended.round)
+            retry_ms = next_delay_ms(attempt + 1, policy, chance=chance) if ended.again else 0
+            wait_ms = max(ended.left_ms if ended.left else 0, retry_ms)
             open_chunks[ended.chunk] = replace(held, round=ended.round + 1, not_before_ms=now_ms + wait_ms)
         else:
             del open_chunks[ended.chunk]

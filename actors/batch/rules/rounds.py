@@ -23,6 +23,7 @@ UNKNOWN = "it was begun, and nobody knows how it ended"
 LEFT_OUT = Raw(b'{"not_told":"left out: too much was told of this chunk for one message"}')
 MOST_REASONS = 3
 MAX_REASON = 300
+LEAVE_MS, LONGEST_LEAVE_MS = 500, 60_000
 MOST_ATTEMPTS = 101
 """Rounds that are kept for items that run again: a task has at most a hundred attempts."""
 
@@ -74,6 +75,12 @@ def may_leave(number: int) -> bool:
     return round_of_pass(number) < ROUNDS - MOST_ATTEMPTS
 
 
+def leave_ms(number: int) -> int | None:
+    """Return how long the next round must wait at least if this one leaves items that have no slots: longer with each
+    round of the pass, up to a minute. So a pass has rounds for half a day without slots. `None`: it may not leave."""
+    return min(LONGEST_LEAVE_MS, LEAVE_MS * round_of_pass(number)) if may_leave(number) else None
+
+
 def result_of(
     chunk: Chunk,
     number_of_chunk: int,
@@ -88,6 +95,7 @@ def result_of(
     begun. Infos beyond `INFO_BYTES` are left out."""
     ends = Counter[str](outcome.status for outcome in outcomes)
     again = ends.pop("again", 0)
+    failed = [each.index for each in outcomes if each.status == "again"]
     redone: Counter[str] = Counter()
     if number > 1:
         ended = _ends_before(chunk, earlier, is_first_pass=number <= ROUNDS)
@@ -101,6 +109,7 @@ def result_of(
         others=tuple(_bounded(each) for each in outcomes if each.status != "ok" or bytes(each.info) != b"null"),
         counts=_counts(ends),
         again=again,
+        attempt=max(attempts_of(failed, earlier, number).values(), default=0),
         redone=_counts(redone),
         reasons=tuple(reasons),
         left=left,

@@ -84,6 +84,25 @@ def test_what_a_stopping_node_has_left_does_not_wait() -> None:
     assert chunk == OpenChunk(chunk=1, round=2, not_before_ms=5_000)
 
 
+@pytest.mark.parametrize(
+    ("attempt", "left_ms", "wait_ms"), [(1, 500, 500), (4, 500, 800), (4, 0, 800), (4, 3_000, 3_000)]
+)
+def test_what_failed_waits_its_time_though_others_of_its_chunk_are_left(
+    attempt: int, left_ms: int, wait_ms: int
+) -> None:
+    ended = RoundEnded(seq=1, chunk=1, round=7, counts=Counts(), again=1, attempt=attempt, left=1, left_ms=left_ms)
+    record = running(open=(OpenChunk(chunk=1, round=7),))
+    [chunk] = moves.count(record, [ended], POLICY, 5_000, chance=0, upto_seq=1).open
+    assert chunk == OpenChunk(chunk=1, round=8, not_before_ms=5_000 + wait_ms)
+
+
+def test_a_wait_goes_by_the_attempts_of_the_item_and_not_by_the_rounds_of_its_chunk() -> None:
+    ended = RoundEnded(seq=1, chunk=1, round=7, counts=Counts(), again=1, attempt=2)
+    record = running(open=(OpenChunk(chunk=1, round=7),))
+    [chunk] = moves.count(record, [ended], POLICY, 5_000, chance=0, upto_seq=1).open
+    assert chunk == OpenChunk(chunk=1, round=8, not_before_ms=5_200)
+
+
 def test_what_was_cancelled_ends_so_though_its_step_fails_meanwhile() -> None:
     record = moves.cancel(streaming(), 1)
     assert record.is_cancelling

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
@@ -9,7 +10,15 @@ from msgspec.structs import replace
 
 from actors.batch.rules.moves import RoundEnded, count, end_running, reduced, release, retry
 from actors.batch.rules.record import Instance, Seal, earlier_rounds, faults, first_round, round_of_pass
-from actors.batch.rules.rounds import attempts_of, items_to_run, may_leave, missing_round, result_of, shortened
+from actors.batch.rules.rounds import (
+    attempts_of,
+    items_to_run,
+    leave_ms,
+    may_leave,
+    missing_round,
+    result_of,
+    shortened,
+)
 from streams.backoff import Backoff
 from streams.batch_messages import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
 
@@ -82,6 +91,9 @@ def test_a_round_that_has_not_begun_an_item_is_none_of_its_tries() -> None:
     second = result_of(CHUNK, 0, 2, [Outcome(index, "again") for index in (10, 12, 13, 14)], [first], "me")
     assert attempts_of([10, 12], [first, second], 3) == {10: 3, 12: 2}
     assert (first.left, first.again, second.left) == (3, 1, 0)
+    third = result_of(CHUNK, 0, 3, [Outcome(12, "again")], [first, second], "me", left=1)
+    assert [each.attempt for each in (first, second, third)] == [1, 2, 2]
+    assert result_of(CHUNK, 0, 3, [Outcome(12, "ok")], [first, second], "me", left=1).attempt == 0
 
 
 def test_what_a_later_pass_left_over_is_run_by_its_next_round_alone() -> None:
@@ -134,10 +146,20 @@ def test_a_pass_keeps_rounds_for_what_goes_round_again() -> None:
     assert not may_leave(1990)
 
 
+@pytest.mark.parametrize("first", [1, 1001])
+def test_a_pass_has_rounds_enough_for_half_a_day_without_slots(first: int) -> None:
+    waits = [leave_ms(number) for number in range(first, first + 1000)]
+    known = [wait for wait in waits if wait is not None]
+    assert waits == known + [None] * (1000 - len(known))
+    assert (known[0], known[-1]) == (500, 60_000)
+    assert known == sorted(known)
+    assert sum(known) > 12 * 3_600_000
+
+
 def test_left_over_items_wait_for_nothing_and_lost_ones_have_failed_when_all_others_are_over() -> None:
     seal = Seal(fence=1, chunks=2, items=10, digest="d")
     record = release(Instance(instance_id="i", task="t", created_ms=0, state="running", seal=seal), 2)
-    left = RoundEnded(1, 0, 1, Counts(succeeded=2), again=1, left=2)
+    left = RoundEnded(1, 0, 1, Counts(succeeded=2), left=3)
     record = count(record, [left], POLICY, 50, chance=0, upto_seq=1)
     assert [(each.chunk, each.round, each.not_before_ms) for each in record.open] == [(0, 2, 50), (1, 1, 0)]
     record = count(record, [RoundEnded(2, 1, 1, Counts(), is_gone=True)], POLICY, 50, chance=0, upto_seq=2)
