@@ -37,7 +37,7 @@ from actors.batch.views import (
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import check_path, key_reader
 from actors.runtime.transport import shown_url
-from streams.batch_messages import LOST, Chunk, ChunkResult, NewBatch, last_outcomes, lost_parts
+from streams.batch_messages import LOST, NOTHING, Chunk, ChunkResult, NewBatch, Outcome, last_outcomes, lost_parts
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
@@ -205,8 +205,13 @@ class BatchDesk:
             middle = (low + high) // 2
             chunk = await self._items.chunk(record, middle)
             if chunk is None:
-                return ItemPlace(middle, "failed", LOST)
-            if index < chunk.first:
+                gap = await self._items.gap(record, middle)
+                if index in gap.indexes:
+                    [end] = last_outcomes(Chunk(first=index, items=(NOTHING,)), gap.results)
+                    known = ("failed", LOST) if end is None or end.status == "again" else (end.status, _info(end))
+                    return ItemPlace(gap.chunks.start, *known)
+                low, high = (low, gap.chunks.start) if index < gap.indexes.start else (gap.chunks.stop, high)
+            elif index < chunk.first:
                 high = middle
             elif index >= chunk.first + len(chunk.items):
                 low = middle + 1
@@ -217,12 +222,11 @@ class BatchDesk:
     async def _place_in(self, record: Instance, number: int, chunk: Chunk, index: int) -> ItemPlace:
         results = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
         end = list(last_outcomes(chunk, results[number]))[index - chunk.first]
-        info = "" if end is None or bytes(end.info) == b"null" else bytes(end.info).decode(errors="replace")
         slots, full = self._tasks.of_any(record.task).slots, ""
         if slots is not None and self._full_key is not None and (end is None or end.status == "again"):
             key = key_reader(slots.key)(bytes(chunk.items[index - chunk.first]))
             full = await self._full_key(f"batch.{record.task}", key, slots.most)
-        return ItemPlace(number, "" if end is None else end.status, info[:MOST_INFO], full)
+        return ItemPlace(number, *(("", "") if end is None else (end.status, _info(end))), full)
 
     async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
         """Return instances, the newest first."""
@@ -349,9 +353,9 @@ class BatchDesk:
             for pair in _views(chunk, found[number], is_lost=record.gone > 0 and record.state in FINAL):
                 yield pair
         else:
-            indexes, results = await self._items.lost(record, number)
-            for part in lost_parts(indexes.start, indexes.stop):
-                for pair in _views(part, results, is_lost=True):
+            gap = await self._items.lost(record, number)
+            for part in lost_parts(gap.indexes.start, gap.indexes.stop):
+                for pair in _views(part, gap.results, is_lost=True):
                     yield pair
 
 
@@ -366,6 +370,10 @@ def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> It
             yield ItemShown(chunk.first + at, decode(item), "failed", LOST), size
         else:
             yield ItemShown(chunk.first + at, decode(item), None, None), size
+
+
+def _info(end: Outcome) -> str:
+    return "" if bytes(end.info) == b"null" else bytes(end.info).decode(errors="replace")[:MOST_INFO]
 
 
 def _checked_input(given: Raw) -> Raw:

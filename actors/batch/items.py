@@ -11,6 +11,7 @@ to it.
 
 import logging
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +29,14 @@ log = logging.getLogger(__name__)
 
 PAGE = 64
 """Messages that one request reads."""
+
+
+class Gap(NamedTuple):
+    """Missing chunks in a row, the indexes of their items, and their results."""
+
+    chunks: range
+    indexes: range
+    results: list[ChunkResult]
 
 
 class BatchItems:
@@ -68,25 +77,30 @@ class BatchItems:
         entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
         return [None if entry is None else _readable(entry) for entry in entries]
 
-    async def lost(self, record: Instance, number: int) -> tuple[range, list[ChunkResult]]:
-        """Return the indexes of the items in the missing chunks from `number` on, and their results. Both are empty if
-        the chunk before is missing too. A chunk knows where its items begin, so the chunks beside the gap give its
-        ends."""
+    async def gap(self, record: Instance, number: int) -> Gap:
+        """Return the gap in which this missing chunk is."""
+        while number and await self.chunk(record, number - 1) is None:
+            number -= 1
+        return await self.lost(record, number)
+
+    async def lost(self, record: Instance, number: int) -> Gap:
+        """Return the missing chunks from `number` on. The gap is empty if the chunk before is missing too. A chunk
+        knows where its items begin, so the chunks beside the gap give its ends."""
         first, results, made = 0, list[ChunkResult](), made_so_far(record)
         assert made is not None
         if number:
             before = await self.chunk(record, number - 1)
             if before is None:
-                return range(0), []
+                return Gap(range(0), range(0), [])
             first = before.first + len(before.items)
         for start in range(number, made.chunks, PAGE):
             numbers = range(start, min(start + PAGE, made.chunks))
             found = await self.results(record.instance_id, numbers, least_seq=record.counted_seq)
             for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
                 if chunk is not None:
-                    return range(first, chunk.first), results
+                    return Gap(range(number, at), range(first, chunk.first), results)
                 results += found[at]
-        return range(first, made.items), results
+        return Gap(range(number, made.chunks), range(first, made.items), results)
 
     async def results(
         self, instance_id: str, numbers: Sequence[int], *, least_seq: int = 0

@@ -77,7 +77,7 @@ async def remove(connection: Connection, *tokens: str) -> None:
     assert await delete_entry(connection, namespace.stream("ITEMS"), entry.seq)
 
 
-@pytest.mark.parametrize("rob", [[0], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("rob", [[0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]], ids=str)
 async def test_items_of_a_chunk_that_is_gone_have_failed_and_all_others_end(
     connection: Connection, rob: list[int]
 ) -> None:
@@ -94,6 +94,9 @@ async def test_items_of_a_chunk_that_is_gone_have_failed_and_all_others_end(
         page = await node.desk.items("mine", status="failed")
         assert [(each.index, each.item, each.info) for each in page.items] == [(at, None, LOST) for at in lost]
         assert f"{len(lost)} items: {LOST}" in view.reasons
+        for at in range(ITEMS):
+            end = f"it has ended: failed, {LOST}" if at in lost else "it has ended: ok"
+            assert (await node.desk.why("mine", at)).reason == end
         await node.desk.retry("mine")
         again = await node.until("mine", "done")
         assert (again.counts, again.passes) == (view.counts, 2)
@@ -122,6 +125,10 @@ async def test_what_goes_between_two_rounds_keeps_what_was_counted_before(
         await remove(connection, *robbed)
         await node.desk.resume("mine")
         view = await node.until("mine", "done")
+        ends = [(await node.desk.why("mine", at)).reason for at in range(ITEMS) if at != 1]
+        if robbed[0] == "items":
+            assert set(ends) == {"it has ended: ok"}
+            assert LOST in (await node.desk.why("mine", 1)).reason
     assert view.counts == Counts(succeeded=7, failed=1)
 
 
