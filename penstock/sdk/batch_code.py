@@ -84,10 +84,10 @@ class _Row:
         """Return the answers of all calls. If a call takes too long, return the answers before it and its
         TimeoutError."""
         self._began_s = time.monotonic()
-        if self._admitted is not None:
-            self._admitted.use()  # until the thread ends, though it may be left behind
         work = partial(contextvars.copy_context().run, self._work)
         threading.Thread(target=work, name="batch item", daemon=True).start()
+        if self._admitted is not None:  # `_end` runs in this loop, so not before this
+            self._admitted.use()  # until the thread ends, though it may be left behind
         try:
             while not self._ended.is_set():
                 left_s = None if within_s is None else self._began_s + within_s - time.monotonic()
