@@ -217,23 +217,18 @@ class KeyedCalls(Generic[Unit]):
         """Forget all units."""
         self._forget({*self._parked, *self._called.values()})
 
-    def remove(self, units: Iterable[Unit]) -> None:
+    def remove(self, units: Sequence[Unit]) -> None:
         """Forget these units."""
-        for unit in units:
-            key = self._called.pop(unit, None)
-            if key is None:
-                key = self._unpark(unit)
-            if key is not None:
-                self._tell(key)
-
-    def _unpark(self, unit: Unit) -> str | None:
-        for key, parked in self._parked.items():
-            left = deque(one for one in parked if one.unit is not unit)
+        keys = {key for unit in units if (key := self._called.pop(unit, None)) is not None}
+        removed = {id(unit) for unit in units}
+        for key, parked in self._parked.items() if removed else ():
+            left = deque(one for one in parked if id(one.unit) not in removed)
             if len(left) < len(parked):
                 self._parked[key] = left
-                self._count -= 1
-                return key
-        return None
+                self._count -= len(parked) - len(left)
+                keys.add(key)
+        for key in keys:
+            self._tell(key)
 
     def _forget(self, keys: Iterable[str]) -> None:
         self._parked, self._called, self._count = {}, {}, 0
