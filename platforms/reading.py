@@ -87,8 +87,8 @@ class Reading:
     With `sets_bad_aside` the caller promises to store `bad` rows as dead letters. Without it, a reading that met one
     ends in BrokenContract, after all good rows were handed out. `is_trusted`: rows of this platform could be read
     before, so one or two bad ones may be all that it lists. With `checks_window` the first answer with rows, if they do
-    not show that the platform obeys the window, is followed by a check of that. `obeys` is the result, None without
-    a check."""
+    not show that the platform obeys the window, is followed by a check of that. `obeys` is the result: False if
+    the check showed nothing, None without a check."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Reading:
         """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
         self._requests += 1
         if self._check is not None:
-            self._check = None
+            self.obeys, self._check = False, None
             return
         part = self._todo[-1]
         if not self._can_split(part.window):

@@ -536,11 +536,11 @@ def test_empty_windows_wait_with_the_check_for_rows() -> None:
     assert reading.next() == (Window(ask.window.start_ms, ask.window.start_ms + ask.window.end_ms // 3), None)
 
 
-def test_a_check_that_is_too_wide_for_the_platform_is_left_out() -> None:
+def test_a_check_that_is_too_wide_for_the_platform_is_left_out_and_has_shown_nothing() -> None:
     reading = checking()
     reading.feed(timeless("a"))
     reading.split()
-    assert (reading.next(), reading.obeys) == (None, None)
+    assert (reading.next(), reading.obeys) == (None, False)
 
 
 def test_an_order_that_is_too_large_goes_aside_alone() -> None:
