@@ -1,7 +1,8 @@
 """What each read slice held, as 8 bytes for a key and version, so that a second look publishes only new rows.
 
-Of a platform without versions each reading, also one that did not come to its end, keeps 8 bytes for a key and 8 for
-the content. Every reading of such a platform publishes only rows whose content is not the latest one of their key.
+Of a platform without versions each reading, also one that did not come to its end, keeps 8 bytes for a key, 8 for the
+content and 8 for the time. Every reading of such a platform publishes only rows whose content is not the latest one of
+their key.
 
 A digest is kept in DIGESTS under `<platform>.<source>.h<hour>.<slice_id>` (the hour in which the slice starts) until
 the last second look is over. What does not fit into one message continues under `<slice_id>_1`, `_2`, … Losing a digest
@@ -16,7 +17,7 @@ import logging
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,12 +31,13 @@ from streams.entries import Entry
 from streams.errors import MalformedMessage, Refused
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HOUR_MS = 3_600_000
 SIZE = 8
 MOST_ROWS = 60_000
 """Rows in one message: 640 kB in base64, below the server's megabyte."""
-MOST_CONTENTS = MOST_ROWS // 2
+MOST_CONTENTS = MOST_ROWS // 3
 CONTENTS_MS = 7 * 86_400_000
 """How long contents are kept at least. A later backfill publishes again what it lists, and the store compares."""
 MOST_HOURS = 24
@@ -45,12 +47,12 @@ SPARE_S = 3_600
 
 class Digest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The rows of one slice: their number, and their hashes one after the other in base64. Or contents, each a key's
-    hash and the content's, as a reading found them that began at `at_ms`."""
+    hash and the content's, and `times`: 8 bytes for when each of them was read."""
 
     rows: int
     hashes: str = ""
     contents: str = ""
-    at_ms: int = 0
+    times: str = ""
 
 
 class Content(NamedTuple):
@@ -102,12 +104,15 @@ class Digests:
         await self._put(_key(source, piece), digests, keep_ms)
 
     async def put_contents(
-        self, source: SourceKey, piece: Slice, fence: int, contents: Mapping[bytes, bytes], *, at_ms: int, keep_ms: int
+        self, source: SourceKey, piece: Slice, fence: int, contents: Mapping[bytes, Content], *, keep_ms: int
     ) -> None:
         """Keep the contents that one reading of `piece` found, by the hashes of their keys, as `put` does. `fence`
         tells the readings of one slice apart."""
-        pairs = [key + content for key, content in contents.items()]
-        digests = [Digest(len(part), "", _packed(part), at_ms) for part in _parts(pairs, MOST_CONTENTS)]
+        digests = []
+        for part in _parts(list(contents.items()), MOST_CONTENTS):
+            pairs = _packed([key + content.hash for key, content in part])
+            times = _packed([content.read_ms.to_bytes(SIZE, "big") for _, content in part])
+            digests.append(Digest(len(part), "", pairs, times))
         await self._put(f"{_key(source, piece)}_f{fence}", digests, max(keep_ms, CONTENTS_MS))
 
     async def _put(self, key: str, digests: list[Digest], keep_ms: int) -> None:
@@ -122,9 +127,11 @@ class Digests:
         """Return the latest content of each key that was read in slices that touch the window, by their hashes."""
         entries = await self._touching(source, window, longest_ms)
         found: dict[bytes, Content] = {}
-        for digest in sorted((entry.value for entry in entries), key=lambda digest: digest.at_ms):
-            pairs = _unpacked(digest.contents, 2 * SIZE)
-            found |= {pair[:SIZE]: Content(digest.at_ms, pair[SIZE:]) for pair in pairs}
+        for digest in (entry.value for entry in entries):
+            pairs, times = _unpacked(digest.contents, 2 * SIZE), _unpacked(digest.times, SIZE)
+            for pair, time in zip(pairs, times, strict=False):
+                content = Content(int.from_bytes(time, "big"), pair[SIZE:])
+                found[pair[:SIZE]] = max(content, found.get(pair[:SIZE], content))
         return found
 
     async def known(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> set[bytes]:
@@ -162,8 +169,8 @@ def _touches(one: Window | None, other: Window) -> bool:
     return one is not None and one.start_ms < other.end_ms and other.start_ms < one.end_ms
 
 
-def _parts(hashes: list[bytes], most: int) -> list[list[bytes]]:
-    return [hashes[at : at + most] for at in range(0, len(hashes), most)]
+def _parts(rows: list[T], most: int) -> list[list[T]]:
+    return [rows[at : at + most] for at in range(0, len(rows), most)]
 
 
 def _packed(hashes: list[bytes]) -> str:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from actors.fetch.digests import Content, content_hash, key_hash, row_hash
 from actors.fetch.fetcher.decisions import ReadSlice, Short
 from actors.fetch.rules.ledger import Shortfall
+from actors.fetch.sources import SourceKey
 from actors.runtime.secrets import without_secrets
 from platforms.adapter import BadRow, Row
 from platforms.reading import ReadingResult
@@ -22,6 +23,8 @@ PAGE_BYTES = 256 * 1024
 
 MOST_RECENT = 100_000
 """Contents of one source in memory, of some 200 bytes each."""
+MOST_RECENT_OF_ALL = 500_000
+"""Contents of all sources in memory: some 100 MB."""
 
 
 def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence[Row]]:
@@ -60,6 +63,9 @@ class RecentContents:
     def __init__(self) -> None:
         self._contents: dict[bytes, Content] = {}
 
+    def __len__(self) -> int:
+        return len(self._contents)
+
     def get(self, key: bytes) -> Content | None:
         return self._contents.get(key)
 
@@ -69,14 +75,29 @@ class RecentContents:
             del self._contents[next(iter(self._contents))]
 
 
+class RecentSources:
+    """The recent contents of all sources of this node. The sources that were read longest ago make room."""
+
+    def __init__(self) -> None:
+        self._of: dict[SourceKey, RecentContents] = {}
+
+    def of(self, source: SourceKey) -> RecentContents:
+        """Return the source's recent contents, for a reading of it."""
+        recent = self._of[source] = self._of.pop(source, RecentContents())
+        while len(self._of) > 1 and sum(map(len, self._of.values())) > MOST_RECENT_OF_ALL:
+            del self._of[next(iter(self._of))]
+        return recent
+
+
 class NewContents:
     """Tells which rows of a reading are new by their content: those that differ from the latest content of their key.
-    `stored`: the contents that the reading found and that are stored."""
+    `stored`: the contents that the reading found and that are stored. `has_more`: more of them than were kept."""
 
     def __init__(self, latest: dict[bytes, Content], recent: RecentContents) -> None:
         self._latest = latest
         self._recent = recent
-        self.stored: dict[bytes, bytes] = {}
+        self.stored: dict[bytes, Content] = {}
+        self.has_more = False
 
     def take(self, rows: list[Row], read_ms: int) -> list[Row]:
         """Return the rows that are new."""
@@ -86,7 +107,7 @@ class NewContents:
             known = max((found for found in (self._latest.get(key), self._recent.get(key)) if found), default=None)
             self._latest[key] = content
             if known is not None and known.hash == content.hash:
-                self.stored[key] = content.hash
+                self._take_for_stored(key, content)
             else:
                 new.append(row)
         return new
@@ -95,8 +116,13 @@ class NewContents:
         """Take new rows for stored."""
         for row in rows:
             key, content = key_hash(row), Content(read_ms, content_hash(row))
-            self.stored[key] = content.hash
+            self._take_for_stored(key, content)
             self._recent.add(key, content)
+
+    def _take_for_stored(self, key: bytes, content: Content) -> None:
+        known = self.stored.get(key)
+        self.has_more = self.has_more or known is None or known.hash != content.hash
+        self.stored[key] = content
 
 
 def row_dead_letter(work: ReadSlice, row: BadRow, now_ms: int) -> DeadLetter:

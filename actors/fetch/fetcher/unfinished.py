@@ -35,7 +35,8 @@ class Batch:
 
 
 class UnfinishedReading:
-    """One reading of one window, over one or more attempts. `unpublished`: rows that are not known to be stored."""
+    """One reading of one window, over one or more attempts. `fence`: that of the first one. `unpublished`: rows that
+    are not known to be stored."""
 
     def __init__(
         self,
@@ -44,17 +45,18 @@ class UnfinishedReading:
         reading: Reading,
         new: NewVersions | NewContents,
         *,
-        began_ms: int,
+        fence: int,
     ) -> None:
         self.adapter = adapter
         self.window = window
         self.reading = reading
         self.new = new
+        self.fence = fence
         self.new_rows = 0
         self.unpublished: list[Batch] = []
         self.attempts = 0
         self.requests_before = 0
-        self.began_ms = self.used_ms = began_ms
+        self.used_ms = 0
         self.is_void = False
         """An answer does not count. The window has to be read anew."""
 

@@ -40,10 +40,10 @@ from actors.fetch.fetcher.decisions import (
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.obeying import Obeying
 from actors.fetch.fetcher.prefetch import prefetching
-from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentContents, pages_of, row_dead_letter, shortness
+from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
-from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
+from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
 from actors.runtime.failpoints import reach
@@ -118,7 +118,7 @@ class WindowReader:
         self._clocks = PlatformClocks()
         self._kept = UnfinishedReadings()
         self._obeying = Obeying()
-        self._recent: dict[SourceKey, RecentContents] = {}
+        self._recent = RecentSources()
         self._last_read_ms = 0
         self.orders_a_message = 1.0
         """How many orders a message of this node has carried lately, on average."""
@@ -136,19 +136,19 @@ class WindowReader:
     async def _remember(self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome) -> Outcome:
         """Keep what was read: contents for every later reading, and after trouble that may pass the reading itself.
         Return what the outcome is then."""
-        if isinstance(progress.new, NewContents) and progress.new.stored:
-            await self._store_contents(work, progress.new.stored, progress.began_ms)
+        if isinstance(progress.new, NewContents) and progress.new.has_more:
+            await self._store_contents(work, progress, progress.new)
         outcome = progress.ended(work.slice, outcome)
         if isinstance(outcome, TimedOut | Failed | Missed | Throttled | NotNow):
             self._kept.keep(work, progress, self._clock.now_ms())
         return outcome
 
-    async def _store_contents(self, work: ReadSlice, stored: dict[bytes, bytes], at_ms: int) -> None:
+    async def _store_contents(self, work: ReadSlice, progress: UnfinishedReading, new: NewContents) -> None:
+        """Store what the reading found under the fence of its first attempt, in place of what that attempt stored."""
         keep_ms = max(work.settings.again_ms, default=0)
         try:
-            await self._digests.put_contents(
-                work.source, work.slice, work.slice.fence, stored, at_ms=at_ms, keep_ms=keep_ms
-            )
+            await self._digests.put_contents(work.source, work.slice, progress.fence, new.stored, keep_ms=keep_ms)
+            new.has_more = False
         except FATAL:
             raise
         except StreamError as error:  # it costs a repeat, which the store recognises
@@ -224,8 +224,8 @@ class WindowReader:
             is_trusted=work.is_trusted,
             checks_window=self._obeying.wants_check(work.source, adapter),
         )
-        began_ms = self._clock.now_ms()
-        return UnfinishedReading(adapter, window, reading, await self._known(work, window, declared), began_ms=began_ms)
+        new = await self._known(work, window, declared)
+        return UnfinishedReading(adapter, window, reading, new, fence=work.slice.fence)
 
     def _read_ms(self) -> int:
         """Return a time for an answer: the version of its rows if the platform has none. Later answers get later
@@ -268,7 +268,7 @@ class WindowReader:
         longest_ms = max(work.settings.slice_ms, work.settings.again_slice_ms)
         if not declared.is_version_ordered:
             latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
-            return NewContents(latest, self._recent.setdefault(work.source, RecentContents()))
+            return NewContents(latest, self._recent.of(work.source))
         if work.slice.kind != "a":
             return NewVersions(set())
         return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms))

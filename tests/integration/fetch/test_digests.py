@@ -47,17 +47,21 @@ async def test_a_busy_slice_is_kept_in_parts(connection: Connection, publisher: 
     assert await digests.known(SHOP, Window(HOUR, HOUR + 1)) == busy
 
 
-async def test_of_contents_the_latest_reading_s_are_known(connection: Connection, publisher: Publisher) -> None:
+async def test_of_contents_those_that_were_read_last_are_known_whichever_reading_began_first(
+    connection: Connection, publisher: Publisher
+) -> None:
     digests, bucket = await opened(connection, publisher)
     keys = [mark[:8] for mark in sorted(marks(MOST_CONTENTS + 1))]
-    first, second = dict.fromkeys(keys, b"open    "), dict.fromkeys(keys[:2], b"held    ")
-    await digests.put_contents(SHOP, piece(HOUR), 2, second, at_ms=9, keep_ms=0)
-    await digests.put_contents(SHOP, piece(HOUR), 1, first, at_ms=5, keep_ms=0)
-    await digests.put_contents(SHOP, piece(HOUR + HOUR_MS), 3, first, at_ms=10, keep_ms=0)
+    first = dict.fromkeys(keys, Content(5, b"open    "))
+    second = {keys[0]: Content(4, b"held    "), keys[1]: Content(9, b"held    ")}
+    await digests.put_contents(SHOP, piece(HOUR), 2, second, keep_ms=0)
+    await digests.put_contents(SHOP, piece(HOUR), 1, first, keep_ms=0)
+    later = dict.fromkeys(keys, Content(10, b"open    "))
+    await digests.put_contents(SHOP, piece(HOUR + HOUR_MS), 3, later, keep_ms=0)
     assert len(await bucket.entries()) == 5
     found = await digests.contents(SHOP, Window(HOUR, HOUR + 1))
     assert len(found) == len(keys)
-    assert [found[key] for key in keys[1:3]] == [Content(9, b"held    "), Content(5, b"open    ")]
+    assert [found[key] for key in keys[:3]] == [Content(5, b"open    "), Content(9, b"held    "), first[keys[2]]]
     assert await digests.known(SHOP, Window(HOUR, HOUR + 1)) == set()
 
 

@@ -20,6 +20,7 @@ from platforms.declared import declare
 from platforms.mall.listing import list_orders
 from platforms.mall.server import Mall
 from platforms.reading import Reading
+from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.engine import (
@@ -159,6 +160,22 @@ async def test_what_was_read_before_the_time_was_over_is_not_read_again(
         await store_all(connection, publisher, tmp_path / "orders.db")
         assert (ledger.holes, judge(running, tmp_path / "orders.db")) == ((), Judged(orders, 0, 0))
         assert running.requests <= undisturbed(table, running) * 1.2
+
+
+async def test_of_a_reading_of_many_attempts_the_contents_are_kept_once(
+    connection: Connection, publisher: Publisher
+) -> None:
+    table = adapter_table(pages={**PAGES, "style": "link", "next": "next"}, record=HASHED, overlap="0s")
+    faults = {"late": 1.0, "late_ms": 40}
+    mall = {"orders": 1_200, "paging": "link", "ago_ms": 650_000, "history_ms": 600_000, "faults": faults}
+    own: dict[str, Any] = {"slice": "600s", "overlap_before": "0s", "overlap_after": "0s", "max_open": 1}
+    slow = {"timeout": "1s", "request_timeout": "1s"}
+    async with shop(connection, publisher, table, mall=mall, **own, **slow) as (running, node):
+        await read_to_end(node, running, within_s=WITHIN_S)
+        digests = Bucket(connection, publisher, connection.namespace.bucket("DIGESTS"), bytes)
+        slices = [entry.key.rpartition("_f")[0] for entry in await digests.entries(f"{SHOP.key}.*.*")]
+    assert slices
+    assert len(slices) == len(set(slices))
 
 
 async def test_a_page_that_may_not_enter_at_once_splits_its_window_and_does_not_enter_unpaced(

@@ -1,11 +1,41 @@
-"""What a reading says of itself: whether it is known to be short, and by how much."""
+"""The rows of a reading: which contents are known and kept, whether it is known to be short, and by how much."""
 
+import pytest
+
+from actors.fetch.digests import Content
+from actors.fetch.fetcher import rows
 from actors.fetch.fetcher.rows import shortness
 from actors.fetch.rules.ledger import Shortfall
+from actors.fetch.sources import SourceKey
+from platforms.adapter import Row
 from platforms.bounds import Window
 from platforms.reading import ReadingResult, ShortPart
 
 FROM, TO = 1_700_000_000_000, 1_700_000_001_000
+
+
+def row(key: str) -> Row:
+    return Row(key=key, version=1, modified_ms=None, body=b"{}")
+
+
+def test_sources_read_longest_ago_leave_when_all_together_remember_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST_RECENT_OF_ALL", 10)
+    sources, shops = rows.RecentSources(), [SourceKey("mall", f"s{number}") for number in range(3)]
+    for shop in shops:
+        recent = sources.of(shop)
+        for number in range(5):
+            recent.add(f"{number}".encode(), Content(1, b"open    "))
+    assert [len(sources.of(shop)) for shop in (shops[2], shops[1], shops[0])] == [5, 5, 0]
+
+
+def test_contents_are_kept_again_only_if_a_reading_found_more() -> None:
+    new = rows.NewContents({}, rows.RecentContents())
+    new.confirm(new.take([row("a"), row("b")], 1), 1)
+    assert (len(new.stored), new.has_more) == (2, True)
+    new.has_more = False
+    assert (new.take([row("a")], 2), new.has_more) == ([], False)
+    new.confirm(new.take([row("c")], 3), 3)
+    assert (len(new.stored), new.has_more) == (3, True)
 
 
 def result(*short: ShortPart, is_proven: bool = False, is_counted: bool = True) -> ReadingResult:

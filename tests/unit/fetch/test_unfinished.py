@@ -38,7 +38,7 @@ ADAPTER: Adapter = declare(adapter_table(pages={"style": "link", "size": 20, "to
 
 def begun() -> UnfinishedReading:
     reading = Reading(ADAPTER.declaration, WINDOW)
-    return UnfinishedReading(ADAPTER, WINDOW, reading, NewVersions(set()), began_ms=0)
+    return UnfinishedReading(ADAPTER, WINDOW, reading, NewVersions(set()), fence=1)
 
 
 def move(progress: UnfinishedReading, number: int) -> None:
