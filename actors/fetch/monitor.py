@@ -35,7 +35,7 @@ from actors.fetch.rules.outages import is_down
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources
-from actors.runtime.actor import FATAL
+from actors.runtime.actor import FATAL, until_stopped
 from actors.runtime.alerts import Alerts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
@@ -153,11 +153,7 @@ class Monitor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Stand for election until the node stops."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._campaign)
-            task_status.started()
-            await self._stop.wait()
-            tasks.cancel_scope.cancel()
+        await until_stopped(self._stop, self._campaign, task_status=task_status)
 
     async def _campaign(self) -> None:
         await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)

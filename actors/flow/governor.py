@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from actors.flow.rules.governing import Governing
 from actors.flow.rules.slots import Slotting
+from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -73,11 +74,7 @@ class Governor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Govern when elected, until the node stops."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._campaign)
-            task_status.started()
-            await self._stop.wait()
-            tasks.cancel_scope.cancel()
+        await until_stopped(self._stop, self._campaign, task_status=task_status)
 
     async def _campaign(self) -> None:
         while True:

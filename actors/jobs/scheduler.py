@@ -31,6 +31,7 @@ from actors.jobs.rules.schedule_record import Schedule, decode_schedule, due_of,
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, rests_until_ms, taken_back
 from actors.jobs.rules.schedule_times import job_of, occurrence
+from actors.runtime.actor import until_stopped
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
@@ -136,11 +137,7 @@ class Scheduler:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Stand for election until the node stops."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._campaign)
-            task_status.started()
-            await self._stop.wait()
-            tasks.cancel_scope.cancel()
+        await until_stopped(self._stop, self._campaign, task_status=task_status)
 
     async def _campaign(self) -> NoReturn:
         await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)

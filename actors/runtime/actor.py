@@ -312,6 +312,17 @@ async def _quietly_give_back(delivery: Delivery) -> None:
         delivery.forget()
 
 
+async def until_stopped(
+    stop: anyio.Event, body: Callable[[], Coroutine[Any, Any, object]], *, task_status: TaskStatus[None]
+) -> None:
+    """Run `body` until the node stops. Then cancel it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(body)
+        task_status.started()
+        await stop.wait()
+        tasks.cancel_scope.cancel()
+
+
 async def ticks(period_s: Callable[[], float], stop: anyio.Event) -> AsyncIterator[None]:
     """Yield now, and then `period_s()` seconds after each turn is over, until `stop` is set.
     Each turn calls `period_s` anew, so it may read a live setting."""

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from actors.runtime.rate_client import LeasedRates
 from streams.begun_messages import MOST_KEYS, AskBegun, KeyBegun, NodeBegun, decode_begun
@@ -55,11 +56,7 @@ class RateCounts:
         with send, receive:
             subscription = await self._connection.subscribe(self._connection.namespace.rates_begun(), heard)
             try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(reply_all)
-                    task_status.started()
-                    await self._stop.wait()
-                    tasks.cancel_scope.cancel()
+                await until_stopped(self._stop, reply_all, task_status=task_status)
             finally:
                 await subscription.unsubscribe()
 

@@ -25,6 +25,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from actors.zone.hub_life import HubLife, read_zone
 from actors.zone.offset_copies import FAILURES, OffsetCopies
@@ -104,11 +105,7 @@ class Keeper:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Stand for election until the node stops."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._campaign)
-            task_status.started()
-            await self._stop.wait()
-            tasks.cancel_scope.cancel()
+        await until_stopped(self._stop, self._campaign, task_status=task_status)
 
     async def _campaign(self) -> None:
         await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)
