@@ -90,7 +90,7 @@ def command_named(name: str) -> Any:
 app = typer.Typer(
     cls=Commands,
     name="penstock",
-    help="Fetch the orders of many shops into your database, run delayed jobs, and run batches of rows, losing none.",
+    help="Fetch the orders of many shops into your database, run delayed jobs, batches and campaigns, losing none.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
