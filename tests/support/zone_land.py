@@ -20,7 +20,7 @@ from streams.publisher import Publisher
 from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.server import topology_for
-from tests.support.zone_app import make
+from tests.support.zone_rows import make
 
 WITHIN_S = 60.0
 
@@ -35,6 +35,7 @@ class Land:
         self.zones = ZoneCalls(ServiceClient(connection, "zones", 30.0))
         self.bucket = Bucket(connection, publisher, connection.namespace.bucket("OFFSETS"), bytes)
         self.offsets = Offsets(self.bucket)
+        self.app = "tests.support.zone_app"
         self.shards = 10
         self._count = 0
 
@@ -51,7 +52,7 @@ class Land:
             "PENSTOCK_HTTP": "off",
             "ZONE_DB": str(self.path),
         }
-        return node(*where, "--app", "tests.support.zone_app", *arguments, environment={**named, **environment})
+        return node(*where, "--app", self.app, *arguments, environment={**named, **environment})
 
     def add(self, count: int) -> int:
         """Add rows, and return the number of the last one. A row's key is its number."""

@@ -1,0 +1,144 @@
+"""Whole node processes in zones on servers of their own, joined at a hub: set up and looked at by the commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+
+from streams.clock import monotonic_s
+from tests.support.command import node
+from tests.support.zone_hub_land import JOBS, LEASE_S, HubLand, hub_land
+
+
+async def _apply(land: HubLand, zone: str, *change: str) -> int:
+    """Change the map at a terminal, and return its epoch."""
+    told = await land.told(zone, "routing", "apply", *change)
+    assert told["is_applied"]
+    return int(told["map"]["epoch"])
+
+
+async def test_shards_move_from_zone_to_zone_and_no_row_is_missing(binary: Path, tmp_path: Path) -> None:
+    async with hub_land(tmp_path) as land, land.node("east") as east, land.node("west") as west:
+        land.rows.add(300)
+        assert await _apply(land, "east", str(land.map)) == 2
+        await land.all_done()
+        await land.holds("east", "01234")
+        await land.holds("west", "56789")
+        assert land.senders(0) == {shard: "east" if shard < 5 else "west" for shard in range(10)}
+
+        planned = await land.told("west", "routing", "plan", "--move", "0=west", "--move", "1=west")
+        assert [move["after"] for move in planned["plan"]["moves"]] == ["west", "west"]
+        land.rows.add(100)
+        assert await _apply(land, "west", "--move", "0=west", "--move", "1=west", "--if-epoch", "2") == 4
+        last = land.rows.add(100)
+        await land.holds("west", "0156789")
+        await land.holds("east", "234")
+        land.rows.add(100)
+        await land.all_done()
+        assert land.senders(last) == {shard: "east" if shard in (2, 3, 4) else "west" for shard in range(10)}
+        assert land.fenced() == []
+        assert set(land.rows.handled("tick").values()) == {1}, "a planned move repeats no row"
+
+        shown = await land.told("west", "zones", "show", "west")
+        came = [each for each in shown["handovers"] if each["before"] == "east"]
+        assert {(each["job"], each["shard"]) for each in came} == {(job, shard) for job in JOBS for shard in "01"}
+        assert {(each["epoch"], each["skipped"], each["is_forced"]) for each in came} == {(4, 0, False)}
+        for job in JOBS:
+            [start] = {each["start"] for each in came if each["job"] == job}
+            assert start <= min(each["offset"] for each in came if each["job"] == job)
+        for line in (east.lines, west.lines):
+            assert not [each for each in line if each["level"] == "error"]
+
+
+async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tmp_path: Path) -> None:
+    async with hub_land(tmp_path) as land, land.node("east"), land.node("west"):
+        await _apply(land, "west", str(land.map))
+        await _apply(land, "east", "--weight", "west=2")
+        for zone in ("east", "west"):
+            listed = {each["zone"]: each for each in await land.told(zone, "zones", "list")}
+            assert {name: (each["state"], each["count"], each["nodes"]) for name, each in listed.items()} == {
+                "east": ("live", 5, ["east1"]),
+                "west": ("live", 5, ["west1"]),
+            }
+            shown = await land.told(zone, "routing", "show")
+            assert (shown["epoch"], shown["zones"]) == (4, {"east": "0-4", "west": "5-9"})
+            kept = await land.told(zone, "routing", "history")
+            assert [each["epoch"] for each in kept] == [4, 2]
+            for other in ("east", "west"):
+                one = await land.told(zone, "zones", "show", other)
+                assert one["zone"]["shards"] == listed[other]["shards"]
+            for command in ("zones list", "zones show east", "routing show", "routing history"):
+                typed = await land.type(zone, *command.split())
+                assert max(map(len, typed.out.splitlines())) <= 80
+
+
+async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(binary: Path, tmp_path: Path) -> None:
+    async with hub_land(tmp_path) as land, land.node("west") as west:
+        async with land.node("east") as east:
+            land.rows.add(200)
+            await _apply(land, "east", str(land.map))
+            await land.all_done()
+            land.rows.add(200)
+            east.process.kill()
+            land.servers.kill("east")
+            killed_s = monotonic_s()
+        await west.logged("zone.out", zone="east")
+        await west.logged("zone.taken_over", zone="east")
+        await land.holds("west", "0123456789")
+        assert monotonic_s() - killed_s < LEASE_S + 5
+        last = land.rows.add(100)
+        await land.all_done()
+        assert set(land.senders(last - 100).values()) == {"west"}
+        listed = {each["zone"]: each["state"] for each in await land.told("west", "zones", "list")}
+        assert listed == {"east": "drained", "west": "live"}
+
+        await land.servers.start("east")
+        async with land.node("east"):
+            await land.told("east", "zones", "restore", "east")
+            await land.holds("east", "01234")
+            last = land.rows.add(100)
+            await land.all_done()
+            assert {shard for shard, zone in land.senders(last - 100).items() if zone == "east"} == {0, 1, 2, 3, 4}
+
+
+async def test_a_node_that_stood_still_past_its_lease_is_refused_by_the_database(binary: Path, tmp_path: Path) -> None:
+    async with hub_land(tmp_path) as land, land.node("west") as west:
+        async with land.node("east", GUARD_STOP_AT="2") as east:
+            land.rows.add(400)
+            epoch = await _apply(land, "west", str(land.map))
+            await west.logged("zone.taken_over", zone="east")
+            await land.all_done()
+            os.kill(east.process.pid, signal.SIGCONT)
+            with anyio.fail_after(60):
+                while not land.fenced():  # noqa: ASYNC110 # a file tells nobody that it changed
+                    await anyio.sleep(0.05)
+            assert land.fenced() == [("east", epoch, east.process.pid)]
+            await east.logged("zone.joined", zone="east", was="out")
+            await land.told("west", "zones", "restore", "east")
+            await land.holds("east", "01234")
+            land.rows.add(100)
+            await land.all_done()
+
+
+async def test_a_worker_alone_does_the_work_of_its_zone_beside_a_node_of_other_roles(
+    binary: Path, tmp_path: Path
+) -> None:
+    """`penstock work` has no keeper, and learns of the map from the zone's own server."""
+    async with hub_land(tmp_path) as land, land.node("west"), land.node("east", PENSTOCK_ROLES="conductor,timer,desk"):
+        environment = {
+            "PENSTOCK_HUB": "hub",
+            "PENSTOCK_LOG_FORM": "json",
+            "PENSTOCK_HTTP": "off",
+            "ZONE_DB": str(land.rows.path),
+        }
+        where = ("--nats", land.servers.url("east"), "--zone", "east", "--name", "east2", "--log-level", "info")
+        work = ("-m", "penstock", "work", land.rows.app)
+        async with node(*where, command=work, environment=environment) as worker:
+            await worker.logged("node.ready")
+            land.rows.add(100)
+            await _apply(land, "east", str(land.map))
+            await land.all_done()
+            assert await worker.end(signal.SIGTERM) == 0
