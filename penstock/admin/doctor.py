@@ -18,11 +18,12 @@ import anyio
 from msgspec import Struct
 
 from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
+from actors.zone.hub_life import read_zone
 from penstock.errors import PenstockError
 from penstock.node.config import Config
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
-from streams.errors import ServerNotStarted, StreamError
+from streams.errors import NoStream, ServerNotStarted, StreamError
 from streams.server import find_binary
 from streams.store_health import room_at
 from streams.topology import diff
@@ -121,7 +122,7 @@ async def _server(config: Config) -> AsyncIterator[Check]:
         async with open_session(config, name="penstock-doctor", wait_s=min(COMMAND_S, config.connect_s)) as session:
             version = session.connection.client.connected_server_version
             yield Check("connection", "ok", f"nats-server {version.major}.{version.minor}.{version.patch}")
-            for look in _LOOKS:
+            for look in (*_LOOKS, _hub) if config.hub else _LOOKS:
                 try:
                     yield await look(config, session)
                 except StreamError as error:
@@ -228,6 +229,24 @@ async def _clock(_config: Config, session: Session) -> Check:
     if abs(offset_ms) > SOME_OFFSET_MS:
         return Check("clock", "warn", found, "keep nodes and servers on NTP")
     return Check("clock", "ok", found)
+
+
+async def _hub(config: Config, session: Session) -> Check:
+    """Look from this zone's server at the hub, as its nodes do."""
+    try:
+        found = await session.bucket("HUB_ZONES", domain=config.hub).get(config.zone)
+    except NoStream as error:
+        return Check("hub", "fail", str(error), "run `penstock init --hub` on the hub's server")
+    except StreamError as error:
+        do = "look at the link to the hub: each zone stops when its lease ends, and none is taken over"
+        return Check("hub", "fail", str(error), do)
+    if found is None:
+        return Check("hub", "warn", f"it answers; zone {config.zone} has not joined yet", "start a node of the zone")
+    state = read_zone(found).state
+    told = f"it answers; zone {config.zone} is {state}"
+    if state == "in":
+        return Check("hub", "ok", told)
+    return Check("hub", "warn", told, "its zoned jobs do not run: see `zone.keeper_waits` in the log of its nodes")
 
 
 async def _settings(_config: Config, session: Session) -> Check:

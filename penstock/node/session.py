@@ -53,9 +53,9 @@ class Session:
         name = self.namespace.bucket("SETTINGS")
         return Desk(self.bucket("SETTINGS"), kept_values(self.connection, name))
 
-    def bucket(self, short: str) -> Bucket[bytes]:
-        """Return a bucket of the namespace, its values as bytes."""
-        return Bucket(self.connection, self.publisher, self.namespace.bucket(short), bytes)
+    def bucket(self, short: str, *, domain: str = "") -> Bucket[bytes]:
+        """Return a bucket of the namespace, its values as bytes. `domain`: of another domain than the server's own."""
+        return Bucket(self.connection, self.publisher, self.namespace.bucket(short), bytes, domain=domain)
 
 
 def server_folder(config: Config) -> Path:

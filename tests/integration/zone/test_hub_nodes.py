@@ -8,9 +8,14 @@ from pathlib import Path
 
 import anyio
 
+from penstock.admin.doctor import Check, examine
+from penstock.node.config import Config
+from streams.bucket import Bucket
 from streams.clock import monotonic_s
-from tests.support.command import node
+from streams.publisher import Publisher
+from tests.support.command import node, penstock
 from tests.support.zone_hub_land import JOBS, LEASE_S, HubLand, hub_land
+from tests.support.zones import HUB, at, zones
 
 
 async def _apply(land: HubLand, zone: str, *change: str) -> int:
@@ -142,3 +147,31 @@ async def test_a_worker_alone_does_the_work_of_its_zone_beside_a_node_of_other_r
             await _apply(land, "east", str(land.map))
             await land.all_done()
             assert await worker.end(signal.SIGTERM) == 0
+
+
+async def test_the_doctor_says_when_the_hub_cannot_be_reached_and_when_a_zone_is_out(
+    binary: Path, tmp_path: Path
+) -> None:
+    async with zones(tmp_path) as servers:
+
+        async def hub_check() -> Check:
+            config = Config(nats=servers.url("east"), zone="east", hub=HUB)
+            [check] = [each for each in await examine(config) if each.name == "hub"]
+            return check
+
+        bare = await hub_check()
+        assert (bare.level, "penstock init --hub" in bare.do) == ("fail", True)
+        done = await penstock("init", "--hub", "--nats", servers.url(HUB))
+        assert done.code == 0
+        unknown = await hub_check()
+        assert (unknown.level, "has not joined" in unknown.found) == ("warn", True)
+        async with at(servers.url("east")) as connection, Publisher(connection) as publisher:
+            name = connection.namespace.bucket("HUB_ZONES")
+            bucket = Bucket(connection, publisher, name, bytes, domain=HUB)
+            for state, level in (("in", "ok"), ("out", "warn")):
+                await bucket.put("east", b'{"state":"%s"}' % state.encode())
+                known = await hub_check()
+                assert (known.level, f"zone east is {state}" in known.found) == (level, True)
+        servers.kill(HUB)
+        away = await hub_check()
+        assert (away.level, "when its lease ends" in away.do) == ("fail", True)
