@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting, duration_text, span_ms
-from actors.zone.offsets import Offsets, Stored, records_of
+from actors.zone.offsets import Stored, records_of
 from actors.zone.routing import Routing, change_map, map_history
 from actors.zone.rules.offsets import Handover, start_of
 from actors.zone.rules.plan import ChangePlan, plan
@@ -151,6 +151,14 @@ class UnknownZone(Exception):
         super().__init__(f"no zone {zone[:40]!a}; {there}")
 
 
+class KnownOffsets(Protocol):
+    """How far each job is."""
+
+    async def of_all(self) -> dict[str, Stored]:
+        """Return the records of all jobs."""
+        ...
+
+
 class ZoneDesk:
     """One node's desk. Many callers may use it at once. `changes`: the bucket where the map is changed. `step`: by how
     much a change raises the epoch. `nodes`: the live nodes of each zone. It raises BadMap, UnknownZone,
@@ -160,7 +168,7 @@ class ZoneDesk:
         self,
         *,
         routing: Routing,
-        offsets: Offsets,
+        offsets: KnownOffsets,
         changes: Bucket[bytes],
         connection: Connection,
         nodes: Callable[[], Mapping[str, Sequence[str]]],

@@ -14,8 +14,8 @@ import msgspec
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.zone.hub_life import AGAIN_S, follow
-from actors.zone.offsets import decode_offset
-from actors.zone.rules.hub import is_later
+from actors.zone.offsets import Offsets, Stored, StoredOffset, decode_offset
+from actors.zone.rules.hub import is_later, latest
 from actors.zone.rules.offsets import OffsetRecord
 from streams.bucket import Bucket
 from streams.entries import Entry
@@ -85,6 +85,25 @@ class OffsetCopies:
                 tasks.start_soon(copy_one, key, record)
         if failures:
             raise failures[0]
+
+
+class AllOffsets:
+    """The offsets of all zones, for people: those of the own zone, and what the hub has later copies of."""
+
+    def __init__(self, own: Offsets, hub_offsets: Bucket[bytes]) -> None:
+        self._own = own
+        self._hub = hub_offsets
+
+    async def of_all(self) -> dict[str, Stored]:
+        """Return the latest record of each shard, of all jobs. Raises MalformedMessage, and the broker's errors."""
+        found = await self._own.of_all()
+        for entry in await self._hub.entries():
+            _, job, shard = entry.key.split(".", 2)
+            copy, of_job = decode_offset(entry.key, entry.raw), found.setdefault(job, {})
+            own = of_job.get(shard)
+            if own is None or latest((own.record, copy)) is copy:
+                of_job[shard] = StoredOffset(copy, entry.revision)
+        return found
 
 
 def _read_offset(entry: Entry[bytes]) -> OffsetRecord:

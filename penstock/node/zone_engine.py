@@ -135,7 +135,7 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
     }
     desk = ZoneDesk(
         routing=known,
-        offsets=offsets,
+        offsets=offsets if hub is None else hub.offsets,
         changes=changes,
         step=step,
         connection=node.connection,

@@ -9,6 +9,8 @@ from anyio.abc import TaskStatus
 from actors.runtime.supervisor import ActorSpec
 from actors.zone.hub_life import HubLife, follow
 from actors.zone.keeper import Buckets, Keeper
+from actors.zone.offset_copies import AllOffsets
+from actors.zone.offsets import Offsets
 from actors.zone.routing import Routing
 from penstock.node.node import Node
 from streams.bucket import Bucket
@@ -18,12 +20,13 @@ __all__ = ["ZoneHub", "zone_hub"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneHub:
-    """What a node has of the hub. `changes`: where the map is changed."""
+    """What a node has of the hub. `changes`: where the map is changed. `offsets`: of all zones, for the desk."""
 
     changes: Bucket[bytes]
     routing: Routing
     life: HubLife
     keeper: Keeper
+    offsets: AllOffsets
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the actors in start order."""
@@ -45,17 +48,18 @@ def zone_hub(node: Node) -> ZoneHub | None:
         return None
     changes = node.bucket("HUB_ROUTING", domain=config.hub)
     zones, copies = node.bucket("HUB_ZONES", domain=config.hub), node.bucket("HUB_OFFSETS", domain=config.hub)
+    own_offsets = node.bucket("OFFSETS")
     routing = Routing(changes)
     life = HubLife(zone=config.zone, node=node.members.name, zones=zones)
     keeper = Keeper(
         node=node.members.name,
         shards=routing,
-        buckets=Buckets(
-            hub_zones=zones, hub_offsets=copies, routing=node.bucket("ROUTING"), offsets=node.bucket("OFFSETS")
-        ),
+        buckets=Buckets(hub_zones=zones, hub_offsets=copies, routing=node.bucket("ROUTING"), offsets=own_offsets),
         leases=node.bucket("LEASES"),
         life=life,
         lease_ms=round(config.zone_lease_s * 1000),
         stop=node.stop,
     )
-    return ZoneHub(changes=changes, routing=routing, life=life, keeper=keeper)
+    return ZoneHub(
+        changes=changes, routing=routing, life=life, keeper=keeper, offsets=AllOffsets(Offsets(own_offsets), copies)
+    )

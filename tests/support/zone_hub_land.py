@@ -11,6 +11,8 @@ from typing import Any
 
 import anyio
 
+from actors.zone.offsets import decode_offset
+from streams.bucket import Bucket
 from streams.publisher import Publisher
 from tests.support.command import Ended, Running, penstock
 from tests.support.zone_land import Land
@@ -68,6 +70,20 @@ class HubLand:
                     for job, stored in (await self.lands[zone].offsets.of_all()).items()
                 }
                 if all(owned.get(job) == set(shards) for job in JOBS):
+                    return
+                await anyio.sleep(0.05)
+
+    async def copied(self, zone: str, offset: int, within_s: float = 60.0) -> None:
+        """Wait until the hub has this offset of each shard of the zone, in both jobs."""
+        here = self.lands[zone]
+        bucket = Bucket(
+            here.connection, here.publisher, here.connection.namespace.bucket("HUB_OFFSETS"), bytes, domain=HUB
+        )
+        with anyio.fail_after(within_s):
+            while True:
+                found = [entry for entry in await bucket.entries() if entry.key.startswith(f"{zone}.")]
+                offsets = [decode_offset(entry.key, entry.raw).offset for entry in found]
+                if len(offsets) == 5 * len(JOBS) and min(offsets) >= offset:
                     return
                 await anyio.sleep(0.05)
 

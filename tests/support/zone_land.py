@@ -30,6 +30,7 @@ class Land:
 
     def __init__(self, connection: Connection, publisher: Publisher, url: str, folder: Path) -> None:
         self.connection = connection
+        self.publisher = publisher
         self.url = url
         self.path = folder / "land.db"
         self.zones = ZoneCalls(ServiceClient(connection, "zones", 30.0))

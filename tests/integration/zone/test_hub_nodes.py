@@ -62,6 +62,9 @@ async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tm
     async with hub_land(tmp_path) as land, land.node("east"), land.node("west"):
         await _apply(land, "west", str(land.map))
         await _apply(land, "east", "--weight", "west=2")
+        land.rows.add(120)
+        for zone in ("east", "west"):
+            await land.copied(zone, 120)
         for zone in ("east", "west"):
             listed = {each["zone"]: each for each in await land.told(zone, "zones", "list")}
             assert {name: (each["state"], each["count"], each["nodes"]) for name, each in listed.items()} == {
@@ -75,6 +78,9 @@ async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tm
             for other in ("east", "west"):
                 one = await land.told(zone, "zones", "show", other)
                 assert one["zone"]["shards"] == listed[other]["shards"]
+                assert {job["job"]: job["start"] for job in one["jobs"]} == dict.fromkeys(JOBS, 120)
+            planned = await land.told(zone, "routing", "plan", "--move", "0=west")
+            assert {each["start"] for each in planned["plan"]["starts"]} == {120}
             for command in ("zones list", "zones show east", "routing show", "routing history"):
                 typed = await land.type(zone, *command.split())
                 assert max(map(len, typed.out.splitlines())) <= 80
