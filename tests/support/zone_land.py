@@ -92,6 +92,12 @@ class Land:
                 await anyio.sleep(0.05)
         return found
 
+    async def owned(self, zones: dict[str, str], within_s: float = WITHIN_S) -> None:
+        """Wait until the map gives the zones these shards. A dead zone's are dealt some seconds after its death."""
+        with fail_after(within_s):
+            while (await self.zones.routing()).zones != zones:  # noqa: ASYNC110 # the server is asked
+                await anyio.sleep(0.05)
+
     async def offsets_reach(self, job: str, offset: int, within_s: float = WITHIN_S) -> Stored:
         """Wait until every shard of the job has an offset, and none is below this one."""
         with fail_after(within_s):

@@ -32,6 +32,14 @@ rates show topic/mail
 rates set topic/mail 5
 rates watch
 rates report topic/mail
+zones list
+zones show a
+zones drain a --dry-run
+zones restore a
+routing show
+routing plan --balance
+routing apply --balance
+routing history
 sources list
 sources show a/b
 sources set a/b --account token=env:HOME
