@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 
+from actors.zone.hub_life import read_zone
 from actors.zone.offsets import decode_offset
 from streams.bucket import Bucket
 from streams.publisher import Publisher
@@ -75,10 +76,7 @@ class HubLand:
 
     async def copied(self, zone: str, offset: int, within_s: float = 60.0) -> None:
         """Wait until the hub has this offset of each shard of the zone, in both jobs."""
-        here = self.lands[zone]
-        bucket = Bucket(
-            here.connection, here.publisher, here.connection.namespace.bucket("HUB_OFFSETS"), bytes, domain=HUB
-        )
+        bucket = self._at_hub(zone, "HUB_OFFSETS")
         with anyio.fail_after(within_s):
             while True:
                 found = [entry for entry in await bucket.entries() if entry.key.startswith(f"{zone}.")]
@@ -86,6 +84,17 @@ class HubLand:
                 if len(offsets) == 5 * len(JOBS) and min(offsets) >= offset:
                     return
                 await anyio.sleep(0.05)
+
+    async def comes_in(self, zone: str, within_s: float = 60.0) -> None:
+        """Wait until the hub knows the zone as one that is in: until then what it is given is dealt to others again."""
+        bucket = self._at_hub(zone, "HUB_ZONES")
+        with anyio.fail_after(within_s):
+            while (entry := await bucket.get(zone)) is None or read_zone(entry).state != "in":  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+
+    def _at_hub(self, zone: str, short: str) -> Bucket[bytes]:
+        land = self.lands[zone]
+        return Bucket(land.connection, land.publisher, land.connection.namespace.bucket(short), bytes, domain=HUB)
 
     def sent(self) -> Counter[int]:
         """Return how often each order was sent."""

@@ -108,6 +108,7 @@ async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(b
 
         await land.servers.start("east")
         async with land.node("east"):
+            await land.comes_in("east")
             await land.told("east", "zones", "restore", "east")
             await land.holds("east", "01234")
             last = land.rows.add(100)
@@ -127,7 +128,7 @@ async def test_a_node_that_stood_still_past_its_lease_is_refused_by_the_database
                 while not land.fenced():  # noqa: ASYNC110 # a file tells nobody that it changed
                     await anyio.sleep(0.05)
             assert land.fenced() == [("east", epoch, east.process.pid)]
-            await east.logged("zone.joined", zone="east", was="out")
+            await land.comes_in("east")
             await land.told("west", "zones", "restore", "east")
             await land.holds("east", "01234")
             land.rows.add(100)
