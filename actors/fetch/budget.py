@@ -26,6 +26,7 @@ from streams.clock import monotonic_s
 ROUND_MS = 1_000
 SOURCE, PLATFORM, DECLARED, INFLOW = "source.", "platform.", "declared.", "inflow."
 """Where the keys of the rates begin."""
+NO_SHARES = "no governor deals shares of our rates"
 
 
 class TooSlow(Exception):
@@ -35,7 +36,7 @@ class TooSlow(Exception):
     def __init__(self, wait_ms: float, *, is_known: bool = True) -> None:
         self.wait_ms = math.ceil(wait_ms)
         self.is_known = is_known
-        why = f"our own rate for it is spent for {self.wait_ms} ms" if is_known else "nobody deals shares of our rates"
+        why = f"our own rate for it is spent for {self.wait_ms} ms" if is_known else NO_SHARES
         super().__init__(why)
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from actors.fetch.budget import Budgets
+from actors.fetch.budget import NO_SHARES, Budgets
 from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
@@ -40,6 +40,8 @@ def wait_of(outcome: Outcome, tried: int) -> int | None:
     """Return how long to wait before the next request, after `tried` tries before this one. None: no further request
     helps."""
     match outcome:
+        case NotNow(reason=reason) if NO_SHARES in reason and tried + 1 >= TRIES:
+            return None
         case Throttled(wait_ms=wait_ms) | NotNow(wait_ms=wait_ms) if wait_ms <= LONGEST_WAIT_MS:
             return wait_ms
         case Failed(least_wait_ms=least_ms) if tried + 1 < TRIES and least_ms <= LONGEST_WAIT_MS:

@@ -20,6 +20,7 @@ from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, SourceRecord
+from actors.flow.governor import Governor
 from actors.runtime.events import Events
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rate_requests import OwnRates
@@ -90,7 +91,7 @@ async def running_node(
     drain_s: float = 10.0,
 ) -> AsyncIterator[Node]:
     """Run a node's actors, supervised as in production, until the block ends; the topology is made first. No actor may
-    have failed by then. There is no governor: the node has the whole rates."""
+    have failed by then. The node itself has the whole rates. It is the governor of others, such as commands."""
     await apply(connection, topology_for(connection))
     events = Events(publisher, connection.namespace)
     buckets = {short: connection.namespace.bucket(short) for short in ("SETTINGS", "NODES")}
@@ -111,11 +112,15 @@ async def running_node(
     memory = StoreMemory(connection, ())
     store = StoreWatch(connection, memory, health=partial(health_of, config, connection))
     shared = Shared(config, connection, publisher, members, settings, events, memory, store, stop)
+    governor = Governor(
+        node=node, connection=connection, leases=shared.bucket("LEASES"), rate_of=shared.rates.rate_of, stop=stop
+    )
     async with open_fetch_engine(shared, rates=OwnRates()) as engine, anyio.create_task_group() as tasks:
         specs = [
             ActorSpec(name="events", role="", run=events.run),
             ActorSpec(name="settings", role="", run=settings.run),
             ActorSpec(name="members", role="", run=members.run),
+            ActorSpec(name="governor", role="", run=governor.run),
             *(spec for spec in engine.actors() if not roles or spec.role in ("", *roles)),
         ]
         supervisor = Supervisor(specs, stop=stop, drain_s=drain_s, chance=lambda: 0.0)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from actors.fetch.budget import NO_SHARES
 from actors.fetch.fetcher.decisions import Failed, Hopeless, NotNow, Outcome, PlatformRefused, Throttled
-from penstock.admin.platform_calls import wait_of
+from penstock.admin.platform_calls import TRIES, wait_of
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,8 @@ from penstock.admin.platform_calls import wait_of
 )
 def test_what_passes_is_waited_for_and_the_rest_is_told(outcome: Outcome, tried: int, wait_ms: int | None) -> None:
     assert wait_of(outcome, tried) == wait_ms
+
+
+def test_where_no_governor_answers_a_person_hears_so_after_some_tries() -> None:
+    outcome = NotNow(NO_SHARES, 20)
+    assert [wait_of(outcome, tried) for tried in range(TRIES)] == [20, 20, 20, None]
