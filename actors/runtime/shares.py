@@ -1,9 +1,9 @@
 """This node's part of a cluster's rate, and how the node spends it: evenly, and in no second above it.
 
 A rate is the cluster's. Each node that takes part has a share, and spends it on its own. `Shares` gets a function that
-returns the share: the governor deals those of jobs and batches (ADR 39), and the live nodes that fetch share alike (ADR
-10). Nothing is stored. A key that begins again begins slowly, without a burst, and a pause earns no burst either. A
-late caller may catch up on at most a quarter of a second's worth.
+returns the share: the governor deals all of them (ADR 39, 49). Nothing is stored. A key that begins again begins
+slowly, without a burst, and a pause earns no burst either. A late caller may catch up on at most a quarter of a
+second's worth.
 
 No second has more than `most`. If that is all of the pace, a second that was uneven makes the next one uneven in the
 same way: where little began, there is little room a second later, and what was held back there begins with the rest. So
@@ -172,15 +172,6 @@ def sharers(members: Members, takes_part: Callable[[NodeRecord, str], bool]) -> 
 
     members.on_change(found.clear)
     return names
-
-
-def share_of(per_s: float, nodes: Sequence[str], own: str) -> float:
-    """Return one node's part of a rate. A whole number is dealt out whole, one more to the first nodes by name, so that
-    together they reach the rate in every second."""
-    count = max(1, len(nodes))
-    if per_s != int(per_s) or per_s < count:
-        return per_s / count
-    return part_of(int(per_s), nodes, own)
 
 
 def part_of(most: int, nodes: Sequence[str], own: str) -> int:
