@@ -276,7 +276,7 @@ async def test_the_key_of_a_row_of_a_sheet_is_a_column(connection: Connection) -
     assert set(seen.most) == {"s0", "s1", "s2"}
 
 
-@penstock.batch("asked", concurrency=4, attempts=2, retry_base_s=30.0, slots=BY_M)
+@penstock.batch("keyed-asked", concurrency=4, attempts=2, retry_base_s=30.0, slots=BY_M)
 class Asked(_Held):
     async def map(self, item: dict[str, object]) -> None:
         if item["m"] == "fails":
@@ -301,20 +301,20 @@ async def why(node: Plant, instance_id: str, item: int, code: str) -> str:
 
 
 async def test_a_person_learns_what_an_item_waits_for(connection: Connection) -> None:
-    async with plant(connection, ["asked", "asked-split"]) as node:
-        view = await node.submit("asked", items_of("slow", "slow"))
+    async with plant(connection, ["keyed-asked", "asked-split"]) as node:
+        view = await node.submit("keyed-asked", items_of("slow", "slow"))
         await seen.until(0)
         assert await why(node, view.instance_id, 1, "slot") == "the one slot of its key 'slow' is taken: n1 has 1"
-        failing = await node.submit("asked", items_of("fails"))
+        failing = await node.submit("keyed-asked", items_of("fails"))
         assert "no such merchant" in await why(node, failing.instance_id, 0, "retry")
         assert (await node.desk.why(failing.instance_id, 0)).until_ms > 0
-        await node.desk.limit("asked", {"slots": 0, "item_rate": 0.01})
-        paced = await node.submit("asked", items_of("a", "b", "c"))
+        await node.desk.limit("keyed-asked", {"slots": 0, "item_rate": 0.01})
+        paced = await node.submit("keyed-asked", items_of("a", "b", "c"))
         assert "0.01 a second" in await why(node, paced.instance_id, 2, "rate")
         await node.desk.pause(paced.instance_id)
         assert "penstock batch resume" in await why(node, paced.instance_id, 2, "paused")
         await node.desk.cancel(paced.instance_id)
-        await node.desk.limit("asked", {"item_rate": 0})
+        await node.desk.limit("keyed-asked", {"item_rate": 0})
         seen.release.set()
         await node.until(view.instance_id, "done")
         assert await why(node, view.instance_id, 1, "over") == "it has ended: ok"
