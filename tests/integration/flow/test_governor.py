@@ -21,8 +21,9 @@ STEADY = 2 * RATE
 
 
 def holds(town: FlowTown) -> bool:
-    """Between the permission and the note of an item lie milliseconds, so one more a node may meet in a second."""
-    return town.fullest() <= RATE + len(town.hands)
+    """Between the permission and the note of an item lie milliseconds, on a busy machine more. So one more a node may
+    meet in a second, and 2 % (docs/guarantees.md)."""
+    return town.fullest() <= RATE * 1.02 + len(town.hands)
 
 
 async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_once(
