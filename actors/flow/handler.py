@@ -52,6 +52,11 @@ class StillRunning(Exception):
         super().__init__(f"{what}: the last call ran out of time and runs on; set a limit for its waits")
 
 
+def reason_of(error: Exception, late: str) -> str:
+    """Return what a person reads of a failure of the user's code. `late`: if it ran out of time."""
+    return late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
 class RowBody(Struct, frozen=True, array_like=True):
     """A row in flight."""
 

@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.flow.flows import FlowLimits
-from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, rows_of
+from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, reason_of, rows_of
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.connection import Connection
@@ -137,8 +137,7 @@ class Loader:
                 done = msgspec.structs.replace(done, after=loaded.last)  # behind rows that are left out, too
         except Exception as error:  # the border to the user's code
             is_foreseen = isinstance(error, BadRows | StillRunning | StreamError | TimeoutError)
-            late = f"`load` took more than {limit_ms} ms"
-            reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            reason = reason_of(error, f"`load` took more than {limit_ms} ms")
             told = fields(flow=ask.flow, shard=ask.shard, error=reason)
             log.warning("flow.load_failed", exc_info=None if is_foreseen else error, extra=told)
             done = msgspec.structs.replace(done, error=reason[:LONGEST_ERROR])

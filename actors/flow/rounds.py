@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
-from actors.flow.handler import FlowContext, FlowHandler, StillRunning
+from actors.flow.handler import FlowContext, FlowHandler, StillRunning, reason_of
 from actors.flow.rules.groups import split_shards
 from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
 from actors.runtime.logs import fields
@@ -120,8 +120,7 @@ class Rounds:
             with anyio.fail_after(limits.load_timeout_ms / 1000):
                 shards = shards_of(await handler.split(FlowContext(flow=flow)))
         except Exception as error:  # the border to the user's code
-            late = f"took more than {limits.load_timeout_ms} ms"
-            reason = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            reason = reason_of(error, f"took more than {limits.load_timeout_ms} ms")
             reason = f"split: {reason.removeprefix('split: ')}"[:LONGEST_ERROR]
             is_foreseen = isinstance(error, StillRunning | TimeoutError)
             told = fields(flow=flow, error=reason)
