@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import anyio
 import pytest
-import pytest_asyncio
 
 from actors.runtime.membership import TTL_S
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
 from tests.support.zone_land import Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
 BATCH = 50
 TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "takeover": "0s"}
-
-
-@pytest_asyncio.fixture
-async def land(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
-) -> AsyncIterator[Land]:
-    found = Land(connection, publisher, server.url, tmp_path)
-    await found.open()
-    yield found
 
 
 @pytest.mark.parametrize("point", ["zone.claim", "zone.save", "zone.save:3", "zone.saved:2", "zone.free:2"])

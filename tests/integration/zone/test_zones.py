@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-import pytest_asyncio
 
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
 from tests.support.zone_land import Land
 
 pytestmark = [pytest.mark.asyncio(loop_factories=["asyncio"]), pytest.mark.three_servers]
 
 TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}}
-
-
-@pytest_asyncio.fixture
-async def land(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
-) -> AsyncIterator[Land]:
-    found = Land(connection, publisher, server.url, tmp_path)
-    await found.open()
-    yield found
 
 
 async def test_each_zone_handles_the_rows_of_its_own_shards(land: Land) -> None:
