@@ -21,7 +21,7 @@ from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.callbacks import parse_allowed
 from actors.batch.submissions import batch_submissions
-from actors.batch.tasks import TaskLimits, Tasks, UnknownTask
+from actors.batch.tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
@@ -62,10 +62,14 @@ class BatchEngine:
         return self.executor.tasks if self.executor is not None else ()
 
     @property
+    def declared(self) -> tuple[TaskRecord, ...]:
+        """What this node's code says of its tasks."""
+        return tuple(each.record for each in self.executor.handlers) if self.executor is not None else ()
+
+    @property
     def versions(self) -> tuple[tuple[str, str], ...]:
         """The versions of these tasks' code, for tasks that name one."""
-        handlers = self.executor.handlers if self.executor is not None else ()
-        return tuple((each.record.task, each.record.version) for each in handlers if each.record.version)
+        return tuple((record.task, record.version) for record in self.declared if record.version)
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order."""

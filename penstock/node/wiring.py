@@ -25,6 +25,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.flow_loads import FlowHandlers, open_flow_loads
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
+    from penstock.node.key_owners import check_key_owners
     from penstock.node.metrics import serve_metrics
     from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
@@ -79,6 +80,11 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             clock=jobs.clock,
         )
         rate_service = DeskService("rates", rates, node.connection, node.stop)
+        await check_key_owners(
+            node,
+            flows={code.flow.flow: code.app for code in loads.codes},
+            tasks={record.task: record.app for record in batches.declared},
+        )
         with serve_metrics(node.config.metrics, node.measures.registry):
             yield (
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),

@@ -1,0 +1,66 @@
+"""A key belongs to one application: a node of another one does not start while a live node serves the key."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from streams.connection import Connection
+from streams.server import EmbeddedServer
+from streams.topology import apply
+from tests.support.command import Running, node
+from tests.support.server import topology_for
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
+
+FLOW = """
+@penstock.flow("owned-flow", every="60s")
+class Owned:
+    def split(self, ctx): return []
+    def load(self, ctx, shard, limit): return []
+    def execute(self, ctx, row): pass
+"""
+TASK = """
+@penstock.batch("owned-task")
+class OwnedTask:
+    def split(self, ctx): pass
+    def map(self, item): pass
+    def reduce(self, ctx): pass
+"""
+
+
+async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_over(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    await apply(connection, topology_for(connection))
+    for name, code in {"shop": FLOW + TASK, "rival_flow": FLOW, "rival_task": TASK}.items():
+        (tmp_path / f"{name}.py").write_text(f"import penstock\n{code}")
+    environment = {
+        "PENSTOCK_NAMESPACE": connection.namespace.name,
+        "PENSTOCK_LOG_FORM": "json",
+        "PENSTOCK_HTTP": "off",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}",
+    }
+
+    def run(name: str, app: str) -> AbstractAsyncContextManager[Running]:
+        where = ("--nats", server.url, "--name", name, "--sink", "none")
+        return node(*where, "--app", app, environment=environment)
+
+    async with run("n1", "shop") as first:
+        await first.logged("node.ready")
+        for app, what in (("rival_flow", "flow owned-flow"), ("rival_task", "task owned-task")):
+            async with run("n2", app) as rival:
+                assert await rival.end() == 1
+            assert f"{what}: this node's application is '{app}'" in rival.text
+            assert "live nodes serve it for 'shop' (n1); give it another key, or stop those nodes" in rival.text
+        async with run("n3", "shop") as same:
+            await same.logged("node.ready")
+            await same.end(signal.SIGTERM)
+        await first.end(signal.SIGTERM)
+    async with run("n4", "rival_flow") as heir:
+        await heir.logged("key.owner_changed", kind="flow", key="owned-flow", before="shop", app="rival_flow")
+        await heir.logged("node.ready")
