@@ -21,7 +21,8 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
-from actors.runtime.notify import Notice, some_of
+from actors.runtime.notify import MOST_NAMED, Notice
+from actors.runtime.rules.texts import some_of
 from streams.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,9 @@ def holes_notice(group: HoleGroup) -> Notice:
         facts["missing"] = missing
     is_one = len(sources) == 1
     about = str(first) if is_one else group.platform
-    whose = "" if is_one else f" of {len(sources)} sources ({some_of([source.source for source in sources])})"
+    whose = (
+        "" if is_one else f" of {len(sources)} sources ({some_of([source.source for source in sources], MOST_NAMED)})"
+    )
     which = "the first" if is_one else f"the first, of {first}"
     text = f"{len(group.members)} windows{whose} are holes; {which}: {_hole_text(hole)}"
     what_to_do = f"penstock holes list{f' {first}' if is_one else ''}, then redrive or accept them"

@@ -26,7 +26,8 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
-from actors.runtime.notify import Notice, some_of
+from actors.runtime.notify import MOST_NAMED, Notice
+from actors.runtime.rules.texts import some_of
 from streams.clock import Clock
 from streams.fetch_messages import FetchEvent
 
@@ -86,7 +87,11 @@ def group_notice(group: OutageGroup) -> Notice:
     """Return the notice of sources that went down, or came back, together."""
     first, outage = group.members[0]
     count, since = len(group.members), f"since {_moment(outage.since_ms)}"
-    who = "it" if count == 1 else f"{count} sources ({some_of([source.source for source, _ in group.members])})"
+    who = (
+        "it"
+        if count == 1
+        else f"{count} sources ({some_of([source.source for source, _ in group.members], MOST_NAMED)})"
+    )
     facts: dict[str, str | int] = {"sources": count, "since_ms": outage.since_ms}
     if group.kind == "down":
         text = f"down: {who} cannot be reached at all {since}: {outage.reason}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import msgspec
 
@@ -27,12 +26,6 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     what_to_do: str
     facts: dict[str, str | int] = {}
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 class Notifier:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting, duration_text, span_ms
+from actors.runtime.rules.texts import some_of
 from actors.zone.offsets import Stored, records_of
 from actors.zone.routing import Routing, change_map, map_history
 from actors.zone.rules.offsets import Handover, start_of
@@ -24,11 +25,13 @@ from actors.zone.rules.routing import (
     BadMap,
     ShardMap,
     balanced,
+    check_lasting,
     drained,
     made,
     moved,
     next_map,
     restored,
+    takers_of,
 )
 from actors.zone.rules.shards import Function, in_order, text_of
 from streams.bucket import Bucket
@@ -39,6 +42,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_MS = 86_400_000
 MOST_MOVES = 1_000
+MOST_NAMED = 5
 
 
 class RoutingDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,8 +165,8 @@ class KnownOffsets(Protocol):
 
 class ZoneDesk:
     """One node's desk. Many callers may use it at once. `changes`: the bucket where the map is changed. `step`: by how
-    much a change raises the epoch. `nodes`: the live nodes of each zone. It raises BadMap, UnknownZone,
-    MalformedMessage, and the broker's errors."""
+    much a change raises the epoch. `nodes`: the live nodes of each zone. `dead`: the zones whose shards a takeover
+    deals to others. It raises BadMap, UnknownZone, MalformedMessage, and the broker's errors."""
 
     def __init__(
         self,
@@ -172,6 +176,7 @@ class ZoneDesk:
         changes: Bucket[bytes],
         connection: Connection,
         nodes: Callable[[], Mapping[str, Sequence[str]]],
+        dead: Callable[[], frozenset[str]],
         clock: Clock,
         step: int = 1,
     ) -> None:
@@ -180,6 +185,7 @@ class ZoneDesk:
         self._changes = changes
         self._connection = connection
         self._nodes = nodes
+        self._dead = dead
         self._clock = clock
         self._step = step
 
@@ -218,7 +224,8 @@ class ZoneDesk:
 
     async def drain(self, zone: str, *, by: str = "", is_dry: bool = False) -> ChangeView:
         """Deal the zone's shards to the others. `is_dry`: only say what it would do."""
-        return await self._change(lambda shards: _if_owning(shards, zone), f"drain of {zone}", by, is_dry)
+        dead = self._dead()
+        return await self._change(lambda shards: _if_owning(shards, zone, dead), f"drain of {zone}", by, is_dry)
 
     async def restore(self, zone: str, *, by: str = "", is_dry: bool = False) -> ChangeView:
         """Give a drained zone its shards back."""
@@ -251,13 +258,15 @@ class ZoneDesk:
         records = {job: records_of(each) for job, each in offsets.items()}
         above = max((record.epoch for each in records.values() for record in each.values()), default=0)
         told: list[ChangePlan] = []
+        dead = self._dead()
 
         def change(shards: ShardMap | None) -> ShardMap:
             wanted = make(shards)
+            check_lasting(shards, wanted, dead)
             told[:] = [plan(shards, wanted, records)]
             if shards is not None and _same(shards, wanted):
                 return shards
-            least = max(above, (0 if shards is None else shards.epoch) + self._step - 1)
+            least = max(above, 0 if shards is None else shards.epoch) + self._step - 1
             return next_map(shards, wanted, at_ms=self._clock.now_ms(), by=by, why=why, above=least)
 
         if is_dry:
@@ -274,9 +283,13 @@ def _some(shards: ShardMap | None) -> ShardMap:
     return shards
 
 
-def _if_owning(shards: ShardMap | None, zone: str) -> ShardMap:
+def _if_owning(shards: ShardMap | None, zone: str, dead: frozenset[str]) -> ShardMap:
+    """Dead zones take none of the shards, unless no other zone is left."""
     known = _some(shards)
-    return known if zone in known.drained and not known.shards_of(zone) else drained(known, zone)
+    if zone in known.drained and not known.shards_of(zone):
+        return known
+    is_any_left = takers_of(known, without={zone, *known.drained, *dead})
+    return drained(known, zone, without=dead if is_any_left else ())
 
 
 def _wanted(shards: ShardMap | None, change: RoutingChange, earlier: ShardMap | None) -> ShardMap:
@@ -326,8 +339,7 @@ def _why(change: RoutingChange) -> str:
         return "a new map"
     parts = [f"the owners of epoch {change.epoch}"] if change.epoch is not None else []
     if change.moves:
-        shown = ", ".join(f"{shard} to {zone}" for shard, zone in list(change.moves.items())[:5])
-        parts.append(f"move of {shown}{' and more' if len(change.moves) > 5 else ''}")
+        parts.append(f"move of {some_of([f'{shard} to {zone}' for shard, zone in change.moves.items()], MOST_NAMED)}")
     parts += ["balance"] if change.balance else []
     return ", ".join(parts) or "settings"
 

@@ -64,11 +64,13 @@ def _map_of(entry: Entry[bytes]) -> ShardMap:
 
 async def change_map(bucket: Bucket[bytes], change: Change) -> ShardMap:
     """Store the next map by compare-and-set, and return it. `change` makes it of the one in force, and may be called
-    again after a lost race. Raises what `change` raises, MalformedMessage, and the broker's errors."""
+    again after a lost race. A map that it returns as it is is not stored again, so the history has it once. Raises what
+    `change` raises, MalformedMessage, and the broker's errors."""
 
     def stored(entry: Entry[bytes] | None) -> tuple[bytes | None, ShardMap]:
-        after = change(None if entry is None else decode_map(entry.raw))
-        return msgspec.json.encode(after), after
+        before = None if entry is None else decode_map(entry.raw)
+        after = change(before)
+        return (None if after is before else msgspec.json.encode(after)), after
 
     return (await bucket.update(MAP, stored))[0]
 

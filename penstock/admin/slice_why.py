@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.slices import Slice
+from actors.runtime.rules.texts import some_of
 from penstock.admin.source_view import Overview
 from penstock.times import time_text
 
@@ -84,8 +85,7 @@ def _obstacle(
         return state, "nobody", f"no live node{need} fetches; start one with `penstock up`", 0
     if world.sink:
         return state, "sink", world.sink, 0
-    more = len(world.nodes) - MOST_NAMED
-    named = ", ".join([*world.nodes[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    named = some_of(world.nodes, MOST_NAMED)
     waiting = sum(not one.is_taken for one in ledger.open)
     return state, "turn", f"it is one of {waiting} slices of its source that wait for a free fetcher ({named})", 0
 

@@ -1,10 +1,10 @@
 """`penstock routing`: the shard map, what a change of it would do, and its history."""
 
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -44,8 +44,12 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(cls=Group, help="The shard map: which zone owns which shard. The role `desk` answers.")
     app.add_typer(group, name="routing")
     command(group, "show")(_show)
-    command(group, "plan")(_plan)
-    command(group, "apply")(_apply)
+    command(group, "plan")(
+        _changing(
+            "plan", "Say what a change would do: who stops and starts, from which offset, and how much is repeated."
+        )
+    )
+    command(group, "apply")(_changing("apply", "Change the map. Each change is the next epoch."))
     command(group, "history")(_history)
 
 
@@ -89,39 +93,27 @@ def _cut(view: "MapView") -> str:
     return f"{view.shards} regions" if view.function == "region" else f"{view.shards} shards by {view.function}"
 
 
-async def _plan(
-    call: CommandCall,
-    file: MapFile = None,
-    move: Moves = None,
-    weight: Weights = None,
-    epoch: Earlier = None,
-    balance: Balance = False,
-    drain: Drain = None,
-    takeover: Takeover = None,
-) -> None:
-    """Say what a change would do: who stops and starts, from which offset, and how much is repeated."""
-    change = _change(file, move, weight, epoch, balance, drain, takeover)
-    async with open_zones(call) as zones:
-        view = await zones.plan(**change)
-    say_change(call, view)
+def _changing(verb: Literal["plan", "apply"], about: str) -> Callable[..., Awaitable[None]]:
+    """Return the command that plans a change, or the one that makes it: their options are the same."""
 
+    async def change(
+        call: CommandCall,
+        file: MapFile = None,
+        move: Moves = None,
+        weight: Weights = None,
+        epoch: Earlier = None,
+        balance: Balance = False,
+        drain: Drain = None,
+        takeover: Takeover = None,
+        if_epoch: IfEpoch = None,
+    ) -> None:
+        wanted = _change(file, move, weight, epoch, balance, drain, takeover) | {"if_epoch": if_epoch}
+        async with open_zones(call) as zones:
+            view = await (zones.plan(**wanted) if verb == "plan" else zones.apply(by=person(), **wanted))
+        say_change(call, view)
 
-async def _apply(
-    call: CommandCall,
-    file: MapFile = None,
-    move: Moves = None,
-    weight: Weights = None,
-    epoch: Earlier = None,
-    balance: Balance = False,
-    drain: Drain = None,
-    takeover: Takeover = None,
-    if_epoch: IfEpoch = None,
-) -> None:
-    """Change the map. Each change is the next epoch."""
-    change = _change(file, move, weight, epoch, balance, drain, takeover)
-    async with open_zones(call) as zones:
-        view = await zones.apply(by=person(), if_epoch=if_epoch, **change)
-    say_change(call, view)
+    change.__doc__ = about
+    return change
 
 
 def _change(

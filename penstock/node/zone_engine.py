@@ -140,6 +140,7 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
         step=step,
         connection=node.connection,
         nodes=nodes,
+        dead=life.dead,
         clock=jobs.clock,
     )
     takeover = Takeover(

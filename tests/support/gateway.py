@@ -131,6 +131,7 @@ async def running_gateway(
             changes=bucket("ROUTING"),
             connection=connection,
             nodes=lambda: {"a": ["n1"], "b": ["n2"]},
+            dead=frozenset,
             clock=clock,
         )
         gateway = Gateway(

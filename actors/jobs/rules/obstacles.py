@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from actors.jobs.rules.job_answers import Listed
 from actors.jobs.rules.topic_settings import TopicSettings
+from actors.runtime.rules.texts import some_of
 
 Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "slot", "rate", "turn"]
 MOST_NAMED = 3
@@ -77,14 +78,9 @@ def _obstacle(
         until_ms = now_ms + math.ceil(1000 * queue.held / settings.rate)
         return "rate", f"a node has it; the nodes have {queue.held}, and {settings.rate:g} a second begin", until_ms
     if queue.is_delivered:
-        return "at_work", f"a node has it, and runs it or runs it next ({_named(nodes)})", 0
+        return "at_work", f"a node has it, and runs it or runs it next ({some_of(nodes, MOST_NAMED)})", 0
     waiting = f"{queue.waiting} ready jobs of its topic and priority wait"
     if settings.rate:
         until_ms = now_ms + math.ceil(1000 * queue.waiting / settings.rate)
         return "rate", f"{waiting}, and {settings.rate:g} a second are handed out", until_ms
-    return "turn", f"{waiting}, and the places of the nodes are taken ({_named(nodes)})", 0
-
-
-def _named(nodes: list[str]) -> str:
-    more = len(nodes) - MOST_NAMED
-    return ", ".join([*nodes[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    return "turn", f"{waiting}, and the places of the nodes are taken ({some_of(nodes, MOST_NAMED)})", 0

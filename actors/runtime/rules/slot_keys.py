@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from actors.runtime.rules.setting_values import BadSetting, nearest
+from actors.runtime.rules.texts import some_of
 from streams.slot_messages import MOST_SLOTS, WhenFull
 
 WHEN_FULL: tuple[WhenFull, ...] = get_args(WhenFull)
@@ -50,9 +51,8 @@ def full_key(key: str, most: int, holders: Sequence[tuple[str, int]]) -> str:
         return ""
     of = f"its key {key!r}" if key else "its key"
     are = "the one slot" if most == 1 else f"all {most} slots"
-    named = ", ".join(f"{node} has {count}" for node, count in holders[:MOST_HOLDERS])
-    more = f", {len(holders) - MOST_HOLDERS} more nodes have the others" if len(holders) > MOST_HOLDERS else ""
-    return f"{are} of {of} {'is' if most == 1 else 'are'} taken: {named}{more}"
+    named = some_of([f"{node} has {count}" for node, count in holders], MOST_HOLDERS, "more nodes have the others")
+    return f"{are} of {of} {'is' if most == 1 else 'are'} taken: {named}"
 
 
 def check_path(name: str, value: object) -> str:

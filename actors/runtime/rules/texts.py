@@ -1,4 +1,8 @@
-"""Foreign text, made fit for our messages. Pure."""
+"""Foreign text and long lists, made fit for our messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 MOST_REASON = 1_000
 """Limit of an error's text, in characters."""
@@ -7,3 +11,8 @@ MOST_REASON = 1_000
 def printable(reason: str) -> str:
     """Return an error's text, made fit for a message: foreign text can be long, or no valid Unicode."""
     return reason[:MOST_REASON].encode("utf-8", "replace").decode()
+
+
+def some_of(names: Sequence[str], most: int, rest: str = "more") -> str:
+    """Return the first `most` names, and how many `rest` there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} {rest}" if len(names) > most else "")

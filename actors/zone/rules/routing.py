@@ -8,7 +8,7 @@ shard, and mean nothing for shards that are cut otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -232,8 +232,7 @@ def restored(shards: ShardMap, zone: str) -> ShardMap:
 def dealt(shards: ShardMap, given: Iterable[str], *, without: Iterable[str]) -> ShardMap:
     """Return the map in which the shards `given` are dealt by weight to the zones that are not among `without`. No
     other shard moves. Raises BadMap if no zone takes any."""
-    given, refused = in_order(given), set(without)
-    takers = [zone for zone in shards.zones() if zone not in refused and shards.weight(zone) > 0]
+    given, takers = in_order(given), takers_of(shards, without=without)
     if given and not takers:
         raise BadMap(f"shards {text_of(given, shards.function)}: no other zone takes them; restore one, or add one")
     held = {zone: len(shards.shards_of(zone) - set(given)) for zone in takers}
@@ -244,9 +243,26 @@ def dealt(shards: ShardMap, given: Iterable[str], *, without: Iterable[str]) -> 
     return replace(shards, owners=owners)
 
 
+def takers_of(shards: ShardMap, *, without: Iterable[str] = ()) -> list[str]:
+    """Return the zones that take shards when some are dealt: they have a weight, and are not among `without`."""
+    refused = set(without)
+    return [zone for zone in shards.zones() if zone not in refused and shards.weight(zone) > 0]
+
+
+def check_lasting(before: ShardMap | None, after: ShardMap, dead: Collection[str]) -> None:
+    """Raise BadMap if a dead zone gets shards that a takeover would deal to the others again at once."""
+    if after.takeover_ms is None or not takers_of(after, without={*dead, *after.drained}):
+        return
+    for zone in sorted({move.after for move in moves(before, after)} & set(dead)):
+        raise BadMap(
+            f"zone {zone}: is dead, and by the map's takeover its shards would be dealt to the others again at once;"
+            " start its nodes first, or set takeover to never"
+        )
+
+
 def balanced(shards: ShardMap) -> ShardMap:
     """Return the map in which each zone has shards by its weight, with as few moves as that needs."""
-    takers = [zone for zone in shards.zones() if zone not in shards.drained and shards.weight(zone) > 0]
+    takers = takers_of(shards, without=shards.drained)
     if not takers:
         raise BadMap("weights: no zone takes shards; give one a weight above 0")
     target = _targets(shards, takers)

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from actors.runtime.membership import TTL_S
+from penstock.errors import NotAccepted
 from streams.clock import now_ms
 from tests.support.zone_land import Land
 
@@ -135,3 +136,5 @@ async def test_a_zone_that_is_killed_whole_is_taken_over_within_its_lease_and_tw
         assert len(came) == 5
         took_ms = max(each.taken_ms for each in came) - killed_ms
         assert took_ms < TTL_S * 1000 + 2_000
+        with pytest.raises(NotAccepted, match="zone a: is dead, and by the map's takeover"):
+            await land.zones.restore("a")

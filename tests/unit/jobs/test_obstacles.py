@@ -38,7 +38,7 @@ def of(state: str = "ready", queue: Queue = WAITING, nodes: tuple[str, ...] = ("
         (of(nodes=()), "nobody", "penstock work"),
         (of(queue=AT_A_NODE, rate=5.0), "at_work", "(n1)"),
         (of(queue=AT_A_NODE._replace(held=40), rate=5.0), "rate", "the nodes have 40, and 5 a second begin"),
-        (of(queue=AT_A_NODE, nodes=("b", "d", "a", "c", "e")), "at_work", "(a, b, c, 2 more)"),
+        (of(queue=AT_A_NODE, nodes=("b", "d", "a", "c", "e")), "at_work", "(a, b, c and 2 more)"),
         (of(queue=WAITING._replace(full=FULL), rate=10.0), "slot", "n2 has 1"),
         (of(queue=AT_A_NODE._replace(full=FULL)), "slot", "has it wait"),
         (of(queue=WAITING._replace(full=FULL), is_paused=True), "paused", "--resume"),

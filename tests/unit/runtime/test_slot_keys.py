@@ -65,7 +65,7 @@ def test_settings_of_slots_that_make_no_sense_are_refused(document: bytes) -> No
         ("7", 2, (("a", 1),), ""),
         ("7", 2, (("a", 1), ("b", 1)), "all 2 slots of its key '7' are taken: a has 1, b has 1"),
         ("", 1, (("a", 1),), "the one slot of its key is taken: a has 1"),
-        ("7", 4, tuple((node, 1) for node in "abcd"), "a has 1, b has 1, c has 1, 1 more nodes have the others"),
+        ("7", 4, tuple((node, 1) for node in "abcd"), "a has 1, b has 1, c has 1 and 1 more nodes have the others"),
     ],
 )
 def test_who_has_the_slots_of_a_full_key_is_told(

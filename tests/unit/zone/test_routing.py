@@ -10,6 +10,7 @@ from actors.zone.rules.routing import (
     ShardMap,
     ShardMove,
     balanced,
+    check_lasting,
     drained,
     made,
     moved,
@@ -105,6 +106,17 @@ def test_the_last_zone_is_not_drained() -> None:
     assert len(two.shards_of("c")) == 100
     with pytest.raises(BadMap, match="no other zone takes them"):
         drained(two, "c")
+
+
+def test_a_dead_zone_gets_no_shards_that_would_be_dealt_again_at_once() -> None:
+    taking = replace(THREE, takeover_ms=0)
+    out = drained(taking, "a", without={"a"})
+    with pytest.raises(BadMap, match="zone a: is dead, and by the map's takeover"):
+        check_lasting(out, restored(out, "a"), {"a"})
+    check_lasting(out, restored(out, "a"), {"b"})
+    check_lasting(out, moved(out, {"7": "c"}), {"a"})
+    check_lasting(out, replace(restored(out, "a"), takeover_ms=None), {"a"})
+    check_lasting(out, restored(out, "a"), {"a", "b", "c"})  # nobody is left to take them
 
 
 @given(maps())

@@ -53,7 +53,7 @@ LATER = Slice("t", 1, NOW_MS - 2_000, NOW_MS)
         (of(nodes=(), pin="cn"), "open", "nobody", "with the label cn", 0),
         (of(sink="9 messages wait"), "open", "sink", "9 messages wait", 0),
         (of(), "open", "turn", "one of 1 slices", 0),
-        (of(nodes=("a", "b", "c", "d")), "open", "turn", "(a, b, c, 1 more)", 0),
+        (of(nodes=("a", "b", "c", "d")), "open", "turn", "(a, b, c and 1 more)", 0),
     ],
 )
 def test_one_thing_is_in_the_way_of_a_slice(told: SliceWhy, state: str, code: str, reason: str, until_ms: int) -> None:
