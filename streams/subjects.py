@@ -185,6 +185,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject of notices that jobs of a partition were delayed."""
         return self.subject("due", str(partition))
 
+    def due_holder(self, partition: int) -> str:
+        """Return the subject of requests to the timer that fires the jobs of a partition."""
+        return self.subject("due", str(partition), "holder")
+
     def gone(self) -> str:
         """Return the subject of requests to nodes with handlers that a job was deleted. They reply."""
         return self.subject("gone")

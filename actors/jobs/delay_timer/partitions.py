@@ -2,8 +2,13 @@
 
 A partition's key in LEASES is `jobs.timer.<n>`. Without its holder it expires after three seconds. A watch sees that,
 so another timer has it within four seconds of a holder's death. Rendezvous hashing over the live nodes that run timers
-decides who takes it. The first takes it at once, each next one `STEP_S` later, in case the first does not. A holder
-that is not the first hands over, once for each set of live nodes: the first may be unable to take it.
+decides who takes it. The first takes it at once, each next one `STEP_S` later, in case the first does not. One that
+does not know the due times yet waits `UNREADY_S` longer. A holder that is not the first hands over when the first asks
+for it, once for each set of live nodes: the first may be unable to take it.
+
+A killed holder's lease stands for up to three seconds. So the next in line stands by (ADR 50). It knows the due times,
+and while something is due it asks the holder each `ASK_S`. The server replies at once that nobody listens if the
+holder's link is gone. Then the next in line fires, until another holder's lease, or a renewal, is seen.
 
 The lease saves work. The condition of the publish keeps a job from being fired twice.
 """
@@ -12,6 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
@@ -24,30 +31,61 @@ from actors.runtime.membership import Members
 from actors.runtime.rules.placement import ranking
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
-from streams.errors import StreamError
-from streams.lease import Lease, acquire, hold
+from streams.connection import Connection
+from streams.entries import Entry
+from streams.errors import ConnectionLost, Disconnected, StreamError
+from streams.frames import publish_frame, status_of
+from streams.lease import Lease, acquire, hold, read_record
+from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
 ROLE = "timer"
 TTL_S = 3
 STEP_S = 0.5
+UNREADY_S = 2.0
+ASK_S = 0.1
+"""Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
+CLAIM_S = 1.0
+"""How often the first in line asks a holder to hand over."""
+STANDBYS = 1
+"""So many nodes beside the holder know the due times of a partition."""
 AGAIN_S = 0.25
 """The wait after a failed try: the watch may be a moment behind."""
 _KEY = "jobs.timer."
+NOBODY = 503
+_HELD, _HANDED_OVER = b"held", b"handed over"
 
 
 class Partitions:
-    """This node's part of the partitions. It calls `on_change`, which must be short, when `held` or `wanted` has
-    changed."""
+    """This node's part of the partitions. It calls `on_change`, which must be short, when `held`, `fired` or `wanted`
+    has changed. `is_ready(n)`: whether the due times of a partition are known. `is_due(n)`: whether some job of it is
+    due before the next look."""
 
-    def __init__(self, leases: Bucket[bytes], members: Members, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        namespace: Namespace,
+        leases: Bucket[bytes],
+        members: Members,
+        on_change: Callable[[], None],
+        *,
+        is_ready: Callable[[int], bool],
+        is_due: Callable[[int], bool],
+    ) -> None:
+        self._connection = connection
+        self._namespace = namespace
         self._leases = leases
-        self._live = Live(leases, lambda entry: _number(entry.key), pattern=f"{_KEY}*")
+        self._live = Live(leases, _holder_of, pattern=f"{_KEY}*")
         self._live.on_change(self._lease_changed)
         self._members = members
         self._on_change = on_change
+        self._is_ready = is_ready
+        self._is_due = is_due
         self._held: set[int] = set()
+        self._stands_in: set[int] = set()
+        self._asked: dict[int, tuple[str, ...]] = {}
+        self._claimed_s: dict[int, float] = {}
         self._free: dict[int, float] = {}
         self._handed_over: dict[int, tuple[str, ...]] = {}
         self._news = anyio.Event()
@@ -60,23 +98,33 @@ class Partitions:
         return frozenset(self._held)
 
     @property
+    def fired(self) -> frozenset[int]:
+        """The partitions whose jobs this node fires: those that it holds, or whose holder's link is gone."""
+        return frozenset(self._held | self._stands_in)
+
+    @property
     def wanted(self) -> frozenset[int]:
-        """The held partitions, and those that this node will take when they are free: their due times are read
-        ahead."""
-        return frozenset(self._held | {n for n in range(PARTITIONS) if self._rank(n) == 0})
+        """The held partitions, and those that this node will take when they are free, as the first or the next: their
+        due times are read ahead."""
+        return frozenset(self._held | {n for n in range(PARTITIONS) if self._rank(n) <= STANDBYS})
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Take, keep and hand over for ever. Started once the holders of all partitions are known."""
-        self._held.clear()
-        self._free.clear()
-        self._handed_over.clear()
+        for memory in (self._held, self._stands_in, self._free, self._handed_over, self._asked, self._claimed_s):
+            memory.clear()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._live.run)
-            for n in set(range(PARTITIONS)) - {n for _, n in self._live.items()}:
+            for n in set(range(PARTITIONS)) - {_number(key) for key, _ in self._live.items()}:
                 self._free.setdefault(n, monotonic_s())
             for n in range(PARTITIONS):
                 tasks.start_soon(self._campaign, n)
+            tasks.start_soon(self._keep_asking)
             task_status.started()
+
+    def wake(self) -> None:
+        """Look again: a partition may have become ready."""
+        self._news.set()
+        self._news = anyio.Event()
 
     def _lease_changed(self, key: str) -> None:
         n = _number(key)
@@ -84,9 +132,11 @@ class Partitions:
             return
         if key in self._live:
             self._free.pop(n, None)
+            if self._live.get(key) != self._members.name:
+                self._fire_no_more(n)
         else:
             self._free[n] = monotonic_s()
-            self._wake()
+            self.wake()
 
     async def _campaign(self, n: int) -> None:
         while True:
@@ -101,7 +151,8 @@ class Partitions:
         """Wait until the partition is free, and the nodes that come before us have not taken it."""
         while True:
             news = self._news
-            wait_s = None if n not in self._free else self._free[n] + self._rank(n) * STEP_S - monotonic_s()
+            pause_s = self._rank(n) * STEP_S + (0.0 if self._is_ready(n) else UNREADY_S)
+            wait_s = None if n not in self._free else self._free[n] + pause_s - monotonic_s()
             if wait_s is not None and wait_s <= 0:
                 return
             with anyio.move_on_after(wait_s):
@@ -119,10 +170,14 @@ class Partitions:
     async def _tend(self, lease: Lease) -> None:
         n = int(lease.key.removeprefix(_KEY))
         self._free.pop(n, None)
+        self._stands_in.discard(n)
         self._held.add(n)
         self._on_change()
         try:
-            await self._until_another_is_first(n)
+            with ExitStack() as listening:
+                sid = self._connection.listen(self._namespace.due_holder(n), partial(self._answer, n))
+                listening.callback(self._connection.unlisten, sid)
+                await self._until_another_is_first(n)
         finally:
             self._held.discard(n)
             self._on_change()
@@ -130,28 +185,87 @@ class Partitions:
     async def _until_another_is_first(self, n: int) -> None:
         while True:
             news, live = self._news, self._members.names()
-            if self._rank(n) > 0 and self._handed_over.get(n) != live:
+            if self._asked.get(n) == live and self._may_hand_over(n):
                 self._handed_over[n] = live
                 return
             await news.wait()
+
+    def _may_hand_over(self, n: int) -> bool:
+        return self._rank(n) > 0 and self._handed_over.get(n) != self._members.names()
+
+    # ---- holder and standby
+
+    def _answer(self, n: int, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        """Reply that this node holds the partition, or hands it over to the first in line, whose name is the
+        payload."""
+        hands_over = payload != b"" and self._may_hand_over(n) and self._line(n)[0].encode() == payload
+        if hands_over:
+            self._asked[n] = self._members.names()
+            self.wake()
+        if reply:
+            self._send(reply.decode(), "", _HANDED_OVER if hands_over else _HELD)
+
+    async def _keep_asking(self) -> None:
+        """Ask the holders of the partitions that this node stands by for, while jobs of them are due, and claim those
+        that should be its own."""
+        inbox = f"{self._connection.new_inbox()}."
+        sid = self._connection.listen(f"{inbox}*", partial(self._heard, inbox))
+        try:
+            while True:
+                await anyio.sleep(ASK_S)
+                for n in self.wanted - self.fired:
+                    if self._is_ready(n) and n not in self._free:
+                        self._ask(n, f"{inbox}{n}")
+        finally:
+            self._connection.unlisten(sid)
+
+    def _ask(self, n: int, inbox: str) -> None:
+        now_s = monotonic_s()
+        claims = self._rank(n) == 0 and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S
+        if claims:
+            self._claimed_s[n] = now_s
+        if claims or self._is_due(n):
+            self._send(self._namespace.due_holder(n), inbox, self._members.name.encode() if claims else b"")
+
+    def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        n = int(subject[len(inbox) :])
+        is_alone = status_of(block)[0] == NOBODY
+        if (is_alone or payload == _HANDED_OVER) and n in self.wanted - self.fired:
+            log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
+            self._stands_in.add(n)
+            self._on_change()
+
+    def _fire_no_more(self, n: int) -> None:
+        if n in self._stands_in:
+            self._stands_in.discard(n)
+            self._on_change()
+
+    def _send(self, subject: str, reply: str, payload: bytes) -> None:
+        with suppress(Disconnected, ConnectionLost):
+            if self._connection.is_connected:
+                self._connection.client.send(publish_frame(subject, reply, b"", payload))
+
+    def _line(self, n: int) -> list[str]:
+        nodes = {name for name, node in self._members.live().items() if node.has_role(ROLE)}
+        return ranking(f"{_KEY}{n}", nodes | {self._members.name})
 
     def _rank(self, n: int) -> int:
         """Return how many live timers come before this node for the partition."""
         rank = self._ranks.get(n)
         if rank is None:
-            nodes = {name for name, node in self._members.live().items() if node.has_role(ROLE)}
-            rank = ranking(f"{_KEY}{n}", nodes | {self._members.name}).index(self._members.name)
-            self._ranks[n] = rank
+            self._ranks[n] = rank = self._line(n).index(self._members.name)
         return rank
 
     def _members_changed(self) -> None:
         self._ranks.clear()
-        self._wake()
+        self._stands_in &= self.wanted
+        self.wake()
         self._on_change()
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+
+def _holder_of(entry: Entry[bytes]) -> str:
+    record = read_record(entry.raw)
+    return "" if record is None else record.holder
 
 
 def _number(key: str) -> int:

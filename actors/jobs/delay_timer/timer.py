@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.jobs.delay_timer.alarm import Alarm
-from actors.jobs.delay_timer.partitions import Partitions
+from actors.jobs.delay_timer.partitions import ASK_S, Partitions
 from actors.jobs.rules.due_times import Due, DueTimes, RoundTrips, may_fire, partition_of
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.runtime.actor import FATAL
@@ -92,13 +92,22 @@ class DelayTimer:
         self._measures = measures
         self._jobs = DelayedJobs(connection, namespace)
         self._firing = Firing(connection, namespace, self._shot_ended)
-        self._partitions = Partitions(leases, members, self._partitions_changed)
+        self._partitions = Partitions(
+            connection,
+            namespace,
+            leases,
+            members,
+            self._partitions_changed,
+            is_ready=lambda n: n in self._swept,
+            is_due=self._is_due_soon,
+        )
         self._forget()
 
     def _forget(self) -> None:
         """Forget everything: before the first run, and after a failure before the next."""
         self._times = DueTimes()
         self._swept: frozenset[int] = frozenset()
+        self._fired: frozenset[int] = frozenset()
         self._subscriptions: dict[int, Subscription] = {}
         self._newest_seq = 0
         self._was_cut_off = False
@@ -148,7 +157,16 @@ class DelayTimer:
     # ---- due times
 
     def _partitions_changed(self) -> None:
+        self._fired = self._partitions.fired
         self._sweep_alarm.ring()
+        self._load_alarm.ring()
+
+    def _is_due_soon(self, n: int) -> bool:
+        """Return whether a job of a partition that others fire is due before the next look."""
+        now_ms = self._clock.now_ms()
+        self._times.pass_over(now_ms - BACKSTOP_MS, (n,))
+        next_ms = self._times.next_ms((n,))
+        return next_ms is not None and next_ms <= now_ms + 2 * ASK_S * 1000
 
     def _reconnected(self) -> None:
         self._was_cut_off = True
@@ -166,6 +184,7 @@ class DelayTimer:
             elif fresh := self._times.kept - self._swept:
                 if await self._sweep(fresh):
                     self._swept |= fresh
+                    self._partitions.wake()
             else:
                 await self._sweep_alarm.wait(self._horizon_wait_s())
                 self._start_over_before_horizon()
@@ -209,7 +228,7 @@ class DelayTimer:
 
     def _learn(self, jobs: list[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
         self._times.add(jobs, only)
-        next_ms = self._times.next_ms()
+        next_ms = self._times.next_ms(self._fired)
         if next_ms is not None and next_ms < self._awaited_ms:
             self._awaited_ms = next_ms
             self._load_alarm.ring()
@@ -236,7 +255,7 @@ class DelayTimer:
 
     async def _keep_loading(self) -> None:
         while True:
-            next_ms, room = self._times.next_ms(), self._room()
+            next_ms, room = self._times.next_ms(self._fired), self._room()
             if next_ms is None or not room:
                 self._awaited_ms = math.inf if next_ms is None else -math.inf
                 await self._load_alarm.wait(None)
@@ -252,7 +271,7 @@ class DelayTimer:
     async def _load(self, most: int) -> None:
         """Read the next jobs and prepare them to be fired."""
         until_ms = self._clock.now_ms() + LEAD_MS
-        dues = self._times.take(until_ms, most)
+        dues = self._times.take(until_ms, most, self._fired)
         in_time = [due.name for due in dues if self._is_in_time(due)]
         self._leave(len(dues) - len(in_time))
         began_s = monotonic_s()
@@ -344,7 +363,7 @@ class DelayTimer:
             self._load_alarm.ring()
 
     def _try_to_fire(self, shot: Shot, now_ms: int, trip_ms: float) -> bool:
-        if partition_of(shot.name) not in self._partitions.held or self._firing.room <= 0:
+        if partition_of(shot.name) not in self._fired or self._firing.room <= 0:
             return False
         if not may_fire(now_ms, shot.server_ms, trip_ms):
             return False

@@ -97,17 +97,25 @@ class DueTimes:
         while self._bytes > self._most_bytes:
             self._shed()
 
-    def next_ms(self) -> int | None:
-        """Return the earliest due time, or None if there is none."""
-        first = min((heap[0] for heap in self._heaps.values() if heap), default=None)
+    def next_ms(self, only: Collection[int]) -> int | None:
+        """Return the earliest due time of these partitions, or None if there is none."""
+        first = min((heap[0] for heap in self._of(only) if heap), default=None)
         return None if first is None else _due_of(first)
 
-    def take(self, until_ms: int, most: int) -> list[Due]:
-        """Remove and return up to `most` jobs that are due by `until_ms`, earliest first, each once."""
+    def pass_over(self, until_ms: int, only: Collection[int]) -> None:
+        """Drop the jobs of these partitions that are due by `until_ms`: others fire them."""
+        for heap in self._of(only):
+            while heap and _due_of(heap[0]) <= until_ms:
+                self._bytes -= _size(heappop(heap))
+
+    def take(self, until_ms: int, most: int, only: Collection[int]) -> list[Due]:
+        """Remove and return up to `most` jobs of these partitions that are due by `until_ms`, earliest first, each
+        once."""
         taken: list[Due] = []
         last = b""
+        heaps = self._of(only)
         while len(taken) < most:
-            heap = min((heap for heap in self._heaps.values() if heap), key=_first, default=None)
+            heap = min((heap for heap in heaps if heap), key=_first, default=None)
             if heap is None or _due_of(heap[0]) > until_ms:
                 break
             entry = heappop(heap)
@@ -116,6 +124,9 @@ class DueTimes:
                 taken.append(Due(_due_of(entry), entry[_DUE_BYTES:]))
                 last = entry
         return taken
+
+    def _of(self, only: Collection[int]) -> list[list[bytes]]:
+        return [heap for n, heap in self._heaps.items() if n in only]
 
     def _shed(self) -> None:
         """Drop the later half, by the median of a sample."""

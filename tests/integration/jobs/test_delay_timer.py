@@ -1,5 +1,6 @@
 """The delay timer on a real server. The server's own schedules are set so late that only a timer can have fired."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -10,6 +11,7 @@ from actors.jobs.rules.due_times import PARTITIONS
 from actors.jobs.store import JobStore
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
+from streams.delayed_jobs import DelayedJobs
 from streams.job_messages import JobRecord
 from streams.log import purge_subject, read_log
 from streams.publisher import Publisher
@@ -210,6 +212,69 @@ async def test_the_jobs_of_a_killed_timer_are_taken_over_within_five_seconds(
                     assert heir.heard.left == 0
                     assert ready.stored_ms >= ready.due_ms
     assert took_s < 5 + 10  # five, and what a busy machine adds
+
+
+async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    """Long before the lease ends: only the server tells that nobody listens any more."""
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            connect(server.url, name="holder", namespace=connection.namespace) as link,
+            anyio.create_task_group() as tasks,
+        ):
+            is_up = anyio.Event()
+
+            async def holder() -> None:
+                with suppress(BaseExceptionGroup):
+                    async with Publisher(link) as own, running_timer(link, own, name="holder") as firer:
+                        await until_complete(firer.timer)
+                        is_up.set()
+                        await anyio.sleep_forever()
+
+            tasks.start_soon(holder)
+            await is_up.wait()
+            async with running_timer(connection, publisher, name="next") as firer:
+                while not firer.timer.held or len(firer.timer._swept) < PARTITIONS:  # it has those where it is first
+                    await anyio.lowlevel.checkpoint()
+                held, due_ms = firer.timer.held, now_ms() + 2_000
+                assert len(held) < PARTITIONS
+                for n in range(60):
+                    await delay(connection, publisher, f"standby {n}", due_ms + 10 * n)
+                while now_ms() < due_ms - 700:
+                    await anyio.lowlevel.checkpoint()
+                await link.close()
+                ready = await until_ready(connection, 60)
+                assert firer.timer.held == held  # the leases stood all the time
+                assert firer.heard.left == 0
+                assert all(due_ms <= job.due_ms <= job.stored_ms for job in ready)
+
+
+async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher, name="first") as first:
+            await until_complete(first.timer)
+            may_read = anyio.Event()
+            sweep = DelayedJobs.sweep
+
+            async def later(self: DelayedJobs, take: Callable[..., object], *, after_seq: int = 0) -> int:
+                await may_read.wait()
+                return await sweep(self, take, after_seq=after_seq)
+
+            monkeypatch.setattr(DelayedJobs, "sweep", later)
+            async with (
+                connect(server.url, name="newcomer", namespace=connection.namespace) as other,
+                Publisher(other) as others_publisher,
+                running_timer(other, others_publisher, name="newcomer") as second,
+            ):
+                await delay(connection, publisher, "while it reads", now_ms() + 1_500)
+                await until_ready(connection, 1)
+                assert len(first.timer.held) == PARTITIONS
+                may_read.set()
+                while not second.timer.held:
+                    await anyio.lowlevel.checkpoint()
 
 
 # ---- the server goes

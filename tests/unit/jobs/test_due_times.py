@@ -38,9 +38,9 @@ def kept_of(jobs: list[tuple[int, bytes]], **options: int) -> DueTimes:
 @given(JOBS, TIMES)
 def test_what_is_due_is_taken_in_order_each_once_and_nothing_early(jobs: list[tuple[int, bytes]], now_ms: int) -> None:
     times = kept_of(jobs)
-    taken = times.take(now_ms, 1_000)
+    taken = times.take(now_ms, 1_000, ALL)
     assert taken == sorted({Due(*job) for job in jobs if job[0] <= now_ms})
-    rest = times.take(10**9, 1_000)
+    rest = times.take(10**9, 1_000, ALL)
     assert {*taken, *rest} == {Due(*job) for job in jobs}
     assert len(times) == 0
 
@@ -48,17 +48,17 @@ def test_what_is_due_is_taken_in_order_each_once_and_nothing_early(jobs: list[tu
 @given(JOBS, st.integers(1, 10))
 def test_taking_a_few_at_a_time_takes_the_same(jobs: list[tuple[int, bytes]], most: int) -> None:
     times, taken = kept_of(jobs), []
-    while batch := times.take(10**9, most):
+    while batch := times.take(10**9, most, ALL):
         assert len(batch) <= most
         taken += batch
     assert [due for due, before in zip(taken, [None, *taken], strict=False) if due != before] == kept_of(jobs).take(
-        10**9, 1_000
+        10**9, 1_000, ALL
     )
 
 
 @given(JOBS)
 def test_the_next_time_is_the_earliest(jobs: list[tuple[int, bytes]]) -> None:
-    assert kept_of(jobs).next_ms() == min((due_ms for due_ms, _ in jobs), default=None)
+    assert kept_of(jobs).next_ms(ALL) == min((due_ms for due_ms, _ in jobs), default=None)
 
 
 @given(JOBS, st.frozensets(st.integers(0, PARTITIONS - 1)), st.frozensets(st.integers(0, PARTITIONS - 1)))
@@ -70,17 +70,30 @@ def test_only_partitions_that_are_kept_and_asked_for_are_taken_in(
         times.keep(partition)
     times.add(jobs, only)
     assert times.kept == kept
-    assert set(times.take(10**9, 1_000)) == {Due(*job) for job in jobs if partition_of(job[1]) in kept & only}
+    assert set(times.take(10**9, 1_000, ALL)) == {Due(*job) for job in jobs if partition_of(job[1]) in kept & only}
     times.add(jobs)
     for partition in kept:
         times.drop(partition)
     assert len(times) == 0
-    assert times.next_ms() is None
+    assert times.next_ms(ALL) is None
+
+
+@given(JOBS, TIMES, st.frozensets(st.integers(0, PARTITIONS - 1)))
+def test_what_others_fire_is_passed_over_and_not_taken(
+    jobs: list[tuple[int, bytes]], now_ms: int, others: frozenset[int]
+) -> None:
+    times, ours = kept_of(jobs), frozenset(ALL) - others
+    times.pass_over(now_ms, others)
+    assert set(times.take(10**9, 1_000, ours)) == {Due(*job) for job in jobs if partition_of(job[1]) in ours}
+    left = {Due(*job) for job in jobs if partition_of(job[1]) in others and job[0] > now_ms}
+    assert times.next_ms(ours) is None
+    assert times.next_ms(others) == min((due.due_ms for due in left), default=None)
+    assert set(times.take(10**9, 1_000, ALL)) == left
 
 
 @given(st.integers(-(10**18), 10**18))
 def test_no_time_is_impossible(due_ms: int) -> None:
-    taken = kept_of([(due_ms, b"a.b")]).take(10**18, 2)
+    taken = kept_of([(due_ms, b"a.b")]).take(10**18, 2, ALL)
     assert taken == ([Due(max(due_ms, 0), b"a.b")] if due_ms < 2**48 else [])
 
 
@@ -90,7 +103,7 @@ def test_for_want_of_memory_the_later_jobs_go_and_the_earlier_stay(
 ) -> None:
     times = kept_of(jobs, most_bytes=most_bytes)
     end = times.horizon_ms
-    known = set(times.take(10**9, 1_000))
+    known = set(times.take(10**9, 1_000, ALL))
     assert known == {Due(*job) for job in jobs if end is None or job[0] < end}
     assert sum(len(due.name) + 54 for due in known) <= most_bytes
 
@@ -122,7 +135,7 @@ class Model(RuleBasedStateMachine):
     @rule(passed_ms=st.integers(0, 20_000), most=st.integers(1, 20))
     def take(self, passed_ms: int, most: int) -> None:
         self.now_ms += passed_ms
-        taken = set(self.times.take(self.now_ms, most))
+        taken = set(self.times.take(self.now_ms, most, ALL))
         left = self.known - taken
         assert taken <= self.known
         assert all(due.due_ms <= self.now_ms for due in taken)
@@ -131,7 +144,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def it_knows_what_comes_next(self) -> None:
-        assert self.times.next_ms() == min((due.due_ms for due in self.known), default=None)
+        assert self.times.next_ms(ALL) == min((due.due_ms for due in self.known), default=None)
 
 
 test_a_long_life = Model.TestCase
