@@ -29,7 +29,7 @@ from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.schedule_checks import check_schedule
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, due_of, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
-from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, rests_until_ms, taken_back
+from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, first_look_ms, rests_until_ms, taken_back
 from actors.jobs.rules.schedule_times import job_of, occurrence
 from actors.runtime.actor import until_stopped
 from actors.runtime.failpoints import reach
@@ -149,8 +149,10 @@ class Scheduler:
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
-                for key, held in self._live.items():
-                    self._tending.put(key, rests_until_ms(held.record))
+                self._tending.clear()
+                now_ms, count = self._clock.now_ms(), len(self._live)
+                for number, (key, held) in enumerate(self._live.items()):
+                    self._tending.put(key, first_look_ms(held.record, now_ms, part=number / count))
                 self.elected.set()
                 await self._tending.run(lambda key: self._look(lease, key))
         finally:

@@ -22,6 +22,9 @@ CLOSE_MS = 10_000
 REFILL_MS = 30_000
 """If less than this is claimed ahead, more is claimed. So it takes several leaders that are killed one after the other
 to delay an occurrence: each next one is there within five seconds, and then has to catch up."""
+SPREAD_MS = 6_000
+"""Over how long a new leader spreads its first looks. Two leaders that are killed one after the other take ten seconds
+of the 30."""
 HORIZON_MS = REFILL_MS + CLOSE_MS
 MOST_AHEAD = HORIZON_MS // SHORTEST_EVERY_MS
 OPEN_LOOK_MS = 5_000
@@ -97,6 +100,15 @@ def rests_until_ms(record: Schedule) -> int:
         return 0
     next_ms = next_due(record, record.last_ms)
     return record.last_ms - REFILL_MS if next_ms is not None and next_ms - record.last_ms < CLOSE_MS else 0
+
+
+def first_look_ms(record: Schedule, now_ms: int, *, part: float) -> int:
+    """Return when a new leader looks at a record first. `part`: the record's place among all, from 0 to 1. The looks
+    that nobody had while there was no leader are spread: a burst of them would make the server slow for those that fire
+    jobs. That delays no occurrence, since more than enough are claimed ahead."""
+    rests_ms = rests_until_ms(record)
+    may_wait = rests_ms and rests_ms > now_ms - SPREAD_MS
+    return max(rests_ms, now_ms + int(part * SPREAD_MS)) if may_wait else rests_ms
 
 
 def _ahead(record: Schedule, next_ms: int, now_ms: int) -> Step:

@@ -23,9 +23,11 @@ from actors.jobs.rules.schedule_steps import (
     LEAD_MS,
     MOST_AHEAD,
     REFILL_MS,
+    SPREAD_MS,
     added,
     cancelled,
     decide,
+    first_look_ms,
     rests_until_ms,
     taken_back,
 )
@@ -168,6 +170,17 @@ def test_a_new_leader_looks_at_close_ones_when_they_need_it_and_at_the_others_at
     assert rests_until_ms(paused(close, now_ms=T)) == 0, "its jobs are taken back"
     assert rests_until_ms(replace(close, overlap="skip")) == 0
     assert rests_until_ms(follow(EVERY_MINUTE, T)[0]) == 0, "the ends of its runs are read sooner"
+
+
+def test_a_new_leader_spreads_the_looks_that_nobody_had_but_those_that_wait_for_long() -> None:
+    close, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
+    late_ms = dues[-1] - REFILL_MS + 3_000
+    assert [first_look_ms(close, late_ms, part=part) - late_ms for part in (0.0, 0.5)] == [0, SPREAD_MS // 2]
+    assert first_look_ms(close, T, part=0.0) == rests_until_ms(close), "not before it needs one"
+    later_ms = dues[-1] - REFILL_MS + SPREAD_MS
+    assert first_look_ms(close, later_ms, part=0.5) == rests_until_ms(close), "the leader before died at once, too"
+    assert first_look_ms(triggered(close, now_ms=T), late_ms, part=0.5) == 0
+    assert 2 * SPREAD_MS < REFILL_MS
 
 
 CLOSE = st.sampled_from(
