@@ -16,11 +16,12 @@ SECOND_S = 1.0
 """No span of this length has more than the rate. What a node spent stays its own for so long."""
 MARGIN_S = 0.1
 """How much later the governor believes that a share has ended: for clocks that differ in speed."""
-ANSWER_S = 0.5
-"""How long a node waits for a reply. What a request says is true for `LIFE_S` + `SECOND_S`. It must not come later."""
-CLAIM_S = LIFE_S + SECOND_S - ANSWER_S
-"""How long after its request a node may ask for the same share again, also of another governor: for so long the one who
-gave it has given it to nobody else, even if this reply takes `ANSWER_S`."""
+ANSWER_S = 0.4
+"""How long a node waits for a reply before it asks again. So one lost message does not let a share end that is renewed
+once a second."""
+CLAIM_S = LIFE_S + SECOND_S
+"""For so long after the request for a share nobody has given it to another node. So a node may ask for the same share
+again, also of another governor, if it takes the reply within that time."""
 MOST_KEYS = 1_000
 """Keys in one request."""
 

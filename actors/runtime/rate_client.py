@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 GAP_S = 0.01
 """Between two requests, at least. Keys that begin in the same moment travel in one."""
-RETRY_S = 0.1
+RETRY_S = 0.05
 """How soon a request without a reply is followed by the next one."""
 SILENT_S = 5.0
 """How long no governor may reply before the log says so."""

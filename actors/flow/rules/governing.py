@@ -37,8 +37,14 @@ from actors.flow.rules.dealing import deal
 from actors.runtime.rules.second_cap import SecondCap
 from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
 
-AGAIN_S = 0.5
-"""How soon a node asks again: three times in the life of a share."""
+AGAIN_S = 1.0
+"""How soon a node asks again. With one key that is two messages a second. If one is lost, the next request still comes
+within the life of the share."""
+CHANGED_AGAIN_S = 0.5
+"""The same, while nodes' parts have changed lately."""
+CHANGED_S = 2.0
+CHANGE, CHANGE_PART = 2.0, 0.1
+"""By how many a second a part has changed, at least, and by which part of it. Less is chance."""
 SHORT_AGAIN_S = 0.1
 """The same, if it waits for others to give way."""
 TURN_AGAIN_S = 0.05
@@ -95,6 +101,7 @@ class KeyBook:
         "_rate",
         "bound",
         "cap",
+        "changed_s",
         "demands",
         "has_turns",
         "holdings",
@@ -111,6 +118,8 @@ class KeyBook:
         self.turn_s = -math.inf
         self.served = 0.0
         self.cap: SecondCap | None = None
+        self.changed_s = -math.inf
+        """When a node's part changed."""
         self.weights: dict[str, float] = {}
         self._members: dict[str, tuple[tuple[str, float], ...]] = {}
         self._looked_s = -math.inf
@@ -216,6 +225,8 @@ class Governing:
         before = book.holdings.get(ask.run, NOTHING)
         book.look(now_s)
         demand = _demand(key, rate) if key.is_wanted else 0.0
+        if key.is_wanted and now_s < self._quiet_until_s:  # it could spend less for lack of a governor
+            demand = max(demand, min(rate, key.share))
         book.want(ask.run, demand)
         spread = book.has_members(ask.run, key.members if key.is_wanted else ())
         is_low = rate < max(1, len(book.demands) * (ENOUGH if book.has_turns else 1))
@@ -234,7 +245,10 @@ class Governing:
             most = self._most(key, target, rate - others, before, now_s)
             share = most if most >= target else min(target, max(most, rate - book.to_come(ask.run, now_s)))
             share = share if share >= 1 else 0.0
-            again_s = AGAIN_S if most >= target else SHORT_AGAIN_S
+            if abs(target - before.share) >= max(CHANGE, CHANGE_PART * target):
+                book.changed_s = now_s
+            is_new = now_s < book.changed_s + CHANGED_S
+            again_s = SHORT_AGAIN_S if most < target else CHANGED_AGAIN_S if is_new else AGAIN_S
         lasts_s = (LIFE_S if most or key.share else 0.0) + SECOND_S + MARGIN_S
         mine = Holding(
             bound=max(key.held, most),

@@ -38,6 +38,7 @@ class KeyLease:
         "asked_s",
         "bound",
         "burst",
+        "claim_until_s",
         "has_turn",
         "members",
         "most",
@@ -59,6 +60,9 @@ class KeyLease:
         self.bound = 0.0
         """In no second from now on does the node begin more. While it gives way it is what it began in the last one."""
         self.until_s = -math.inf
+        self.claim_until_s = math.inf
+        """Until then a reply to the last request counts, because that claims a share. Later another node may have the
+        share, too."""
         self.has_turn = False
         self.turn_used = False
         """It may still be given back."""
@@ -160,7 +164,9 @@ class LeasedShares:
             del self._keys[key]
         if lease.members:
             lease.members = {name: each for name, each in lease.members.items() if now_s - each[1] < DEMAND_S}
-        claimed = lease.most if is_wanted and now_s < lease.until_s - LIFE_S + CLAIM_S else 0.0
+        ends_s = lease.until_s - LIFE_S + CLAIM_S
+        claimed = lease.most if is_wanted and now_s < ends_s else 0.0
+        lease.claim_until_s = ends_s if claimed else math.inf
         lease.bound = max(claimed, self._spent(key))
         return KeyAsk(
             key,
@@ -185,7 +191,7 @@ class LeasedShares:
         again_s = reply.again_ms / 1000
         for key in reply.keys:
             lease = self._keys.get(key.key)
-            if lease is None:
+            if lease is None or now_s >= lease.claim_until_s:
                 continue
             most, spent = key.share if key.most < 0 else key.most, self._spent(key.key)
             if spent > most:

@@ -9,6 +9,7 @@ above the rate in any second. After a rate was lowered, shares of the higher one
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -16,12 +17,14 @@ from typing import NamedTuple
 
 from actors.flow.rules.governing import Governing, Holding, KeyBook
 from actors.runtime.rules.leased import LeasedShares
-from streams.rate_messages import ANSWER_S, LIFE_S, SECOND_S, AskShares, SharesDealt
+from streams.rate_messages import LIFE_S, SECOND_S, AskShares, SharesDealt
 
 STEP_S = 0.5
 KEY = "k"
 NODES = ("a", "b")
 START_S = 100.0
+WAITS_S = 0.5
+"""How long a node waits for a reply: longer than a real one does."""
 
 
 class GovernorRules(NamedTuple):
@@ -67,14 +70,20 @@ class SearchedNode:
     def frozen(self, now_s: float) -> tuple[object, ...]:
         leased = self.leased
         keys = [
-            (round(max(-LIFE_S, lease.until_s - now_s), 3), lease.share, lease.most, lease.bound)
+            (
+                round(max(-LIFE_S, lease.until_s - now_s), 3),
+                now_s < lease.claim_until_s < math.inf,
+                lease.share,
+                lease.most,
+                lease.bound,
+            )
             for lease in leased._keys.values()
         ]
         waits_s = round(now_s - self.sent_s, 3) if self.is_waiting(now_s) else None
         return waits_s, self.now, self.before, leased._token, tuple(keys)
 
     def is_waiting(self, now_s: float) -> bool:
-        return now_s - self.sent_s <= ANSWER_S
+        return now_s - self.sent_s <= WAITS_S
 
 
 class SearchedWorld:

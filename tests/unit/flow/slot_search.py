@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, KeySlots, SlotCall, SlotCut, SlotLimit
-from streams.rate_messages import ANSWER_S
 from streams.slot_messages import AskSlots, SlotsDealt
 
 STEP_S = 0.5
 KEY = "k"
 NODES = ("a", "b")
 START_S = 100.0
+WAITS_S = 0.5
+"""How long a node waits for a reply: longer than a real one does."""
 
 
 def ignore(_why: SlotCut) -> None:
@@ -76,7 +77,7 @@ class SlotNode:
         return round(now_s - self.sent_s, 3) if self.is_waiting(now_s) else None, held._token, tuple(keys)
 
     def is_waiting(self, now_s: float) -> bool:
-        return now_s - self.sent_s <= ANSWER_S
+        return now_s - self.sent_s <= WAITS_S
 
     def calls(self) -> list[SlotCall]:
         each = self.held._keys.get(KEY)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.flow.rules.governing import Governing
 from actors.runtime.rules.leased import DEMAND_S, LeasedShares
-from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S
+from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk
 
 STEP_S = 0.05
 
@@ -191,6 +191,35 @@ def test_a_request_that_comes_twice_or_late_or_to_an_old_governor_has_no_reply()
     assert leased.hear(reply, 0.3, 0.4) is not None
     (fourth,) = leased.asks(0.5)
     assert Governing(4, 0.0).answer(fourth, lambda _key: 5, 0.6) is None
+
+
+@pytest.mark.parametrize(("heard_s", "share"), [(2.49, 5.0), (2.51, 0.0)])
+def test_a_share_is_claimed_of_a_successor_only_while_no_other_node_can_have_it(heard_s: float, share: float) -> None:
+    leased = LeasedShares("a", "a", lambda _key: 0)
+    leased.lease("k", 0.0)
+    (first,) = leased.asks(0.0)
+    reply = Governing(1, -9.0).answer(first, lambda _key: 5, 0.0)
+    assert reply is not None
+    leased.hear(reply, 0.0, 0.1)
+    leased.lease("k", 2.4)
+    (claim,) = leased.asks(2.4)
+    assert claim.keys[0].share == 5
+    reply = Governing(2, 2.0).answer(claim, lambda _key: 5, 2.4)
+    assert reply is not None
+    assert reply.keys[0].most == 5
+    leased.hear(reply, 2.4, heard_s)
+    assert leased.share("k", heard_s) == share
+
+
+def test_a_successor_does_not_lower_a_share_because_the_node_had_none_meanwhile() -> None:
+    governing = Governing(2, 0.0)
+    asks = [KeyAsk("k", 50.0, 50.0, 90.0, is_wanted=True, is_short=True), KeyAsk("k", 50.0, 50.0, 10.0, is_wanted=True)]
+    for run, ask in zip("ab", asks, strict=True):
+        for number in (1, 2):
+            asked = AskShares(node=run, run=run, number=number, keys=(ask,))
+            reply = governing.answer(asked, lambda _key: 100, 0.1 * number)
+            assert reply is not None
+            assert reply.keys[0].most == 50
 
 
 @given(

@@ -90,7 +90,14 @@ class TrustsItsReply(Governing):
         (WORST._replace(governing=RaisesTooEarly), 0),
         (WORST._replace(governing=TrustsItsReply), 11),
     ],
-    ids=["spent after its end", "no fence", "no last second", "a hasty successor", "raised too early", "not confirmed"],
+    ids=[
+        "spent after its end",
+        "no fence",
+        "no last second",
+        "a hasty successor",
+        "raised too early",
+        "not confirmed",
+    ],
 )
 def test_each_known_mistake_is_found(rules: GovernorRules, first: int) -> None:
     """`first`: the seed that finds it at present. When the code changes, another one does."""
