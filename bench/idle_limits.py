@@ -15,11 +15,12 @@ from bench.idle import cpu_s, memory_mb
 from streams.clock import monotonic_s
 
 NAME = "idle_limits"
-LIMIT_S = 300
+LIMIT_S = 500
 MOST_SHARE = 0.02
 SETTLED_S = 40.0
 """Until the pulls to which nothing comes last as long as they ever do."""
-WINDOW_S = 60.0
+WINDOW_S = 120.0
+"""So long does a pull to which nothing comes last."""
 
 
 async def run() -> Result:

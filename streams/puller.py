@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often the puller checks whether it heard from the server (`Connection.each_second`). Silence costs at most this,
 on top of the expiry."""
-IDLE = 6
-"""So many times as long does a request last to which nothing comes, on a single server. There a request is lost with
-the link alone, and a node with a thousand topics would do nothing but repeat requests. In a cluster it is lost with the
-consumer's leader, too, and nobody tells."""
+IDLE, LONGER = 24, 5
+"""So many times as long does a request last to which nothing comes, on a single server, and by so much longer is each
+next one until then. There a request is lost with the link alone, and a node with a thousand topics would do nothing but
+repeat requests. In a cluster it is lost with the consumer's leader, too, and nobody tells."""
 RETRY = Backoff(growth="exponential", base_ms=100, cap_ms=1_000, spread=0.0)
 """The waits before a new request after a refusal."""
 FEW = 16
@@ -54,8 +54,9 @@ class Puller:
 
     `capacity`: deliveries held at a time, at most as many as can be settled, or kept alive, within the ack wait.
     `keep_alive_s`: the interval at which all unsettled deliveries are extended, also waiting ones. It is below half the
-    ack wait. `deliver`: called with each delivery as it comes, short and sync, in place of `receive`. At the end,
-    deliveries that nobody received are given back. The receiver settles those that it received.
+    ack wait. `deliver`: called with each delivery as it comes, short and sync, in place of `receive`. `on_trouble`:
+    called with each refusal: the consumer may be missing. At the end, deliveries that nobody received are given back.
+    The receiver settles those that it received.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class Puller:
         expires_s: float = 5.0,
         keep_alive_s: float | None = None,
         deliver: Callable[[Delivery], None] | None = None,
+        on_trouble: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
+        self._on_trouble = on_trouble
         self._subject = check_subject(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._capacity = capacity
         self._expires_s = expires_s
@@ -267,7 +270,7 @@ class Puller:
         if status == 408:  # expired, as it should
             self._recovered()
             if not self._unsettled and not self._connection.is_clustered:
-                self._lasts_s = min(2 * self._lasts_s, IDLE * self._expires_s)
+                self._lasts_s = min(LONGER * self._lasts_s, IDLE * self._expires_s)
             self._ask()
         else:
             self._troubled(status, text)
@@ -279,6 +282,7 @@ class Puller:
             facts = {"subject": self._subject, "status": status, "reason": text or "nobody answers"}
             log.warning("puller.troubled", extra={"fields": facts})
         self._troubles += 1
+        self._on_trouble()
         if self._retry not in self._timers:
             self._timers[self._retry] = self._loop.call_later(RETRY.wait_s(self._troubles), self._retry)
 
@@ -303,6 +307,8 @@ class Puller:
 
     def extend_all(self) -> None:
         """Restart the ack wait of all unsettled deliveries, if the link is there."""
+        if not self._unsettled:
+            return
         with suppress(Disconnected, ConnectionLost):
             if self._connection.is_connected:
                 for delivery in self._unsettled:

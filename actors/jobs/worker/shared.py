@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actors.jobs.topics import Topics
 from actors.jobs.worker.hold import Hold
@@ -19,7 +19,8 @@ from streams.connection import Connection
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """`chance`: a new number in [0, 1) with each call."""
+    """`chance`: a new number in [0, 1) with each call. `stirred`: the topics that must be tended. A topic without jobs
+    costs nothing, so a node may serve thousands."""
 
     connection: Connection
     hold: Hold
@@ -32,3 +33,4 @@ class Shared:
     clock: Clock
     chance: Callable[[], float]
     measures: Measures
+    stirred: set[str] = field(default_factory=set)

@@ -81,9 +81,8 @@ class TopicWorker:
         self.slices = shared.slices
         self.ready = ReadyJobs(self._may_start, self._unused)
         self.is_ending = False
-        self.is_stirred = True
-        """Whether it must be tended. A topic without jobs costs nothing, so a node may serve thousands."""
         self._shared = shared
+        shared.stirred.add(handler.topic)
         self._hold = shared.hold
         self._places = [Place(self, number) for number in range(handler.concurrency)]
         self._settings = TopicSettings()
@@ -195,7 +194,7 @@ class TopicWorker:
         await self._shared.topics.use(self.topic, priority)
         spec = job_consumer(connection.namespace, self.topic, priority)
         deliver = partial(self._deliver, self.ready.lane(priority))
-        puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver)
+        puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver, on_trouble=self._stir)
         self._pullers[priority] = await stack.enter_async_context(puller)
 
     def fetch_ahead(self, least: int) -> None:
@@ -287,16 +286,23 @@ class TopicWorker:
             if self.is_troubled and now_s - self._looked_s > MISSING_S:
                 self._looked_s, self._is_missing = now_s, True
                 self._changed.set()
-        self.is_stirred = not self._is_quiet()
+        if self._is_quiet():
+            self._shared.stirred.discard(self.topic)
 
     @property
     def is_troubled(self) -> bool:
         """Whether a lane's consumer may be missing."""
         return any(puller.is_troubled for puller in self._pullers.values())
 
+    @property
+    def is_stirred(self) -> bool:
+        """Whether it must be tended."""
+        return self.topic in self._shared.stirred
+
     def _stir(self) -> None:
         if not self.is_stirred:
-            self.is_stirred, self._tended_s = True, monotonic_s()
+            self._shared.stirred.add(self.topic)
+            self._tended_s = monotonic_s()
 
     def _is_quiet(self) -> bool:
         """Return whether nothing changes until a job comes. Forget the pace then."""

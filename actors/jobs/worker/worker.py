@@ -47,8 +47,6 @@ from streams.specs import job_consumer
 log = logging.getLogger(__name__)
 
 TEND_S = 0.1
-LOOK_S = 1.0
-"""How often topics without jobs are looked at: whether their consumers are there."""
 
 
 class _Gone(msgspec.Struct):
@@ -125,7 +123,7 @@ class JobWorker:
                 with Watchdog() as watchdog:
                     async with anyio.create_task_group() as keeping:
                         await keeping.start(hold.keep)
-                        keeping.start_soon(self._tend, watchdog, hold)
+                        keeping.start_soon(self._tend, watchdog, shared)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:
                             for topic in self._topics.values():
@@ -197,19 +195,12 @@ class JobWorker:
         if topic is not None:
             topic.take_settings(self._settings.current(name))
 
-    async def _tend(self, watchdog: Watchdog, hold: Hold) -> None:
-        looked_s = 0.0
+    async def _tend(self, watchdog: Watchdog, shared: Shared) -> None:
         while True:
             watchdog.beat()
-            hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
-            now_s = monotonic_s()
-            if now_s - looked_s > LOOK_S:
-                looked_s = now_s
-                for topic in self._topics.values():
-                    topic.is_stirred = topic.is_stirred or topic.is_troubled
-            for topic in self._topics.values():
-                if topic.is_stirred:
-                    topic.tend()
+            shared.hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
+            for name in tuple(shared.stirred):
+                self._topics[name].tend()
             await anyio.sleep(TEND_S)
 
     # ---- jobs that were deleted while they waited here
