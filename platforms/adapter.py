@@ -104,19 +104,25 @@ EMPTY_PAGE = Page(rows=[], total=0)
 
 
 class Later(Struct, frozen=True, tag="later"):
-    """A passing failure of the platform: try again after the wait (milliseconds) or our own. Counts as an attempt."""
+    """A passing failure of the platform: try again after the wait (milliseconds) or our own. Counts as an attempt.
+    `reason`: what the platform said, if it said anything."""
 
     after_ms: int | None = None
+    reason: str = ""
 
 
 class SlowDown(Struct, frozen=True, tag="throttled"):
-    """We were too fast: slow the source down, give the slice back. Does not count as an attempt."""
+    """We were too fast: slow the source down, give the slice back. Does not count as an attempt. `reason` as above."""
 
     after_ms: int | None = None
+    reason: str = ""
 
 
 class Login(Struct, frozen=True, tag="login"):
-    """The credentials are not valid any more: refresh them (see `Refreshing`), else pause the source and alert."""
+    """The credentials are not valid any more: refresh them (see `Refreshing`), else pause the source and alert.
+    `reason` as above."""
+
+    reason: str = ""
 
 
 class Split(Struct, frozen=True, tag="split"):
@@ -161,7 +167,9 @@ class PageRules(Struct, frozen=True):
     Leave it out if a token may carry the first count along. numbered: any page can be asked for, by its number (from 0
     here) or by the offset of its first row. What cannot be halved further is read so, from the last page back. deepest:
     the platform lists no row from this offset on, 0 for no limit. most_requests ends a reading that would not end by
-    itself."""
+    itself. counts_rows: the total counts the rows of a list that may have an order more than once. has_end: an answer
+    says whether it is the last one. One that is, and has fewer rows than `size`, proves a window of one answer without
+    a total, and with end_is_proof (tokens that hold a place in the list) a window of many."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Positive = 100
@@ -171,6 +179,9 @@ class PageRules(Struct, frozen=True):
     numbered: Literal["", "number", "offset"] = ""
     deepest: NotNegative = 0
     most_requests: Positive = 5_000
+    counts_rows: bool = False
+    has_end: bool = False
+    end_is_proof: bool = False
 
 
 class RateBucket(Struct, frozen=True):

@@ -5,33 +5,26 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import tomllib
 from collections.abc import Mapping
 from typing import Literal
-from urllib.parse import quote_plus, urlencode
 
 from platforms.adapter import Account, Declaration, Outcome, Page, PageRules, RateBucket, Request, Response, WindowRules
 from platforms.bounds import Bounds, Window
-from platforms.declared_file import AdapterFile, AuthPart, TimePart, WindowPart, read_file
+from platforms.calls import CompiledRequest
+from platforms.declared_file import AdapterFile, TimePart, WindowPart, read_file
 from platforms.errors import BadDeclaration
-from platforms.outcomes import json_outcome, usual_outcome
+from platforms.outcomes import graphql_outcome, json_outcome, usual_outcome, with_text
 from platforms.pages import PageReader
 from platforms.rules import Rules
-from platforms.signing import Signer
-from platforms.templates import Template
+from platforms.templates import Values
 from platforms.times import TimeStyle, has_jumps
 from platforms.urls import check_base_url, next_url
 
 _NUMBERED = frozenset({"page.number", "page.offset"})
+_NUMBERS = frozenset({"unix_s", "unix_ms"})
 _KNOWN = _NUMBERED | {"window.start", "window.end", "page.token", "page.size", "now"}
-_SECRET_NAME = re.compile(
-    r"(.*[-_])?(authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?key|token)", re.I
-)
-_NAME = re.compile(
-    r"authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?(key|token)|.*[-_]token|token", re.I
-)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -54,10 +47,7 @@ class DeclaredAdapter:
     def __init__(self, file: AdapterFile) -> None:
         check_file(file)
         self._file = file
-        self._params = _templates("request.params", file.request.params)
-        self._form = _templates("request.form", file.request.form)
-        self._headers = _templates("request.headers", file.request.headers)
-        self._auth = _Auth(file.auth, [*self._params, *self._form])
+        self._call = _call(file)
         self._now = _style("request.now", file.request.now)
         self._rules = Rules(file.errors, int(file.longest_wait))
         self._reader = PageReader(file)
@@ -72,38 +62,36 @@ class DeclaredAdapter:
     def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
         base_url = self._base_url(account)
         is_link = isinstance(page, str) and self._file.pages.style == "link"
-        values = self._values(window, page, account, now_ms)
-        params = [] if is_link else _render(self._params, values)
-        form = _render(self._form, values)
-        headers = [("accept", "application/json"), *_render(self._headers, values)]
-        self._auth.apply(self._file.request.path, params, form, headers, values)
-        if form:
-            headers.append(("content-type", "application/x-www-form-urlencoded"))
-        url = next_url(page, base_url) if is_link and isinstance(page, str) else base_url + self._file.request.path
-        body = urlencode(form, quote_via=quote_plus).encode() if form else b""
-        return Request(self._file.request.method, url, tuple(params), tuple(headers), body)
+        url = next_url(page, base_url) if is_link and isinstance(page, str) else None
+        return self._call.make(base_url, self._values(window, page, account, now_ms), url=url)
 
     def outcome(self, response: Response) -> Outcome | None:
         ruled = self._rules.judge(response)
         if ruled == "fine":
             return None
-        usual = ruled or usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms)
-        return usual or json_outcome(response)
+        if ruled is not None:
+            return ruled
+        usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms) or json_outcome(response)
+        if usual is None and self._file.request.graphql is not None:
+            return graphql_outcome(response)
+        return None if usual is None else with_text(usual, response)
 
     def page(self, response: Response) -> Page:
         return self._reader.read(response)
 
-    def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> dict[str, str | None]:
+    def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Values:
         asked = self._declaration.window.bounds.request(window)
-        place = None if isinstance(page, str) else str((page or 0) + self._first_place)
-        values: dict[str, str | None] = {
-            "window.start": asked.lower,
-            "window.end": asked.upper,
+        place = None if isinstance(page, str) else (page or 0) + self._first_place
+        is_number = self._file.window.format in _NUMBERS
+        now = self._now.write(now_ms)
+        values: dict[str, str | int | None] = {
+            "window.start": _kept_number(asked.lower, is_number=is_number),
+            "window.end": _kept_number(asked.upper, is_number=is_number),
             "page.token": page if isinstance(page, str) else None,
             "page.number": place,
             "page.offset": place,
-            "page.size": str(self._file.pages.size),
-            "now": self._now.write(now_ms),
+            "page.size": self._file.pages.size,
+            "now": _kept_number(now, is_number=self._now.format in _NUMBERS),
         }
         for name in self._account_names:
             values[f"account.{name}"] = account_value(account, name)
@@ -116,45 +104,14 @@ class DeclaredAdapter:
         return self._file.request.base_url.rstrip("/")
 
     def _find_account_names(self) -> tuple[str, ...]:
-        templates = [*self._params.values(), *self._form.values(), *self._headers.values(), *self._auth.templates]
-        names = {name for template in templates for name in template.account_names}
+        names = {name for template in self._call.templates for name in template.account_names}
         if not self._file.request.base_url:
             names.add("base_url")
         return tuple(sorted(names))
 
 
-class _Auth:
-    """Puts credentials into a request."""
-
-    def __init__(self, part: AuthPart, param_names: list[str]) -> None:
-        self._part = part
-        texts = {"value": part.value, "user": part.user, "password": part.password, "secret": part.secret}
-        wanted = {"none": (), "header": ("value",), "basic": ("user", "password"), "sign": ("secret",)}[part.kind]
-        for name in wanted:
-            if not texts[name]:
-                raise BadDeclaration(f"auth.{name}", f"is needed for kind {part.kind!r}")
-        self._templates = {name: Template(f"auth.{name}", texts[name], _KNOWN) for name in wanted}
-        for name, template in self._templates.items():
-            _refuse_literal(f"auth.{name}", template)
-        if part.kind in ("header", "sign") and not part.name:
-            raise BadDeclaration("auth.name", f"is needed for kind {part.kind!r}")
-        self._signer = Signer("auth.recipe", part.recipe, param_names) if part.kind == "sign" else None
-
-    @property
-    def templates(self) -> list[Template]:
-        return list(self._templates.values())
-
-    def apply(self, path: str, params: _Pairs, form: _Pairs, headers: _Pairs, values: Mapping[str, str | None]) -> None:
-        said = {name: template.render(values) or "" for name, template in self._templates.items()}
-        part = self._part
-        if part.kind == "header":
-            headers.append((part.name, said["value"]))
-        elif part.kind == "basic":
-            pair = f"{said['user']}:{said['password']}".encode()
-            headers.append(("authorization", f"Basic {base64.b64encode(pair).decode()}"))
-        elif self._signer is not None:
-            signature = self._signer.sign(said["secret"], path, [*params, *form])
-            {"params": params, "form": form, "headers": headers}[part.place].append((part.name, signature))
+def _kept_number(text: str | None, *, is_number: bool) -> str | int | None:
+    return int(text) if is_number and text is not None else text
 
 
 def account_value(account: Account, name: str) -> str:
@@ -175,12 +132,8 @@ def check_file(file: AdapterFile) -> None:
     request, pages = file.request, file.pages
     if not _NAME.fullmatch(file.name):
         raise BadDeclaration("name", f"{file.name!r} is not made of 1 to 64 letters, digits, - and _")
-    if not re.fullmatch(r"/[^?#\s{}]*", request.path):
-        raise BadDeclaration("request.path", f"{request.path!r} is no path such as '/orders'; parameters have a table")
     if request.base_url:
         check_base_url("request.base_url", request.base_url)
-    if request.form and request.method == "GET":
-        raise BadDeclaration("request.form", "is sent with POST only")
     if pages.style != "one" and not (pages.next or pages.next_header):
         raise BadDeclaration("pages.next", f"is needed for style {pages.style!r}")
     if (pages.next and pages.next_header) or (pages.total and pages.total_header):
@@ -200,18 +153,13 @@ def check_file(file: AdapterFile) -> None:
         )
 
 
-def _placeholders(file: AdapterFile) -> set[str]:
-    return {
-        name
-        for table in (file.request.params, file.request.form, file.request.headers)
-        for where, text in table.items()
-        for name in Template(where, str(text), _KNOWN).names
-    }
+def _call(file: AdapterFile) -> CompiledRequest:
+    return CompiledRequest("request", file.request, file.auth, _KNOWN)
 
 
 def _check_placeholders(file: AdapterFile) -> None:
     """Refuse a request without its window or page token: it would read the whole history again and again."""
-    used = _placeholders(file)
+    used = _call(file).names
     for bound, name in ((file.window.lower, "window.start"), (file.window.upper, "window.end")):
         if (bound == "absent") == (name in used):
             raise BadDeclaration("request.params", f"{{{name}}} and the bound {bound!r} do not go together")
@@ -222,7 +170,7 @@ def _check_placeholders(file: AdapterFile) -> None:
 
 def _numbered(file: AdapterFile) -> Literal["", "number", "offset"]:
     """Return how any page can be asked for, by the placeholders that the request has."""
-    used = _placeholders(file) & _NUMBERED
+    used = _call(file).names & _NUMBERED
     if len(used) > 1:
         raise BadDeclaration("request.params", "{page.number} and {page.offset} are two ways to say one thing")
     if not used and (file.pages.first is not None or file.pages.deepest):
@@ -233,26 +181,6 @@ def _numbered(file: AdapterFile) -> Literal["", "number", "offset"]:
 def _first_place(file: AdapterFile) -> int:
     """Return what the platform calls its first page or row: page 1, or row 0, unless the file says otherwise."""
     return file.pages.first if file.pages.first is not None else int(_numbered(file) == "number")
-
-
-def _templates(where: str, table: Mapping[str, str | int]) -> dict[str, Template]:
-    made = {name: Template(f"{where}.{name}", str(text), _KNOWN) for name, text in table.items()}
-    for name, template in made.items():
-        if _SECRET_NAME.fullmatch(name):
-            _refuse_literal(f"{where}.{name}", template)
-    return made
-
-
-def _refuse_literal(where: str, template: Template) -> None:
-    if not template.names:
-        raise BadDeclaration(where, "looks like a secret written into the file; use {account.<name>}")
-
-
-_Pairs = list[tuple[str, str]]
-
-
-def _render(templates: Mapping[str, Template], values: Mapping[str, str | None]) -> _Pairs:
-    return [(name, text) for name, template in templates.items() if (text := template.render(values)) is not None]
 
 
 def _style(where: str, part: TimePart | WindowPart) -> TimeStyle:
@@ -277,6 +205,9 @@ def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declarati
             numbered=_numbered(file),
             deepest=pages.deepest,
             most_requests=pages.most_requests,
+            counts_rows=pages.total_counts == "rows",
+            has_end=bool(pages.next or pages.next_header or pages.more),
+            end_is_proof=pages.end_is_proof,
         ),
         settle_ms=int(file.settle),
         overlap_ms=int(file.overlap),

@@ -23,6 +23,7 @@ _USUAL_PATTERN = "%Y-%m-%d %H:%M:%S"
 
 OutcomeName = Literal["later", "throttled", "login", "split", "park", "bug", "empty", "fine"]
 Scalar = str | int | float | bool
+FieldValue = str | int | float | bool | dict[str, Any] | list[Any]
 
 
 class Duration(int):
@@ -37,17 +38,28 @@ class TimePart(Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str = _USUAL_PATTERN
 
 
+class GraphqlPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A GraphQL request. `query` is sent as it is: its braces are braces. Placeholders stand in `variables`."""
+
+    query: str
+    variables: dict[str, Any] = {}
+
+
 class RequestPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """The request. Params, headers and form values may hold placeholders: {window.start} {window.end} {page.token}
-    {page.number} {page.offset} {page.size} {now} {account.<name>}. A value whose placeholder is empty in this request
-    is left out whole. `base_url` is for accounts without their own. `now`: how {now} is written."""
+    """The request. All values may hold placeholders: {window.start} {window.end} {page.token} {page.number}
+    {page.offset} {page.size} {now} {account.<name>}. A value whose placeholder is empty in this request is left out
+    whole. A table as a value of params, headers or form is sent as JSON text, keys sorted. Of form, body (JSON) and
+    graphql there is one at most, and then the method is POST. `base_url` is for accounts without their own. `now`: how
+    {now} is written."""
 
     path: str
-    method: Literal["GET", "POST"] = "GET"
+    method: Literal["GET", "POST"] | None = None
     base_url: str = ""
-    params: dict[str, str | int] = {}
-    headers: dict[str, str | int] = {}
-    form: dict[str, str | int] = {}
+    params: dict[str, FieldValue] = {}
+    headers: dict[str, FieldValue] = {}
+    form: dict[str, FieldValue] = {}
+    body: dict[str, Any] = {}
+    graphql: GraphqlPart | None = None
     now: TimePart = TimePart()
 
 
@@ -69,7 +81,8 @@ class WindowPart(Struct, frozen=True, forbid_unknown_fields=True):
 class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
     """How one window is read: see `adapter.PageRules`. next, total, more: paths in the body. next_header, total_header:
     header names (of a `Link` header, rel="next" is taken). `more`: a boolean that ends the pages when it is false.
-    first: what {page.number} or {page.offset} is for the first page."""
+    first: what {page.number} or {page.offset} is for the first page. total_counts: `rows` where a list that has an
+    order more than once counts it so. end_is_proof: a page without a next one and below `size` proves the list."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Annotated[int, Meta(ge=1)] = 100
@@ -79,6 +92,8 @@ class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
     total: str = ""
     total_header: str = ""
     total_is_live: bool = False
+    total_counts: Literal["orders", "rows"] = "orders"
+    end_is_proof: bool = False
     first: Annotated[int, Meta(ge=0)] | None = None
     deepest: Annotated[int, Meta(ge=0)] = 0
     most_requests: Annotated[int, Meta(ge=1)] = 5_000
@@ -126,7 +141,8 @@ class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
 class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
     """One rule. All its conditions must hold, and the first rule that matches wins. status: 429, '5xx', or a list of
     these. header, body: a header's name, a path in the body. The value must exist (and not be null, false, empty or 0),
-    or be one of `equals`, or contain `contains`. `after`: the wait if the answer itself names none."""
+    or be one of `equals`, or contain `contains`. `after`: the wait if the answer itself names none. `text`: the path of
+    the platform's own words, for the reason."""
 
     outcome: OutcomeName
     status: int | str | list[int | str] | None = None
@@ -136,6 +152,7 @@ class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
     contains: str = ""
     after: Duration | None = None
     reason: str = ""
+    text: str = ""
 
 
 class AuthPart(Struct, frozen=True, forbid_unknown_fields=True):

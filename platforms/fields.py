@@ -1,7 +1,7 @@
 """Dotted paths into JSON, compiled once into typed decoders.
 
 The decoder makes Python objects of a page's few needed fields only and skips everything else. Each row stays the bytes
-that arrived. Paths go through objects, never into arrays by index."""
+that arrived. A step into a list has its number: `errors[0].code`, and `data[-1].id` counts from the end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from platforms.errors import BadDeclaration
 
-_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
+_PATH = re.compile(r"[^.\s\[\]]+(\[-?\d{1,6}\])*(\.[^.\s\[\]]+(\[-?\d{1,6}\])*)*", re.ASCII)
+_STEP = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
+
+Step = str | int
 
 
 class Field(NamedTuple):
@@ -26,33 +30,94 @@ class Field(NamedTuple):
     is_optional: bool = False
 
 
+class _Missing(ValueError):
+    """A list is too short for a path that must lead somewhere."""
+
+
 class Picker:
     """Decodes JSON into the leaves of `fields`, in their order. Missing optional leaves are None."""
 
     def __init__(self, name: str, fields: Mapping[str, Field]) -> None:
         tree: dict[str, Any] = {}
-        for field in fields.values():
-            _plant(tree, field)
+        inner = {label: _into_list(field) for label, field in fields.items()}
+        for label, field in fields.items():
+            found = inner[label]
+            _plant(tree, field if found is None else found.list_field)
         places: dict[str, str] = {}
         self._decoder = msgspec.json.Decoder(_struct(name, tree, "", "", places))
-        self.getters: dict[str, Callable[[Any], Any]] = {
-            label: _getter(places[field.path]) for label, field in fields.items()
-        }
+        self.getters: dict[str, Callable[[Any], Any]] = {}
+        for label, field in fields.items():
+            found = inner[label]
+            if found is None:
+                self.getters[label] = _getter(places[field.path])
+            else:
+                self.getters[label] = found.getter(_getter(places[found.list_field.path]))
 
-    def decode(self, body: bytes | msgspec.Raw) -> Any:
-        """Return the decoded head, for the `getters`. msgspec.DecodeError names the path that does not fit."""
+    def decode(self, body: bytes | Raw) -> Any:
+        """Return the decoded head, for the `getters`. msgspec.DecodeError names the path that does not fit. A getter
+        raises ValueError when a list is too short for it."""
         return self._decoder.decode(body)
 
 
-def check_path(where: str, path: str) -> tuple[str, ...]:
-    """Return the path's steps. BadDeclaration unless it is names joined by single dots."""
+def steps_of(where: str, path: str) -> tuple[Step, ...]:
+    """Return the path's steps. BadDeclaration unless it is names joined by single dots, each with numbers or none."""
     if not _PATH.fullmatch(path):
-        raise BadDeclaration(where, f"{path!r} is no path such as 'data.orders'")
-    return tuple(path.split("."))
+        raise BadDeclaration(where, f"{path!r} is no path such as 'data.orders' or 'errors[0].code'")
+    return tuple(int(found[1]) if found[1] is not None else found[2] for found in _STEP.finditer(path))
+
+
+class _IntoList(NamedTuple):
+    """A field behind a list: the list, which number of it, and the rest of the path in there."""
+
+    field: Field
+    list_field: Field
+    number: int
+    rest: str
+
+    def getter(self, get_list: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        field, number = self.field, self.number
+        decode, get = _below(field, self.rest)
+
+        def get_below(head: Any) -> Any:
+            raws = get_list(head)
+            if raws is None or not -len(raws) <= number < len(raws):
+                if field.is_optional:
+                    return None
+                raise _Missing(f"there is no [{number}] for {field.path!r}")
+            return get(decode(raws[number]))
+
+        return get_below
+
+
+def _below(field: Field, rest: str) -> tuple[Callable[[Raw], Any], Callable[[Any], Any]]:
+    """Return the decoder of one member of a list, and the getter of the field in what it returns."""
+    if not rest:
+        type_ = field.type | None if field.is_optional else field.type
+        return msgspec.json.Decoder(type_).decode, _itself
+    if rest.startswith("["):  # a list in a list
+        inner = _into_list(field._replace(path=f"x{rest}"))
+        assert inner is not None  # it has a number
+        return msgspec.json.Decoder(list[Raw]).decode, inner.getter(_itself)
+    picker = Picker("Member", {"value": field._replace(path=rest)})
+    return picker.decode, picker.getters["value"]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _into_list(field: Field) -> _IntoList | None:
+    steps_of(field.where, field.path)
+    path, bracket, rest = field.path.partition("[")
+    if not bracket:
+        return None
+    number, _, rest = rest.partition("]")
+    list_field = Field(field.where, path, list[Raw], field.is_optional)
+    return _IntoList(field, list_field, int(number), rest.removeprefix("."))
 
 
 def _plant(tree: dict[str, Any], field: Field) -> None:
-    *branches, leaf = check_path(field.where, field.path)
+    *branches, leaf = [str(step) for step in steps_of(field.where, field.path)]
     for step in branches:
         below = tree.setdefault(step, {})
         if isinstance(below, list):
@@ -84,7 +149,8 @@ def _struct(name: str, tree: dict[str, Any], path: str, place: str, places: dict
 def _union(fields: list[Field]) -> Any:
     type_ = fields[0].type
     for field in fields[1:]:
-        type_ = type_ | field.type
+        if field.type != type_:
+            type_ = type_ | field.type
     return type_
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlsplit
 
-from platforms.adapter import Bug, Later, Login, Outcome, Park, Response, SlowDown, Split
+import msgspec
+from msgspec.structs import replace
+
+from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _PASSING = frozenset({408, 425})  # request timeout, too early
+_LONGEST_TEXT = 300
+_MOST_READ = 1 << 16  # bytes: an error is short
+_ERRORS = ("error_response", "error", "errors", "error_description", "fault", "detail", "details")
+_WORDS = (
+    *("sub_msg", "message", "msg", "error_msg", "error_message", "error_description", "longMessage", "detail"),
+    *("description", "text", "zh_desc", "en_desc", "title", "sub_code", "error", "code"),
+)
+"""Names of the platforms' words for an error, the most useful ones first."""
+_PASSING_GRAPHQL = frozenset({"INTERNAL_SERVER_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE"})
+_LOGIN_GRAPHQL = frozenset({"UNAUTHENTICATED"})
 _TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window makes both shorter
 
 
@@ -42,6 +56,81 @@ def json_outcome(response: Response) -> Outcome | None:
     if body[:1] in (b"{", b"[") and body[-1:] in (b"}", b"]"):
         return None
     return Later()
+
+
+Steps = tuple[str | int, ...]
+
+
+def platform_text(body: bytes, path: Steps = ()) -> str:
+    """Return the platform's own words for an error: the text at `path`, or under a name that platforms often use.
+    Empty: there are none. It is printable, on one line, and at most 300 characters long."""
+    if len(body) > _MOST_READ:
+        return ""
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    found = _at(answer, path) if path else _usual_words(answer)
+    text = " ".join(str(found).split()) if isinstance(found, str | int | float) else ""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST_TEXT]
+
+
+def with_text(outcome: Outcome, response: Response) -> Outcome:
+    """Return the outcome with the platform's own words in its reason."""
+    if isinstance(outcome, Split | Empty):
+        return outcome
+    said = platform_text(response.body)
+    if not said:
+        return outcome
+    return replace(outcome, reason=f"{outcome.reason}: {said}" if outcome.reason else said)
+
+
+def graphql_outcome(response: Response) -> Outcome | None:
+    """Return what an answer with `errors` means, None without. Half an answer with errors beside it is not read."""
+    try:
+        errors = msgspec.json.decode(response.body, type=_Graphql).errors
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not errors:
+        return None
+    said = platform_text(response.body, ("errors", 0, "message"))
+    code = str(_at(errors, (0, "extensions", "code")))
+    if code == "THROTTLED":
+        return SlowDown(None, said)
+    if code in _PASSING_GRAPHQL:
+        return Later(None, said)
+    if code in _LOGIN_GRAPHQL:
+        return Login(said)
+    return Bug(f"the platform refuses the query: {said or code}")
+
+
+class _Graphql(msgspec.Struct):
+    errors: list[Any] | None = None
+
+
+def _at(value: Any, path: Steps) -> Any:
+    for step in path:
+        if isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+def _usual_words(answer: Any, depth: int = 0) -> Any:
+    """Look in the errors first, then beside them."""
+    if isinstance(answer, list):
+        answer = answer[0] if answer else None
+    if isinstance(answer, str):
+        return answer
+    if not isinstance(answer, dict) or depth > 3:
+        return None
+    for name in _ERRORS:
+        if isinstance(answer.get(name), dict | list) and (found := _usual_words(answer[name], depth + 1)):
+            return found
+    return next((answer[name] for name in _WORDS if isinstance(answer.get(name), str) and answer[name]), None)
 
 
 def retry_after_ms(headers: Mapping[str, str], longest_ms: int) -> int | None:

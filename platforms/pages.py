@@ -29,6 +29,8 @@ class PageReader:
         self._file = file
         self._rows = RowReader(file.record)
         self._envelope = _envelope(file) if file.record.rows else None
+        total = {"total": Field("pages.total", file.pages.total, str | int)} if file.pages.total else {}
+        self._total_alone = Picker("Total", total) if total else None
         self._list = msgspec.json.Decoder(list[Raw])
         self._server_time = _server_time(file)
         if self._envelope is None and (file.pages.next or file.pages.total or file.pages.more or file.server_time_path):
@@ -36,23 +38,42 @@ class PageReader:
 
     def read(self, response: Response) -> Page:
         """Return the page. BrokenContract when the body does not fit the declaration, Garbled for no whole JSON."""
-        values = self._decode(response.body)
+        values = self._values(response.body)
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
         page.has_more = values.get("more") is True
         page.server_time_ms = self._clock(values, response.headers)
         self._rows.read(values.get("rows") or (), page)
         return page
 
-    def _decode(self, body: bytes) -> dict[str, Any]:
+    def _values(self, body: bytes) -> dict[str, Any]:
         try:
-            if self._envelope is None:
-                return {"rows": read_json(self._list.decode, body)}
-            head = read_json(self._envelope.decode, body)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise Unreadable(f"the answer of {self._file.name} is not as declared: {error}", body[:_SHOWN]) from error
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            if self._is_empty(body):
+                return {"total": 0}
+            raise self._unreadable(str(error), body) from error
         except msgspec.DecodeError as error:
             raise Garbled(f"the answer of {self._file.name} is no whole JSON: {error}") from error
+        except (RecursionError, ValueError) as error:
+            raise self._unreadable(str(error), body) from error
+
+    def _decode(self, body: bytes) -> dict[str, Any]:
+        if self._envelope is None:
+            return {"rows": read_json(self._list.decode, body)}
+        head = read_json(self._envelope.decode, body)
         return {label: get(head) for label, get in self._envelope.getters.items()}
+
+    def _is_empty(self, body: bytes) -> bool:
+        """Return whether the answer leaves out a list of nothing, as its total says."""
+        if self._total_alone is None:
+            return False
+        try:
+            return str(self._total_alone.getters["total"](read_json(self._total_alone.decode, body))) == "0"
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+
+    def _unreadable(self, problem: str, body: bytes) -> Unreadable:
+        return Unreadable(f"the answer of {self._file.name} is not as declared: {problem}", body[:_SHOWN])
 
     def _next(self, values: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
         if values.get("more") is False:

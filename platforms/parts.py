@@ -38,10 +38,13 @@ class Part:
         self.last_total: int | None = None
         self.is_cut_off = False
         self.is_counting = False
+        self.counts_rows = False
         self.keys: set[str] = set()
+        """What the total counts: the keys, or a name for each row."""
         self._turned: set[str] = set()
 
     def take(self, page: Page, total: int | None, rules: PageRules) -> None:
+        self.counts_rows = rules.counts_rows
         if self.pages == 0 and not (self.is_numbered and total is None):
             self.first_total = total
         if total is not None:
@@ -52,7 +55,10 @@ class Part:
         self.pages += 1
         self.listed += len(page.rows) + len(page.bad)
         known = len(self.keys)
-        self.keys.update([row.key for row in page.rows])
+        if rules.counts_rows:
+            self.keys.update([f"{row.key}\0{hash(row.body)}" for row in page.rows])
+        else:
+            self.keys.update([row.key for row in page.rows])
         # a bad row was listed and counted all the same
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
         if page.rows or page.bad:
@@ -61,7 +67,13 @@ class Part:
     @property
     def missing(self) -> int:
         """How many more orders the platform counts than it has listed."""
-        return max(0, (self.last_total or 0) - len(self.keys))
+        return max(0, (self.last_total or 0) - self.counted)
+
+    @property
+    def counted(self) -> int:
+        """How many of what the total counts there were. One answer is a snapshot: there, equal rows count too."""
+        is_snapshot = self.counts_rows and self.pages == 1 and not self.is_numbered
+        return self.listed if is_snapshot else len(self.keys)
 
     def read_by_number(self, rules: PageRules) -> None:
         """Begin a reading by page numbers or offsets: from the last page back, because orders that leave then move the
@@ -121,7 +133,7 @@ class Part:
 
 def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_split: bool) -> Step:
     """Return the next step after `page` was taken into `part`."""
-    is_counted = part.first_total is not None and part.first_total == len(part.keys)
+    is_counted = part.first_total is not None and part.first_total == part.counted
     if part.is_numbered:
         return _decide_numbered(part, rules, is_counted=is_counted)
     if part.is_counting:
@@ -136,7 +148,9 @@ def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_s
         return "more"
     if part.first_total is None:
         is_short = page.has_more or (rules.numbered and is_cut_off(page, rules))
-        return _mend(part, rules, can_split) if is_short else "unproven"
+        if is_short:
+            return _mend(part, rules, can_split)
+        return "done" if _is_end(part, page, rules) else "unproven"
     if is_counted and rules.has_live_total and total is not None:
         return "done" if total == part.first_total else _mend(part, rules, can_split)
     return "count" if is_counted else _mend(part, rules, can_split)
@@ -146,6 +160,14 @@ def is_cut_off(page: Page, rules: PageRules) -> bool:
     """Return whether the list goes on, as far as the page itself shows, and the page names no next one."""
     is_full = not rules.has_next and rules.style == "one" and len(page.rows) + len(page.bad) >= rules.size
     return page.next is None and (page.has_more or is_full)
+
+
+def _is_end(part: Part, page: Page, rules: PageRules) -> bool:
+    """Return whether the platform says that the list ends here. A page below its size confirms it, since some leave the
+    next page out. While many pages were read, orders may have moved from one to another, unless tokens hold a place."""
+    is_marked = rules.has_end and page.next is None and not page.has_more
+    is_below = len(page.rows) + len(page.bad) < rules.size
+    return is_marked and is_below and (part.pages == 1 or rules.end_is_proof)
 
 
 def _decide_numbered(part: Part, rules: PageRules, *, is_counted: bool) -> Step:

@@ -10,8 +10,9 @@ import msgspec
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
 from platforms.declared_file import ErrorPart, Scalar
 from platforms.errors import BadDeclaration
-from platforms.fields import Field, Picker
-from platforms.outcomes import retry_after_ms
+from platforms.fields import Field, Picker, steps_of
+from platforms.mending import read_json
+from platforms.outcomes import Steps, platform_text, retry_after_ms
 
 Fine = Literal["fine"]
 Condition = Callable[[Response], bool]
@@ -22,23 +23,25 @@ class Rules:
     """Compiled rules. `judge` gives an outcome, 'fine' where a rule lets the body be read, None for no rule."""
 
     def __init__(self, parts: Sequence[ErrorPart], longest_wait_ms: int) -> None:
-        self._rules = [(_conditions(f"errors[{n}]", part), part) for n, part in enumerate(parts)]
+        self._rules = [(_conditions(f"errors[{n}]", part), part, _text_path(n, part)) for n, part in enumerate(parts)]
         self._longest_wait_ms = longest_wait_ms
 
     def judge(self, response: Response) -> Outcome | Fine | None:
-        for conditions, part in self._rules:
+        for conditions, part, path in self._rules:
             if all(holds(response) for holds in conditions):
-                return self._outcome(part, response)
+                return self._outcome(part, path, response)
         return None
 
-    def _outcome(self, part: ErrorPart, response: Response) -> Outcome | Fine:
+    def _outcome(self, part: ErrorPart, path: Steps, response: Response) -> Outcome | Fine:
         asked_ms = retry_after_ms(response.headers, self._longest_wait_ms)
         after_ms = part.after if asked_ms is None else asked_ms
+        said = platform_text(response.body, path)
         reason = part.reason or f"the platform's answer ({response.status}) meets the rule on {_subject(part)}"
+        reason = f"{reason}: {said}" if said and (part.text or not part.reason) else reason
         made: dict[str, Callable[[], Outcome | Fine]] = {
-            "later": lambda: Later(None if after_ms is None else int(after_ms)),
-            "throttled": lambda: SlowDown(None if after_ms is None else int(after_ms)),
-            "login": Login,
+            "later": lambda: Later(None if after_ms is None else int(after_ms), said),
+            "throttled": lambda: SlowDown(None if after_ms is None else int(after_ms), said),
+            "login": lambda: Login(said),
             "split": Split,
             "park": lambda: Park(reason),
             "bug": lambda: Bug(reason),
@@ -81,17 +84,26 @@ def _status(where: str, wanted: int | str | list[int | str]) -> Condition:
 def _body(where: str, part: ErrorPart) -> Condition:
     picker = Picker("Error", {"value": Field(f"{where}.body", part.body, Any, is_optional=True)})
     get, is_wanted = picker.getters["value"], _value(part)
-    last = b'"%b"' % part.body.rpartition(".")[2].encode()
+    last = b'"%b"' % _last_name(f"{where}.body", part.body).encode()
 
     def holds(response: Response) -> bool:
         if last not in response.body:  # most answers are fine: no need to decode them twice
             return False
         try:
-            return is_wanted(get(picker.decode(response.body)))
+            return is_wanted(get(read_json(picker.decode, response.body)))
         except (msgspec.DecodeError, RecursionError):
             return False
 
     return holds
+
+
+def _last_name(where: str, path: str) -> str:
+    """Return the last name on a path. A path begins with a name."""
+    return next(step for step in reversed(steps_of(where, path)) if isinstance(step, str))
+
+
+def _text_path(number: int, part: ErrorPart) -> Steps:
+    return steps_of(f"errors[{number}].text", part.text) if part.text else ()
 
 
 def _value(part: ErrorPart) -> Callable[[Any], bool]:

@@ -5,6 +5,7 @@ text to sign is some order of secret, path, sorted parameters and body."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping
@@ -15,16 +16,18 @@ from msgspec import Struct
 from platforms.errors import BadDeclaration
 from platforms.templates import Template
 
-Algorithm = Literal["md5", "sha256", "hmac-md5", "hmac-sha1", "hmac-sha256"]
+Algorithm = Literal["md5", "sha1", "sha256", "hmac-md5", "hmac-sha1", "hmac-sha256", "hmac-sha512"]
 _WORDS = frozenset({"secret", "sorted", "path", "body"})
 _PAIR_WORDS = frozenset({"k", "v"})
 
-_DIGESTS: Mapping[Algorithm, Callable[[bytes, bytes], str]] = {
-    "md5": lambda secret, text: hashlib.md5(text, usedforsecurity=False).hexdigest(),
-    "sha256": lambda secret, text: hashlib.sha256(text).hexdigest(),
-    "hmac-md5": lambda secret, text: hmac.new(secret, text, "md5").hexdigest(),
-    "hmac-sha1": lambda secret, text: hmac.new(secret, text, "sha1").hexdigest(),
-    "hmac-sha256": lambda secret, text: hmac.new(secret, text, "sha256").hexdigest(),
+_DIGESTS: Mapping[Algorithm, Callable[[bytes, bytes], bytes]] = {
+    "md5": lambda secret, text: hashlib.md5(text, usedforsecurity=False).digest(),
+    "sha1": lambda secret, text: hashlib.sha1(text, usedforsecurity=False).digest(),
+    "sha256": lambda secret, text: hashlib.sha256(text).digest(),
+    "hmac-md5": lambda secret, text: hmac.digest(secret, text, "md5"),
+    "hmac-sha1": lambda secret, text: hmac.digest(secret, text, "sha1"),
+    "hmac-sha256": lambda secret, text: hmac.digest(secret, text, "sha256"),
+    "hmac-sha512": lambda secret, text: hmac.digest(secret, text, "sha512"),
 }
 
 
@@ -32,11 +35,13 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
     """How a platform signs.
 
     pattern: `{secret}`, `{sorted}`, `{path}`, `{body}` and `{param.<name>}` in the platform's order. pair, join: how
-    sorted pairs are written. leave_out: parameters that are not signed. `skip_empty`: nor are empty ones."""
+    sorted pairs are written. leave_out: parameters that are not signed. `skip_empty`: nor are empty ones. encoding: of
+    the digest, and `case` is of hex digits."""
 
     pattern: str = "{secret}{sorted}{secret}"
     algorithm: Algorithm = "md5"
     case: Literal["upper", "lower"] = "upper"
+    encoding: Literal["hex", "base64"] = "hex"
     pair: str = "{k}{v}"
     join: str = ""
     skip_empty: bool = True
@@ -57,7 +62,7 @@ class Signer:
             raise BadDeclaration(f"{where}.pattern", f"signs nothing secret; {recipe.algorithm} needs {{secret}} in it")
 
     def sign(self, secret: str, path: str, params: Iterable[tuple[str, str]], body: bytes = b"") -> str:
-        """Return the signature in hex. `params` are unencoded, in any order."""
+        """Return the signature. `params` are unencoded, in any order."""
         given = dict(params)
         values: dict[str, str | None] = {name: given.get(name.removeprefix("param."), "") for name in self.param_names}
         values |= {"secret": secret, "path": path, "body": body.decode("utf-8", "surrogateescape")}
@@ -65,7 +70,9 @@ class Signer:
         text = self._pattern.render(values)
         assert text is not None  # no placeholder of a pattern is ever without a value
         digest = _DIGESTS[self._recipe.algorithm](secret.encode(), text.encode("utf-8", "surrogateescape"))
-        return digest.upper() if self._recipe.case == "upper" else digest
+        if self._recipe.encoding == "base64":
+            return base64.b64encode(digest).decode()
+        return digest.hex().upper() if self._recipe.case == "upper" else digest.hex()
 
     def _sorted(self, params: Mapping[str, str]) -> str:
         recipe = self._recipe

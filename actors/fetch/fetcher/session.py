@@ -165,12 +165,12 @@ class PlatformSession:
                 self._time.was_answered = True
                 reading.split()
                 return []
-            case Login():
-                return await self._log_in()
+            case Login(reason=reason):
+                return await self._log_in(without_secrets(reason))
             case Park(reason=reason):
-                raise Stopped(PlatformRefused(reason))
+                raise Stopped(PlatformRefused(without_secrets(reason)))
             case Bug(reason=reason):
-                raise Stopped(Hopeless(reason, shown(response.body)))
+                raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
             case SlowDown() as passing:
                 budgets.was_throttled(work.source.platform)
                 budgets.hold(work.source, wait_of(passing, work.settings, 0))
@@ -202,10 +202,10 @@ class PlatformSession:
             raise Stopped(TooWide(str(error)) if is_wide else NotNow(str(error), error.wait_ms)) from None
         self._has_asked = True
 
-    async def _log_in(self) -> Later:
-        """Get new credentials, a few times between two good responses."""
+    async def _log_in(self, said: str) -> Later:
+        """Get new credentials, a few times between two good responses. `said`: why the old ones are refused."""
         if not self._has_others or self._renewals == MOST_RENEWALS:
-            raise Stopped(self._refusal())
+            raise Stopped(self._refusal(said))
         refused, self._renewals = self._account, self._renewals + 1
         try:
             self._account = await self._logins.renew(self._work.source, self._adapter, refused)
@@ -219,8 +219,8 @@ class PlatformSession:
     def _ending(self, trouble: Trouble) -> Outcome:
         return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
 
-    def _refusal(self) -> Outcome:
-        reason = "the platform refuses the credentials, also after they were renewed"
+    def _refusal(self, said: str) -> Outcome:
+        reason = "the platform refuses the credentials, also after they were renewed" + _words(said)
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
         return PlatformRefused(reason) if is_sure else Failed(reason)
 
@@ -228,6 +228,11 @@ class PlatformSession:
 def shown(said: bytes) -> str:
     """Return the beginning of a response as a person may read it: printable, and without secrets."""
     return without_secrets(printable(said[:MOST_SHOWN].decode(errors="replace")))
+
+
+def _words(said: str) -> str:
+    """Return the platform's own words as the end of a reason."""
+    return f": {without_secrets(said)}" if said else ""
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
@@ -247,13 +252,13 @@ def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answer
     a usable response before in this attempt (`was_answered`), it is up, and this window fails."""
     bad = Failed if was_answered else Missed
     match trouble:
-        case SlowDown(after_ms=after_ms):
+        case SlowDown(after_ms=after_ms, reason=said):
             wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
             # It throttled again and again in spite of its own short waits, so they cannot be right.
             wait_ms = wait_ms if wait_ms > IN_PLACE_MS else max(wait_ms, settings.throttle_wait_ms)
-            return Throttled(f"the platform asks us to slow down (HTTP {status})", wait_ms)
-        case Later(after_ms=after_ms):
-            reason = f"the platform could not answer and may later (HTTP {status})"
+            return Throttled(f"the platform asks us to slow down (HTTP {status}){_words(said)}", wait_ms)
+        case Later(after_ms=after_ms, reason=said):
+            reason = f"the platform could not answer and may later (HTTP {status}){_words(said)}"
             return bad(reason, min(after_ms or 0, settings.throttle_cap_ms))
         case PlatformDown():
             return bad(str(trouble))

@@ -8,7 +8,7 @@ import pytest
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Page, Park, Response, SlowDown, Split
 from platforms.bounds import Window
 from platforms.declared import DeclaredAdapter
-from platforms.errors import BadDeclaration, BrokenContract, Garbled
+from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.reading import Reading
 from tests.unit.platforms.declared_example import adapter
 
@@ -275,13 +275,13 @@ RULES = [
     [
         (answer({"code": "no_orders"}, 404), Empty()),
         (answer({"code": 7}), SlowDown(30_000)),
-        (answer({"code": "7"}), SlowDown(30_000)),
-        (answer({"code": "limit"}, retry_after="2"), SlowDown(2_000)),
-        (answer({"code": "limit"}, retry_after="1000000000"), SlowDown(900_000)),
+        (answer({"code": "7"}), SlowDown(30_000, "7")),
+        (answer({"code": "limit"}, retry_after="2"), SlowDown(2_000, "limit")),
+        (answer({"code": "limit"}, retry_after="1000000000"), SlowDown(900_000, "limit")),
         (answer({"error": {"sub": "isv.session-expired"}}), Login()),
         (answer({"code": "too_wide"}), Split()),
         (answer({"orders": []}, x_shop="closed"), Park("the shop is closed")),
-        (answer({"code": "bad_param"}), Bug("the platform's answer (200) meets the rule on body code")),
+        (answer({"code": "bad_param"}), Bug("the platform's answer (200) meets the rule on body code: bad_param")),
         (answer({"orders": [row()]}, 404), None),
         (answer({"error": {"x": 1}}), Later(5_000)),
         (answer({"error": {}}), None),
@@ -310,3 +310,124 @@ def test_a_rule_on_a_body_that_is_the_list_is_refused_or_never_holds() -> None:
     assert declared.outcome(answer([row(code="limit")])) is None
     with pytest.raises(BadDeclaration):
         adapter(record={"rows": ""})
+
+
+def test_paths_lead_into_lists_from_either_end() -> None:
+    declared = adapter(
+        record={"rows": "parts[0].orders", "key": "lines[0].sku", "version": {"kind": "number", "path": "log[-1]"}},
+        pages={"next": "parts[0].orders[-1].id", "total": "parts[1].total"},
+    )
+    orders = [
+        {"id": "a", "lines": [{"sku": "x"}, {"sku": None}], "log": [1, 5], "at": AT},
+        {"id": "b", "lines": [], "log": [2], "at": AT},
+    ]
+    read = declared.page(answer({"parts": [{"orders": orders}, {"total": 9}]}))
+    assert [(each.key, each.version) for each in read.rows] == [("x", 5)]
+    assert [each.reason for each in read.bad] == ["parts[0].orders[1]: there is no [0] for 'lines[0].sku'"]
+    assert (read.next, read.total) == ("b", 9)
+    with pytest.raises(Unreadable, match=r"there is no \[0\] for 'parts\[0\]\.orders'"):
+        declared.page(answer({"parts": []}))
+
+
+@pytest.mark.parametrize("path", ["a[", "a[x]", "a[0]b", "[0].a", "a..b", "a[0]."])
+def test_a_path_that_leads_nowhere_is_refused(path: str) -> None:
+    with pytest.raises(BadDeclaration, match="is no path such as"):
+        adapter(record={"key": path})
+
+
+def test_rules_look_into_lists() -> None:
+    declared = adapter(
+        errors=[{"outcome": "later", "body": "errors[0].code", "equals": "busy", "text": "errors[0].why"}]
+    )
+    assert declared.outcome(answer({"errors": [{"code": "busy", "why": "wait\n a bit\x1b"}]})) == Later(
+        None, "wait a bit?"
+    )
+    assert declared.outcome(answer({"errors": [], "orders": []})) is None
+    assert declared.outcome(answer({"errors": {"code": "busy"}})) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error_response": {"code": 15, "msg": "Remote service error", "sub_msg": "no such shop"}}, "no such shop"),
+        ({"error": "invalid_grant", "error_description": "expired"}, "expired"),
+        ({"errors": [{"message": "Not found", "longMessage": "x"}]}, "Not found"),
+        ({"error": {"code": 4}, "message": "closed"}, "closed"),
+        ({"orders": []}, ""),
+        (b"<html>", ""),
+        ({"message": "x" * 400}, "x" * 300),
+    ],
+)
+def test_the_platform_s_own_words_are_in_the_reason(body: object, said: str) -> None:
+    outcome = adapter().outcome(answer(body, 404))
+    assert isinstance(outcome, Bug)
+    assert outcome.reason == "the platform refuses the request as it stands (404)" + (f": {said}" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"),
+    [
+        ([{"message": "Throttled", "extensions": {"code": "THROTTLED"}}], SlowDown(None, "Throttled")),
+        ([{"message": "oops", "extensions": {"code": "INTERNAL_SERVER_ERROR"}}], Later(None, "oops")),
+        ([{"message": "who?", "extensions": {"code": "UNAUTHENTICATED"}}], Login("who?")),
+        ([{"message": "no field 'ids'"}], Bug("the platform refuses the query: no field 'ids'")),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_errors_of_a_graphql_answer_are_judged_without_rules(errors: object, outcome: Outcome | None) -> None:
+    variables = {"from": "{window.start}", "to": "{window.end}", "after": "{page.token}"}
+    graphql = {"query": "{ orders { id } }", "variables": variables}
+    declared = adapter(request={"params": {}, "graphql": graphql})
+    assert declared.outcome(answer({"errors": errors, "data": {"orders": []}})) == outcome
+
+
+def test_a_list_of_nothing_may_be_left_out_if_the_total_says_so() -> None:
+    declared = adapter(record={"rows": "result.trades.trade"}, pages={"total": "result.total"})
+    empty = declared.page(answer({"result": {"total": "0"}}))
+    assert (empty.rows, empty.total) == ([], 0)
+    with pytest.raises(Unreadable, match="trades"):
+        declared.page(answer({"result": {"total": 3}}))
+
+
+def read_pages(answers: list[dict[str, Any]], **changes: Any) -> tuple[bool, int, int]:
+    declared = adapter(**changes)
+    reading = Reading(declared.declaration, Window(AT, AT + 1))
+    left = iter(answers)
+    while reading.next() is not None:
+        reading.feed(declared.page(answer(next(left))))
+    return reading.result.is_proven, reading.result.distinct, reading.result.missing
+
+
+@pytest.mark.parametrize(
+    ("pages", "rules", "is_proven"),
+    [
+        ([{"orders": [row()]}], {}, True),
+        ([{"orders": []}], {}, True),
+        ([{"orders": [row(), row(id="b"), row(id="c")]}], {}, False),
+        ([{"orders": [row()], "next": "t"}, {"orders": [row(id="b")]}], {}, False),
+        ([{"orders": [row()], "next": "t"}, {"orders": [row(id="b")]}], {"end_is_proof": True}, True),
+    ],
+)
+def test_an_end_with_fewer_rows_than_a_page_is_a_proof(
+    pages: list[dict[str, Any]], rules: dict[str, Any], is_proven: bool
+) -> None:
+    assert read_pages(pages, pages={"total": "", **rules})[0] is is_proven
+
+
+@pytest.mark.parametrize(
+    ("versions", "total", "counts", "told"),
+    [
+        ((1, 2, 3), 3, "rows", (True, 1, 0)),
+        ((1, 2, 3), 3, "orders", (False, 1, 2)),
+        ((1, 1, 2), 3, "rows", (True, 1, 0)),
+        ((1, 2, 3), 4, "rows", (False, 1, 1)),
+    ],
+)
+def test_a_total_may_count_rows(
+    versions: tuple[int, ...], total: int, counts: str, told: tuple[bool, int, int]
+) -> None:
+    page = {"orders": [row(v=version) for version in versions], "total": total}
+    params = {"from": "{window.start}", "to": "{window.end}"}
+    style = {"style": "one", "next": "", "total_counts": counts, "size": 50}
+    assert read_pages([page] * 3, pages=style, request={"params": params}) == told

@@ -172,10 +172,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "name: "),
     ({"request": {"path": "orders"}}, r"request\.path"),
     ({"request": {"path": "/orders?x=1"}}, r"request\.path"),
-    ({"request": {"path": "/{account.shop}"}}, r"request\.path"),
+    ({"request": {"path": "/{account.shop"}}, r"request\.path"),
+    ({"request": {"path": "/{page.token}"}}, r"request\.path: \{page\.token\} has no value for the first page"),
     ({"request": {"base_url": "file:///etc"}}, r"request\.base_url"),
     ({"request": {"method": "DELETE"}}, r"request\.method"),
-    ({"request": {"form": {"a": "b"}}}, "POST only"),
+    ({"request": {"method": "GET", "form": {"a": "b"}}}, "POST only"),
     (
         {"request": {"params": {"from": "{window.begin}"}}},
         r"unknown placeholder \{window\.begin\} \(did you mean 'window\.end'",

@@ -77,7 +77,7 @@ def test_pairs_may_be_joined_as_in_a_query() -> None:
         ({"pattern": "{secret}{param.nonce}"}, r"unknown placeholder \{param.nonce\}"),
         ({"pattern": "{sorted}"}, "signs nothing secret"),
         ({"pattern": "{account.secret}{sorted}"}, "by way of parameters"),
-        ({"pattern": "{secret}{{sorted}}"}, "brace"),
+        ({"pattern": "{secret}{sorted"}, "brace"),
         ({"pair": "{key}={v}"}, "unknown placeholder"),
     ],
 )
