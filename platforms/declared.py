@@ -46,7 +46,7 @@ class DeclaredAdapter:
 
     def __init__(self, file: AdapterFile) -> None:
         check_file(file)
-        self._file = file
+        self.file = file
         self._call = _call(file)
         self._now = _style("request.now", file.request.now)
         self._rules = Rules(file.errors, int(file.longest_wait))
@@ -61,7 +61,7 @@ class DeclaredAdapter:
 
     def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
         base_url = self._base_url(account)
-        is_link = isinstance(page, str) and self._file.pages.style == "link"
+        is_link = isinstance(page, str) and self.file.pages.style == "link"
         url = next_url(page, base_url) if is_link and isinstance(page, str) else None
         return self._call.make(base_url, self._values(window, page, account, now_ms), url=url)
 
@@ -72,7 +72,7 @@ class DeclaredAdapter:
         if ruled is not None:
             return ruled
         usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms) or json_outcome(response)
-        if usual is None and self._file.request.graphql is not None:
+        if usual is None and self.file.request.graphql is not None:
             return graphql_outcome(response)
         return None if usual is None else with_text(usual, response)
 
@@ -82,7 +82,7 @@ class DeclaredAdapter:
     def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Values:
         asked = self._declaration.window.bounds.request(window)
         place = None if isinstance(page, str) else (page or 0) + self._first_place
-        is_number = self._file.window.format in _NUMBERS
+        is_number = self.file.window.format in _NUMBERS
         now = self._now.write(now_ms)
         values: dict[str, str | int | None] = {
             "window.start": _kept_number(asked.lower, is_number=is_number),
@@ -90,7 +90,7 @@ class DeclaredAdapter:
             "page.token": page if isinstance(page, str) else None,
             "page.number": place,
             "page.offset": place,
-            "page.size": self._file.pages.size,
+            "page.size": self.file.pages.size,
             "now": _kept_number(now, is_number=self._now.format in _NUMBERS),
         }
         for name in self._account_names:
@@ -101,11 +101,11 @@ class DeclaredAdapter:
         own = account.values.get("base_url")
         if own:
             return check_base_url(f"account {account.name}: base_url", own)
-        return self._file.request.base_url.rstrip("/")
+        return self.file.request.base_url.rstrip("/")
 
     def _find_account_names(self) -> tuple[str, ...]:
         names = {name for template in self._call.templates for name in template.account_names}
-        if not self._file.request.base_url:
+        if not self.file.request.base_url:
             names.add("base_url")
         return tuple(sorted(names))
 

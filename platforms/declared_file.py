@@ -197,7 +197,40 @@ def read_file(table: Mapping[str, object]) -> AdapterFile:
         return msgspec.convert(table, AdapterFile, dec_hook=_hook)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
-        raise BadDeclaration(where.strip("`.") or "file", problem) from error
+        raise _fault(table, where.strip("`."), problem) from error
+
+
+def _fault(table: Mapping[str, object], where: str, problem: str) -> BadDeclaration:
+    """Return the fault with the field's name, what is allowed there, and what stands there."""
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
+        return BadDeclaration(f"{where}.{missing[1]}" if where else missing[1], "is missing, and has no default")
+    type_, value = _at(table, where)
+    if isinstance(value, dict | list) or type_ is None:
+        return BadDeclaration(where or "file", problem)
+    allowed = [repr(each) for each in _literals(type_)]
+    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
+    return BadDeclaration(where or "file", f"{value!r} is not allowed ({problem}){hint}" if hint else problem)
+
+
+def _at(table: object, where: str) -> tuple[Any, object]:
+    """Return the type and the value of a path, (None, None) if it leads nowhere."""
+    type_: Any = AdapterFile
+    for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", where):
+        if number and isinstance(table, list) and int(number) < len(table):
+            table = table[int(number)]
+        elif name and isinstance(table, Mapping) and (struct := _struct_in(type_)) is not None:
+            types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+            type_, table = types.get(name), table.get(name)
+        else:
+            return None, None
+    return type_, table
+
+
+def _literals(type_: Any) -> list[object]:
+    """Return the values of the Literals in a type."""
+    if get_origin(type_) is Literal:
+        return list(get_args(type_))
+    return [value for each in get_args(type_) for value in _literals(each)]
 
 
 def _hook(type_: type, value: object) -> object:
@@ -220,8 +253,19 @@ def _refuse_unknown(value: object, type_: Any, where: str) -> None:
         for key, below in value.items():
             path = f"{where}.{key}" if where else str(key)
             if key not in known:
-                raise BadDeclaration(path, f"unknown key{nearest(str(key), known)}")
+                raise BadDeclaration(path, f"unknown key{_elsewhere(str(key)) or nearest(str(key), known)}")
             _refuse_unknown(below, known[key], path)
+
+
+def _elsewhere(key: str, struct: type[Struct] = AdapterFile, table: str = "") -> str:
+    """Return a hint if another table has this key."""
+    for field in msgspec.structs.fields(struct):
+        below = _struct_in(field.type)
+        if field.encode_name == key and table:
+            return f" (it belongs into [{table}])"
+        if below is not None and (found := _elsewhere(key, below, f"{table}.{field.encode_name}".lstrip("."))):
+            return found
+    return ""
 
 
 def _struct_in(type_: Any) -> type[Struct] | None:

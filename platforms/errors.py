@@ -7,6 +7,7 @@ raised: the answer cannot be trusted, or the adapter itself is not fit to be use
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -42,6 +43,15 @@ class BadDeclaration(PlatformError, ValueError):
         self.where = where
         self.problem = problem
         super().__init__(f"{where}: {problem}")
+
+    @property
+    def in_table(self) -> str:
+        """The place as it looks in a file: `[window] step`, `[[errors]] 2 outcome`, or a key without a table."""
+        table, _, key = self.where.rpartition(".")
+        found = re.fullmatch(r"(\w+)\[(\d+)\](.*)", table or self.where)
+        if found is not None:
+            return f"[[{found[1]}]] number {int(found[2]) + 1}{found[3]} {key}".rstrip()
+        return f"[{table}] {key}" if table else self.where
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

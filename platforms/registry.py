@@ -33,6 +33,11 @@ def adapter_named(name: str) -> Adapter:
     return declare_toml(found[name])
 
 
+def adapter_file(name: str) -> str | None:
+    """Return the text of a built-in adapter's file, None if it has none."""
+    return _files().get(name)
+
+
 def make_adapter(adapter: str | Mapping[str, object]) -> Adapter:
     """Return an adapter from its name, or from the table of an adapter file."""
     return adapter_named(adapter) if isinstance(adapter, str) else declare(adapter)

@@ -81,8 +81,9 @@ def read_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-def read_adapter_table(text: str, *, where: str) -> AdapterTable:
-    """Return the adapter that a TOML file declares. Raises UsageError naming the path of what is wrong in it."""
+def read_adapter_table(text: str, *, where: str, is_new: bool = True) -> AdapterTable:
+    """Return the adapter that a TOML file declares. Raises UsageError naming what is wrong in it, and its table. A new
+    one must not have the name of a built-in adapter."""
     if len(text) > LONGEST_FILE:
         raise UsageError(f"{where}: {len(text)} characters; an adapter file has at most {LONGEST_FILE}")
     try:
@@ -92,27 +93,30 @@ def read_adapter_table(text: str, *, where: str) -> AdapterTable:
         _ = made.stored
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{where}: is no TOML: {error}") from error
-    except (BadDeclaration, MalformedSubject, TypeError) as error:
+    except BadDeclaration as error:
+        raise UsageError(f"{where}: {error.in_table}: {error.problem}") from error
+    except (MalformedSubject, TypeError) as error:
         raise UsageError(f"{where}: {error}") from error
-    if name in adapter_names():
+    if is_new and name in adapter_names():
         raise UsageError(f"{where}: name: {name!r} is a built-in adapter; give this one a name of its own")
     return made
 
 
-def check_account(source: SourceKey, adapter: Adapter, account: Mapping[str, str], *, now_ms: int) -> None:
+def check_account(source: SourceKey | None, adapter: Adapter, account: Mapping[str, str], *, now_ms: int) -> None:
     """Raise UsageError unless `account` has what the adapter asks for, each value in a form that may be stored.
+    `source` is None for an account that is only tried.
 
     References are checked for their form only: they have to lead somewhere on the nodes, not here."""
     if len(account) > MOST_VALUES:
-        raise UsageError(f"{source}: {len(account)} account values; at most {MOST_VALUES}")
+        raise UsageError(f"{source or 'trial'}: {len(account)} account values; at most {MOST_VALUES}")
     for name, value in account.items():
         _check_value(name, value)
     missing = [name for name in adapter.declaration.account if name not in account]
     if missing:
         given = nearest(missing[0], account) if account else ""
         raise UsageError(
-            f"{source}: the adapter {adapter.declaration.name} needs the account value {missing[0]!r}{given}; "
-            f"add --account {missing[0]}=…"
+            f"{source or 'trial'}: the adapter {adapter.declaration.name} needs the account value {missing[0]!r}{given}"
+            f"; add --account {missing[0]}=…"
         )
     if not any(is_reference(value) for value in account.values()):
         _try_request(source, adapter, account, now_ms)
@@ -147,12 +151,12 @@ def _check_address(name: str, value: str) -> None:
         raise UsageError(f"--account {name}: {error}") from error
 
 
-def _try_request(source: SourceKey, adapter: Adapter, account: Mapping[str, str], now_ms: int) -> None:
+def _try_request(source: SourceKey | None, adapter: Adapter, account: Mapping[str, str], now_ms: int) -> None:
     """Have the adapter form a request: it says best what it cannot use."""
     try:
         values = resolve_values(account)
-        adapter.request(Window(now_ms - 60_000, now_ms), None, Account(source.source, values), now_ms)
+        adapter.request(Window(now_ms - 60_000, now_ms), None, Account("account", values), now_ms)
     except (PlatformError, BadReference) as error:
         raise UsageError(
-            f"{source}: the adapter {adapter.declaration.name} cannot use this account: {error}"
+            f"{source or 'trial'}: the adapter {adapter.declaration.name} cannot use this account: {error}"
         ) from error

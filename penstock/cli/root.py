@@ -35,6 +35,7 @@ COMMANDS = {
     ),
     "Fetch orders from shops": (
         CommandEntry("sources", "sources", "Add, list, pause and remove shops."),
+        CommandEntry("adapter", "adapter", "Check and try a file that says how to ask a platform."),
         CommandEntry("settings", "settings", "Change how orders are fetched, live on all nodes."),
         CommandEntry("slices", "holes", "List the time slices that are not finished."),
         CommandEntry("holes", "holes", "List what could not be fetched, and fetch it again."),

@@ -1,12 +1,12 @@
 """`penstock sources`: the shops that orders are fetched from."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.admin.source_door import LONGEST_FILE, AdapterTable, read_adapter_table, read_pairs, read_source
+from penstock.admin.source_door import AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.cli import source_list
+from penstock.cli.adapter import read_adapter_file
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.person import By, Yes, confirm, who
@@ -240,15 +240,7 @@ def _adapter(text: str) -> str | AdapterTable:
     """Return an adapter's name, or what a file declares: anything with a slash or a dot is a file."""
     if "/" not in text and "." not in text:
         return text
-    path = Path(text).expanduser()
-    try:
-        with path.open("rb") as file:
-            raw = file.read(LONGEST_FILE * 4 + 1)
-        return read_adapter_table(raw.decode(), where=str(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text") from error
+    return read_adapter_table(read_adapter_file(text), where=text)
 
 
 def _settings(texts: list[str] | None, pin: str | None) -> dict[str, object]:

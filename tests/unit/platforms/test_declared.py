@@ -225,6 +225,26 @@ def test_a_file_that_cannot_be_meant_is_refused_where_it_is_wrong(changes: dict[
         adapter(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "place", "problem"),
+    [
+        (
+            {"window": {"format": "unix"}},
+            "[window] format",
+            "allowed: 'unix_s', 'unix_ms', 'iso_z', 'iso_offset', 'wall'",
+        ),
+        ({"window": {"total": "n"}}, "[window] total", "unknown key (it belongs into [pages])"),
+        ({"errors": [{"outcome": "latr", "status": 500}]}, "[[errors]] number 1 outcome", "'latr' is not allowed"),
+        ({"record": {"key": 7}}, "[record] key", "Expected"),
+        ({"name": 7}, "name", "Expected `str`, got `int`"),
+    ],
+)
+def test_a_fault_names_its_table_and_what_is_allowed_there(changes: dict[str, Any], place: str, problem: str) -> None:
+    with pytest.raises(BadDeclaration) as refused:
+        adapter(**changes)
+    assert (refused.value.in_table, problem in refused.value.problem) == (place, True), refused.value
+
+
 @pytest.mark.parametrize("missing", ["name", "request", "record"])
 def test_a_file_without_its_main_parts_is_refused(missing: str) -> None:
     made = table()

@@ -1,0 +1,419 @@
+"""Tries an adapter file on a platform: a few requests, nothing stored, no node, no server.
+
+It reads one window as a fetcher does, and looks at what a fetcher cannot tell a person: which name in the file does
+not fit which name in the answer (platforms/diagnosis.py). Then it asks questions whose answers are known: the same
+window in two halves, windows that begin and end exactly at an order's time, and the second page.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from actors.runtime.secrets import without_secrets
+from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
+from penstock.admin.trial_client import TrialClient, TrialLog, TrialRefused, TrialTooLong
+from penstock.times import span_text, time_text
+from platforms.adapter import Account, Adapter, Page
+from platforms.bounds import Window
+from platforms.declared_file import AdapterFile
+from platforms.diagnosis import (
+    FieldReading,
+    at,
+    decoded,
+    envelope_hints,
+    first_fields,
+    is_outside,
+    leaves,
+    outside_hint,
+    row_hints,
+    sent,
+    shown,
+    size_hint,
+)
+from platforms.errors import PlatformError
+from platforms.reading import Reading
+
+__all__ = ["AdapterTrial", "TrialCost", "TrialHalves", "cost_text", "first_problem", "try_adapter"]
+
+MOST_BAD = 5
+HISTORY_MS = 90 * 86_400_000
+FILL = 0.75
+"""How full the pages of cut windows are on average (platforms/parts.py)."""
+
+Verdict = Literal["proven", "unproven", "short", "window ignored", "failed"]
+
+
+class TrialHalves(Struct, frozen=True):
+    """The same window in two halves: how many orders each has, and how the whole differs from both together."""
+
+    first: int
+    second: int
+    in_both: int
+    only_whole: int
+    only_halves: int
+
+
+class TrialCost(Struct, frozen=True):
+    """What 90 days would cost, if all of it were as busy as this window."""
+
+    slice_ms: int
+    windows: int
+    orders: int
+    requests: int
+    seconds: int
+    per_second: float
+
+
+class AdapterTrial(TrialLog, kw_only=True):
+    """All that a trial found. `hints`: what to change, the place in the file first."""
+
+    adapter: str
+    start: str
+    end: str
+    answer_names: list[str] = field(default_factory=list)
+    row_names: list[str] = field(default_factory=list)
+    first: dict[str, FieldReading] = field(default_factory=dict)
+    listed: int = 0
+    orders: int = 0
+    total: int | None = None
+    missing: int = 0
+    bad: list[str] = field(default_factory=list)
+    bad_rows: int = 0
+    verdict: Verdict = "failed"
+    why: str = ""
+    halves: TrialHalves | None = None
+    cost: TrialCost | None = None
+    hints: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return self.verdict in ("proven", "unproven") and not self.hints and not self.bad_rows
+
+
+class _Client(TrialClient):
+    """The client of a trial, and what was found so far."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        account: Account,
+        stored: Mapping[str, str],
+        transport: Transport,
+        trial: AdapterTrial,
+        now_ms: int,
+    ) -> None:
+        super().__init__(adapter, account, stored, transport, trial, now_ms)
+        self.trial = trial
+
+
+class _Found(NamedTuple):
+    keys: set[str]
+    rows: dict[str, int | None]
+    listed: int
+    reading: Reading
+
+
+async def try_adapter(
+    adapter: Adapter,
+    account: Account,
+    window: Window,
+    *,
+    stored: Mapping[str, str],
+    transport: Transport,
+    now_ms: int,
+    slice_ms: int = 0,
+) -> AdapterTrial:
+    """Try an adapter on a window. `stored`: the account with its references. Trouble is part of the result."""
+    trial = AdapterTrial(
+        adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
+    )
+    client = _Client(adapter, account, stored, transport, trial, now_ms)
+    try:
+        await _try(client, window, slice_ms)
+    except TrialRefused as refused:
+        trial.why = refused.reason
+        trial.hints += [refused.hint] if refused.hint else []
+    except TrialTooLong:
+        trial.why = f"stopped after {trial.sent} requests; try a shorter window"
+    except PlatformError as error:
+        trial.why = without_secrets(str(error))
+        if "ignores the window" in trial.why and client.file is not None:
+            trial.verdict = "window ignored"
+            trial.hints.append(_ignored(client))
+    except (PlatformDown, TooMuch, BadUrl) as error:
+        trial.why = str(error)
+        trial.hints.append("base_url: no answer came from there; look at the account's base_url, and at the network")
+    trial.hints = list(dict.fromkeys(trial.hints))
+    return trial
+
+
+async def first_problem(
+    adapter: Adapter, account: Account, window: Window, *, stored: Mapping[str, str], transport: Transport, now_ms: int
+) -> AdapterTrial:
+    """Send one request and look at its answer. `verdict` is `unproven` if it has orders, or could have."""
+    trial = AdapterTrial(
+        adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
+    )
+    client = _Client(adapter, account, stored, transport, trial, now_ms)
+    try:
+        await _first_answer(client, window)
+        trial.verdict = "unproven"
+    except TrialRefused as refused:
+        trial.why = refused.reason
+        trial.hints += [refused.hint] if refused.hint else []
+    except (PlatformError, PlatformDown, TooMuch, BadUrl) as error:
+        trial.why = without_secrets(str(error))
+    return trial
+
+
+# ---- what is tried
+
+
+async def _try(client: _Client, window: Window, slice_ms: int) -> None:
+    trial = client.trial
+    first = await _first_answer(client, window)
+    if first is not None and first.rows and not trial.hints:
+        await _try_pages(client, window, first)
+    if any("ignores it" in hint and "window." in hint for hint in trial.hints):
+        trial.verdict, trial.why = "window ignored", "the platform lists the same orders for any window"
+        return
+    if trial.hints and first is not None and not first.rows and first.bad:
+        trial.why = f"{len(first.bad)} of {len(first.bad)} rows cannot be read; the first: {first.bad[0].reason}"
+        return
+    found = await _read(client, window)
+    _judge(client, window, found)
+    trial.cost = _cost(client, window, found, slice_ms)
+    if found.keys and trial.verdict in ("proven", "unproven", "short"):
+        await _try_halves(client, window, found)
+        await _try_bounds(client, window, found)
+    elif not found.keys:
+        trial.hints.append("--from: there are no orders in this window; take a longer one to see rows")
+
+
+async def _first_answer(client: _Client, window: Window) -> Page | None:
+    """Look at the first answer, and say what of it is not as declared. None: the platform finds the window too wide."""
+    declared = client.declared
+    longest = Window(max(window.start_ms, window.end_ms - declared.window.longest_ms), window.end_ms)
+    page = await client.page(longest, None)
+    if page is None:
+        return None
+    _look(client, page)
+    if client.file is not None and page.rows:
+        await _try_window(client, client.file, longest, page)
+    return page
+
+
+async def _try_window(client: _Client, file: AdapterFile, window: Window, page: Page) -> None:
+    """If most orders are from outside of the window, ask for another one, and say what that shows."""
+    bounds = client.declared.window.bounds
+    if not is_outside(bounds.request(window), page):
+        return
+    middle_ms = (window.start_ms + window.end_ms) // 2 // bounds.step_ms * bounds.step_ms
+    later = await client.page(Window(max(middle_ms, window.start_ms), window.end_ms), None)
+    is_moving = later is not None and {row.key for row in later.rows} != {row.key for row in page.rows}
+    client.trial.hints.append(outside_hint(file, bounds.request(window), page, is_moving=is_moving))
+
+
+def _ignored(client: _Client) -> str:
+    assert client.file is not None
+    where = f"{sent(client.file, 'window.start')} and {sent(client.file, 'window.end')}"
+    return f"{where}: the platform ignores one of them, or both"
+
+
+def _look(client: _Client, page: Page) -> None:
+    trial, file = client.trial, client.file
+    trial.bad_rows = len(page.bad)
+    trial.bad = [f"{each.key or '-'}: {without_secrets(each.reason)}" for each in page.bad[:MOST_BAD]]
+    trial.total = page.total
+    trial.listed = len(page.rows) + len(page.bad)
+    try:
+        answer = decoded(client.body)
+    except ValueError:
+        return
+    rows = at(answer, file.record.rows) if file else None
+    trial.answer_names = [f"{leaf.path}: {_kind(leaf.value)}" for leaf in leaves(answer)][:30] or [_kind(answer)]
+    if file is None:
+        return
+    if isinstance(rows, list) and rows:
+        trial.row_names = [leaf.path for leaf in leaves(rows[0])][:60]
+        read = page.rows[0] if page.rows else None
+        trial.first = first_fields(file, rows[0], read if not page.bad else None if len(page.rows) == 0 else read)
+        if page.bad:
+            trial.hints += row_hints(file, decoded(page.bad[0].body)) if _is_json(page.bad[0].body) else []
+    trial.hints += envelope_hints(file, answer, page)
+    hint = size_hint(file, page)
+    trial.hints += [hint] if hint else []
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        decoded(body)
+    except ValueError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    return shown(value) if not isinstance(value, str) else "text"
+
+
+async def _try_pages(client: _Client, window: Window, first: Page) -> None:
+    """Ask for the second page: does the platform know how it is named?"""
+    file, rules = client.file, client.declared.pages
+    keys = {row.key for row in first.rows}
+    has_more = first.next is not None or (first.total or 0) > len(keys)
+    if file is None or not has_more:
+        return
+    if first.next is not None and rules.style != "link":
+        second = await client.page(window, first.next)
+        if second is not None and second.rows and {row.key for row in second.rows} <= keys:
+            where = sent(file, "page.token")
+            client.trial.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
+    if rules.numbered:
+        await _try_numbers(client, file, window, first, keys)
+
+
+async def _try_numbers(client: _Client, file: AdapterFile, window: Window, first: Page, keys: set[str]) -> None:
+    rules = client.declared.pages
+    where = sent(file, f"page.{rules.numbered}")
+    second = await client.page(window, 1 if rules.numbered == "number" else len(first.rows) + len(first.bad))
+    if second is not None and second.rows and {row.key for row in second.rows} <= keys:
+        client.trial.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
+        return
+    begins_at = file.pages.first if file.pages.first is not None else int(rules.numbered == "number")
+    if begins_at > 0:
+        try:
+            before = await client.page(window, -1)
+        except (TrialRefused, PlatformError):
+            return
+        second_keys = {row.key for row in second.rows} if second is not None else set()
+        if before is not None and {row.key for row in before.rows} - keys - second_keys:
+            name = where.rpartition("] ")[2]
+            client.trial.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
+
+
+async def _read(client: _Client, window: Window) -> _Found:
+    """Read a window as a fetcher does."""
+    has_keys: dict[str, int | None] = {}
+    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True)
+    listed = 0
+    while (ask := reading.next()) is not None:
+        page = await client.page(ask.window, ask.page)
+        if page is None:
+            reading.split()
+            continue
+        listed += len(page.rows) + len(page.bad)
+        has_keys |= {row.key: row.modified_ms for row in reading.feed(page)}
+    return _Found(set(has_keys), has_keys, listed, reading)
+
+
+def _judge(client: _Client, window: Window, found: _Found) -> None:
+    trial, result, file = client.trial, found.reading.result, client.file
+    trial.orders, trial.missing = result.distinct, result.missing
+    trial.bad_rows = max(trial.bad_rows, len(result.bad))
+    total = sum(part.listed for part in result.short)
+    if result.missing:
+        trial.verdict, trial.why = (
+            "short",
+            f"short by {result.missing} of {total}: the total counts more than was listed",
+        )
+        if file is not None:
+            trial.hints.append(
+                f"[pages] total: {file.pages.total or file.pages.total_header!r} counts {result.missing} more than the "
+                'window lists. If it counts rows, say total_counts = "rows". If it is the same for any window, it is '
+                "another total"
+            )
+    elif result.short:
+        trial.verdict, trial.why = "short", "a list ends although the platform says that it goes on"
+        trial.hints.append(
+            "[pages]: declare a total, or the path of the next page, or name {page.number} in the request"
+        )
+    elif result.is_proven:
+        trial.verdict = "proven"
+        trial.why = (
+            "the total is what was read" if client.declared.pages.has_total else "the list ends below a full page"
+        )
+    else:
+        trial.verdict = "unproven"
+        rules = client.declared.pages
+        trial.why = (
+            "the counts do not add up, although no order is known to be missing"
+            if rules.has_total
+            else "the file declares no total, and pages without an end mark cannot prove that there were no more"
+        )
+
+
+def _cost(client: _Client, window: Window, found: _Found, slice_ms: int) -> TrialCost:
+    """Return what 90 days would cost: windows of the given length, or as wide as the pages allow."""
+    declared = client.declared
+    length_ms = window.end_ms - window.start_ms
+    orders = round(len(found.keys) * HISTORY_MS / length_ms)
+    size = max(1, int(declared.pages.size * FILL))
+    widest_ms = declared.window.longest_ms
+    if not slice_ms:
+        slice_ms = max(1_000, min(widest_ms, HISTORY_MS * size // max(1, orders)))
+    windows = -(-HISTORY_MS // min(slice_ms, widest_ms))
+    requests = max(windows, -(-orders // size))
+    rates = [bucket.per_second for bucket in declared.rate]
+    per_second = min(rates) if rates else 1000 / max(1, client.longest_ms)
+    return TrialCost(slice_ms, windows, orders, requests, round(requests / per_second), round(per_second, 3))
+
+
+async def _try_halves(client: _Client, window: Window, found: _Found) -> None:
+    step_ms = client.declared.window.bounds.step_ms
+    middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
+    if not window.start_ms < middle_ms < window.end_ms or client.declared.window.bounds.upper == "absent":
+        return
+    first = await _read(client, Window(window.start_ms, middle_ms))
+    second = await _read(client, Window(middle_ms, window.end_ms))
+    both, halves = first.keys & second.keys, first.keys | second.keys
+    trial = client.trial
+    trial.halves = TrialHalves(
+        len(first.keys), len(second.keys), len(both), len(found.keys - halves), len(halves - found.keys)
+    )
+    if both and 2 * len(both) >= min(len(first.keys), len(second.keys)):
+        trial.verdict, trial.why = "window ignored", f"both halves list the same {len(both)} orders"
+        trial.hints += [_ignored(client)] if client.file is not None else []
+    elif trial.halves.only_whole:
+        trial.hints.append(
+            f"[window] lower or upper: {trial.halves.only_whole} orders of the whole window are in neither half"
+        )
+
+
+async def _try_bounds(client: _Client, window: Window, found: _Found) -> None:
+    """Ask for windows that begin and that end exactly at an order's time: is the order in them, as the file says?"""
+    bounds = client.declared.window.bounds
+    step_ms = max(bounds.step_ms, bounds.clock_ms)
+    times = sorted(
+        (at_ms, key)
+        for key, at_ms in found.rows.items()
+        if at_ms is not None and at_ms % step_ms == 0 and window.start_ms <= at_ms < window.end_ms
+    )
+    if not times:
+        return
+    trial = client.trial
+    at_ms, key = times[-1]
+    if (
+        bounds.lower == "includes"
+        and at_ms + 1 < window.end_ms
+        and key not in (await _read(client, Window(at_ms, window.end_ms))).keys
+    ):
+        trial.hints.append(
+            f'[window] lower = "excludes": asked for all from {time_text(at_ms)} on, the platform leaves out the order '
+            "of exactly that time"
+        )
+    at_ms, key = times[0]
+    if bounds.upper == "includes" and key not in (await _read(client, Window(window.start_ms, at_ms + 1))).keys:
+        trial.hints.append(
+            f'[window] upper = "excludes": asked for all up to {time_text(at_ms)}, the platform leaves out the order '
+            "of exactly that time"
+        )
+
+
+def cost_text(cost: TrialCost) -> str:
+    """Return a cost as a sentence."""
+    return (
+        f"90 days as busy as this: {cost.orders:,} orders, {cost.windows:,} windows of {span_text(cost.slice_ms)}, "
+        f"about {cost.requests:,} requests; {span_text(cost.seconds * 1000)} at {cost.per_second:g} a second"
+    )

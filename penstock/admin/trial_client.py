@@ -1,0 +1,229 @@
+"""Sends the requests of a trial, and keeps them for a person to see, with their secrets hidden."""
+
+from collections.abc import Mapping
+from time import monotonic
+from urllib.parse import quote, quote_plus
+
+import anyio
+from msgspec import Struct
+
+from actors.fetch.fetcher.calling import called
+from actors.runtime.secrets import is_reference, is_secret_name, without_secrets
+from actors.runtime.transport import Transport, shown_url
+from platforms.adapter import (
+    EMPTY_PAGE,
+    Account,
+    Adapter,
+    Bug,
+    Declaration,
+    Empty,
+    Later,
+    Login,
+    Page,
+    Park,
+    Refreshing,
+    Request,
+    Response,
+    SlowDown,
+    Split,
+)
+from platforms.bounds import Window
+from platforms.declared import DeclaredAdapter
+from platforms.diagnosis import decoded, rows_hint
+from platforms.errors import BrokenContract, Garbled
+
+__all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooLong"]
+
+MOST_REQUESTS = 200
+MOST_KEPT = 5
+MOST_SHOWN = 1_000
+TRIES = 3
+LONGEST_WAIT_S = 5.0
+
+
+class TrialRequest(Struct, frozen=True):
+    """A request as it was sent, secrets hidden, and its answer."""
+
+    method: str
+    url: str
+    params: list[tuple[str, str]]
+    headers: list[tuple[str, str]]
+    body: str
+    status: int
+    size: int
+    took_ms: int
+    answer: str
+
+
+class TrialLog(Struct):
+    """How many requests were sent, and the first ones."""
+
+    sent: int = 0
+    requests: list[TrialRequest] = []
+
+
+class TrialTooLong(Exception):
+    """The trial has sent as many requests as it may."""
+
+
+class TrialRefused(Exception):
+    """No rows: the reason, and what in the file may be wrong."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+
+
+class TrialClient:
+    """Sends the trial's requests, and keeps the first ones for the report."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        account: Account,
+        stored: Mapping[str, str],
+        transport: Transport,
+        log: TrialLog,
+        now_ms: int,
+    ) -> None:
+        self.adapter = adapter
+        self.file = adapter.file if isinstance(adapter, DeclaredAdapter) else None
+        self.log = log
+        self.now_ms = now_ms
+        self._account = account
+        self._hidden = _hidden(account, stored)
+        self._transport = transport
+        self._has_renewed = False
+        self.body = b""
+        self.longest_ms = 0
+
+    @property
+    def declared(self) -> Declaration:
+        return self.adapter.declaration
+
+    async def page(self, window: Window, page: str | int | None) -> Page | None:
+        """Return the page, None if the platform finds the window too wide. Raises TrialRefused, PlatformError."""
+        for tried in range(TRIES + 1):
+            request = called(self.adapter.request, window, page, self._account, self.now_ms)
+            response = await self._send(request)
+            self.body = response.body
+            match called(self.adapter.outcome, response):
+                case None:
+                    try:
+                        return called(self.adapter.page, response)
+                    except Garbled:
+                        if tried == TRIES:
+                            raise
+                    except BrokenContract as error:
+                        raise TrialRefused(error.reason, self._rows_hint()) from error
+                case Empty():
+                    return EMPTY_PAGE
+                case Split():
+                    return None
+                case Login(reason=said):
+                    await self._log_in(response, said)
+                case Park(reason=reason) | Bug(reason=reason):
+                    raise TrialRefused(without_secrets(reason), self._refusal_hint(response, request))
+                case Later(after_ms=after_ms, reason=said) | SlowDown(after_ms=after_ms, reason=said):
+                    wait_s = (after_ms or 500) / 1000
+                    if tried == TRIES or wait_s > LONGEST_WAIT_S:
+                        raise TrialRefused(_later(response, said), self._refusal_hint(response, request))
+                    await anyio.sleep(wait_s)
+        raise TrialRefused("the platform could not answer")
+
+    async def _send(self, request: Request) -> Response:
+        if self.log.sent >= MOST_REQUESTS:
+            raise TrialTooLong
+        self.log.sent += 1
+        began_s = monotonic()
+        declared = self.declared
+        response = await self._transport.send(request, timeout_s=declared.timeout_s, most_bytes=declared.largest_answer)
+        took_ms = int((monotonic() - began_s) * 1000)
+        self.longest_ms = max(self.longest_ms, took_ms)
+        if len(self.log.requests) < MOST_KEPT:
+            self.log.requests.append(self._told(request, response, took_ms))
+        return response
+
+    def _told(self, request: Request, response: Response, took_ms: int) -> TrialRequest:
+        headers = [(name, self._header(name, value)) for name, value in request.headers]
+        return TrialRequest(
+            method=request.method,
+            url=self._hide(shown_url(request.url)),
+            params=[(name, self._hide(value)) for name, value in request.params],
+            headers=headers,
+            body=self._hide(request.body.decode(errors="replace"))[:MOST_SHOWN],
+            status=response.status,
+            size=len(response.body),
+            took_ms=took_ms,
+            answer=without_secrets(self._hide(response.body[:300].decode(errors="replace"))),
+        )
+
+    def _header(self, name: str, value: str) -> str:
+        hidden = self._hide(value)
+        return hidden if hidden != value or not is_secret_name(name) else f"{value.partition(' ')[0]} <hidden>"
+
+    def _hide(self, text: str) -> str:
+        for value, name in self._hidden.items():
+            text = text.replace(value, name)
+        return text
+
+    async def _log_in(self, response: Response, said: str) -> None:
+        if self._has_renewed or not isinstance(self.adapter, Refreshing):
+            words = f": {without_secrets(said)}" if said else ""
+            raise TrialRefused(
+                f"the platform refuses the credentials (HTTP {response.status}){words}",
+                "[auth]: look at its kind and names, and at the account's values",
+            )
+        self._has_renewed = True
+        renewed = await self._send(called(self.adapter.refresh, self._account, self.now_ms))
+        if called(self.adapter.outcome, renewed) is not None:
+            raise TrialRefused(
+                f"the platform refuses to log in (HTTP {renewed.status})",
+                "[login]: look at its request, and at the account's values",
+            )
+        granted = called(self.adapter.refreshed, renewed)
+        self._hidden |= {value: f"<{name}>" for name, value in granted.items() if value}
+        self._account = Account(self._account.name, {**self._account.values, **granted})
+
+    def _rows_hint(self) -> str:
+        if self.file is None:
+            return ""
+        try:
+            return (
+                rows_hint(self.file, decoded(self.body))
+                or "[record], [pages]: a declared path has another kind of value"
+            )
+        except ValueError as error:
+            return f"[request] path or base_url: {error}"
+
+    def _refusal_hint(self, response: Response, request: Request) -> str:
+        """Return where to look, by the status."""
+        where = f"{request.method} {shown_url(request.url)}"
+        text = response.body[:1].strip()
+        if response.status in (404, 405, 410) or 300 <= response.status < 400:
+            return f"[request] path or method, or base_url: {where} does not exist there (HTTP {response.status})"
+        if response.status in (401, 403):
+            return "[auth]: look at its kind and names, and at the account's values"
+        if response.status == 200 and text not in (b"{", b"["):
+            return f"[request] path or base_url: {where} answers with no JSON; it is no API there"
+        if 400 <= response.status < 500 or response.status == 200:
+            return (
+                "[request] and [window]: the platform does not take the request as it stands; compare names, and the "
+                "format and zone of times, with the platform's page"
+            )
+        return ""
+
+
+def _later(response: Response, said: str) -> str:
+    words = f": {without_secrets(said)}" if said else ""
+    return f"the platform could not answer and may later (HTTP {response.status}){words}"
+
+
+def _hidden(account: Account, stored: Mapping[str, str]) -> dict[str, str]:
+    """Return what to show in place of each secret value, also where it is encoded."""
+    found: dict[str, str] = {}
+    for name, value in account.values.items():
+        if value and is_reference(stored.get(name, "env:")):
+            found |= dict.fromkeys((value, quote(value, safe=""), quote_plus(value)), f"<{name}>")
+    return found

@@ -1,0 +1,131 @@
+"""`penstock adapter try`: a person finds each usual mistake of a file by its output alone, with no node."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.root import app
+from tests.support.cli import Answer
+from tests.support.teashop import KEY, TeaOrder, Teashop, open_teashop
+
+RIGHT = """
+name = "teashop"
+[request]
+path = "/v2/orders"
+[request.params]
+updated_from = "{window.start}"
+updated_to = "{window.end}"
+limit = "{page.size}"
+cursor = "{page.token}"
+[auth]
+kind = "header"
+name = "x-api-key"
+value = "{account.key}"
+[window]
+lower = "excludes"
+upper = "includes"
+format = "unix_s"
+step = "1s"
+[pages]
+style = "token"
+size = 50
+next = "meta.next_cursor"
+total = "meta.count"
+[record]
+rows = "data.orders"
+key = "number"
+version = { kind = "number", path = "rev" }
+modified = { path = "changed", format = "unix_s" }
+"""
+
+MISTAKES = {
+    "path": ('path = "/v2/orders"', 'path = "/orders"', "[request] path"),
+    "auth": ('name = "x-api-key"', 'name = "x-key"', "the key is not known"),
+    "rows": ('rows = "data.orders"', 'rows = "data.items"', "is it 'data.orders'?"),
+    "key": ('key = "number"', 'key = "order_number"', "the rows have no 'order_number'; they have number = "),
+    "version": ('path = "rev"', 'path = "revision"', "the rows have no 'revision'"),
+    "time format": ('"changed", format = "unix_s"', '"changed", format = "iso_offset"', 'looks like format = "unix_s"'),
+    "window names": ("updated_from =", "from =", '[request.params] from = "{window.start}"'),
+    "bounds": ('lower = "excludes"', 'lower = "includes"', '[window] lower = "excludes"'),
+    "page names": ("cursor =", "page_token =", '[request.params] page_token = "{page.token}"'),
+    "total": ('"meta.count"', '"meta.total"', "the answer has no 'meta.total'; numbers in it: meta.count = "),
+}
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Teashop]:
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1 + number % 3, now_s - 60 * number) for number in range(1, 300)]
+    async with open_teashop(orders) as running:
+        yield running
+
+
+async def tried(shop: Teashop, path: Path, text: str, *more: str) -> Answer:
+    """Run the command as a user does."""
+    await anyio.Path(path).write_text(text)
+    key = ("--account", f"base_url={shop.url}", "--account", "key=env:TEA_KEY")
+    arguments = ["adapter", "try", str(path), *key, *(more or ("--from", "-3h", "--to", "-1m"))]
+
+    def run() -> Answer:
+        told = CliRunner().invoke(app, arguments, env={"TEA_KEY": KEY, "TERM": "dumb", "COLUMNS": "200"})
+        if told.exception is not None and not isinstance(told.exception, SystemExit):
+            raise told.exception
+        return Answer(told.exit_code, told.stdout, told.stderr)
+
+    return await anyio.to_thread.run_sync(run)
+
+
+async def test_a_right_file_is_proven_and_says_what_it_costs(shop: Teashop, tmp_path: Path) -> None:
+    told = (await tried(shop, tmp_path / "tea.toml", RIGHT)).ok()
+    assert KEY not in told.out + told.err
+    for part in (
+        "x-api-key: <key>",
+        "answer: HTTP 200, ",
+        "data.orders: list of 50, meta.count: 1",
+        "the first row has  number, rev, changed, buyer.name",
+        "verdict: proven",
+        "in two halves: ",
+        "90 days as busy as this: 1",
+    ):
+        assert part in told.out
+    document = json.loads((await tried(shop, tmp_path / "tea.toml", RIGHT, "--from", "-3h", "--json")).ok().out)
+    assert (document["verdict"], document["hints"], document["orders"]) == ("proven", [], document["total"])
+    assert document["halves"]["only_whole"] == document["halves"]["in_both"] == 0
+    assert document["first"]["version"]["raw"] == document["first"]["version"]["read"]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_usual_mistake_is_named(shop: Teashop, tmp_path: Path, mistake: str) -> None:
+    right, wrong, sign = MISTAKES[mistake]
+    assert right in RIGHT
+    told = await tried(shop, tmp_path / "tea.toml", RIGHT.replace(right, wrong))
+    assert (told.code, sign in told.out) == (1, True), told.out
+    assert KEY not in told.out + told.err
+
+
+async def test_ten_mistakes_are_mended_one_after_the_other_by_the_output_alone(shop: Teashop, tmp_path: Path) -> None:
+    text, left = RIGHT, dict(MISTAKES)
+    for right, wrong, _ in MISTAKES.values():
+        text = text.replace(right, wrong)
+    for _ in range(len(MISTAKES) + 1):
+        told = await tried(shop, tmp_path / "tea.toml", text)
+        if told.code == 0:
+            break
+        named = [name for name, (_, _, sign) in left.items() if sign in told.out]
+        assert named, told.out
+        for name in named:
+            right, wrong, _ = left.pop(name)
+            text = text.replace(wrong, right)
+    assert (text, left) == (RIGHT, {})
+
+
+async def test_a_platform_that_is_not_there_is_said_to_be_so(shop: Teashop, tmp_path: Path) -> None:
+    shop.url = "http://127.0.0.1:9"
+    told = await tried(shop, tmp_path / "tea.toml", RIGHT)
+    assert (told.code, "look at base_url: no answer came from there" in told.out) == (1, True)

@@ -1,0 +1,91 @@
+"""A shop over real HTTP, written from its API page: nothing here is shared with the kit or with the mall.
+
+GET /v2/orders?updated_from=…&updated_to=…&limit=…&cursor=…     header x-api-key
+Unix seconds. Orders after `updated_from` and up to and including `updated_to`. limit up to 50, default 10.
+{"data": {"orders": [{"number": 7, "rev": 3, "changed": 1700000000, …}]}, "meta": {"count": 120, "next_cursor": "…"}}
+
+POST /graphql   {"query": …, "variables": {"first", "after", "since", "until"}}, half-open, ISO with offset
+{"data": {"orders": {"nodes": [{"id", "updatedAt"}], "pageInfo": {"hasNextPage", "endCursor"}}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+KEY = "tea-key-4711-very-secret"
+
+
+class TeaOrder(NamedTuple):
+    number: int
+    rev: int
+    changed_s: int
+
+
+class Teashop:
+    """The shop. `url` has no slash at its end. `requests` counts those for orders."""
+
+    def __init__(self, orders: list[TeaOrder]) -> None:
+        self.orders = sorted(orders, key=lambda order: (order.changed_s, order.number))
+        self.url = ""
+        self.requests = 0
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v2/orders", self._list)
+        app.router.add_post("/graphql", self._graphql)
+        return app
+
+    async def _list(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        if request.headers.get("x-api-key") != KEY:
+            return web.json_response({"error": {"code": "E01", "message": "the key is not known"}}, status=401)
+        query = request.query
+        try:
+            since, until = int(query.get("updated_from", "0")), int(query.get("updated_to", "99999999999"))
+            limit, at = min(50, int(query.get("limit", "10"))), int(query.get("cursor") or "0")
+        except ValueError as error:
+            return web.json_response({"error": {"code": "E02", "message": str(error)}}, status=400)
+        found = [order for order in self.orders if since < order.changed_s <= until]
+        rows: list[dict[str, Any]] = [
+            {"number": order.number, "rev": order.rev, "changed": order.changed_s, "buyer": {"name": "x"}}
+            for order in found[at : at + limit]
+        ]
+        following = str(at + limit) if at + limit < len(found) else None
+        return web.json_response({"data": {"orders": rows}, "meta": {"count": len(found), "next_cursor": following}})
+
+    async def _graphql(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        asked = await request.json()
+        variables = asked["variables"]
+        if "nodes" not in asked["query"]:
+            return web.json_response({"errors": [{"message": "Field 'orders' has no field 'rows'"}]})
+        since, until = (datetime.fromisoformat(variables[name]).timestamp() for name in ("since", "until"))
+        found = [order for order in self.orders if since <= order.changed_s < until]
+        at = int(variables.get("after") or 0)
+        end = at + variables["first"]
+        nodes = [
+            {"id": f"gid://{order.number}", "updatedAt": datetime.fromtimestamp(order.changed_s, UTC).isoformat()}
+            for order in found[at:end]
+        ]
+        info = {"hasNextPage": end < len(found), "endCursor": str(min(end, len(found)))}
+        return web.json_response({"data": {"orders": {"nodes": nodes, "pageInfo": info}}})
+
+
+@asynccontextmanager
+async def open_teashop(orders: list[TeaOrder]) -> AsyncIterator[Teashop]:
+    """Run the shop while the block lasts."""
+    shop = Teashop(orders)
+    runner = web.AppRunner(shop.app(), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        shop.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield shop
+    finally:
+        await runner.cleanup()
