@@ -11,8 +11,10 @@ import sys
 from typing import get_args
 
 import anyio
+from msgspec import to_builtins
 
-from platforms.mall.config import MallConfig, Paging
+from platforms.mall.config import MallConfig, Paging, Totals
+from platforms.mall.dialects.registry import DIALECTS, mall_as
 from platforms.mall.faults import PRESETS
 from platforms.mall.server import open_mall
 
@@ -40,13 +42,19 @@ def parser() -> argparse.ArgumentParser:
     add("--orders", type=int, default=usual.orders, help="of all shops together")
     add("--seed", type=int, default=usual.seed)
     add("--start-ms", type=int, default=None, help="when the live part begins, by the mall's clock; now unless given")
+    add("--platform", choices=["", *DIALECTS], default="", help="speak and behave as this platform does")
     add("--paging", choices=get_args(Paging), default=usual.paging)
     add("--tokens", choices=["keyset", "offset"], default=usual.tokens, help="offset drifts while orders leave")
     add("--past-end", choices=["empty", "last"], default=usual.past_end)
     add("--deepest", type=int, default=usual.deepest, help="the last row that pages reach, 0 for no limit")
     add("--ties", choices=["key", "shuffled"], default=usual.ties, help="shuffled sorts equal times anew each time")
     add("--page-size", type=int, default=usual.page_size)
-    add("--no-total", dest="has_total", action="store_false")
+    add("--totals", choices=get_args(Totals), default=usual.totals)
+    add(
+        "--listing", choices=["orders", "changes"], default=usual.listing, help="changes lists an order once per change"
+    )
+    add("--renamed", dest="is_renamed", action="store_true", help="the later half calls the key by another name")
+    add("--tells-limits", action="store_true", help="headers tell what is left")
     add("--lower", choices=["includes", "excludes"], default=usual.lower)
     add("--upper", choices=["includes", "excludes"], default=usual.upper)
     add("--grain", dest="grain_ms", type=duration_ms, default=usual.grain_ms, help="1s compares without milliseconds")
@@ -60,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
         help="mall's clock minus ours, such as -10m",
     )
     add("--needs-token", action="store_true")
+    add("--token-requests", type=int, default=usual.token_requests, help="requests for which a token is good")
     add("--history", dest="history_ms", type=duration_ms, default=usual.history_ms)
     add("--live", dest="live_ms", type=duration_ms, default=usual.live_ms)
     add("--live-share", type=float, default=usual.live_share)
@@ -71,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tie-share", type=float, default=usual.tie_share)
     add("--crowd", type=int, default=usual.crowd, help="orders that share one second")
     add("--crowds", type=int, default=usual.crowds)
+    add("--frozen-share", type=float, default=usual.frozen_share, help="orders whose time does not move with a change")
     add("--faults", choices=sorted(PRESETS), default="none")
     add("--until-stdin-closes", action="store_true", help="end with the process that started this one")
     return made
@@ -100,7 +110,12 @@ async def _leave_at_end_of_stdin(scope: anyio.CancelScope) -> None:
 def main() -> None:
     values = vars(parser().parse_args())
     start_ms, until_stdin_closes = values.pop("start_ms"), values.pop("until_stdin_closes")
+    platform = values.pop("platform")
     config = MallConfig(**{**values, "faults": PRESETS[values["faults"]]})
+    if platform:
+        usual = MallConfig()
+        changed = {name: value for name, value in to_builtins(config).items() if value != getattr(usual, name, None)}
+        config = mall_as(platform, **changed)
     anyio.run(
         lambda: serve(config, start_ms, until_stdin_closes=until_stdin_closes),
         backend_options={"use_uvloop": sys.platform != "win32"},

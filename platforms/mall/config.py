@@ -10,6 +10,7 @@ from platforms.mall.faults import NO_FAULTS, Faults
 from platforms.mall.generator import Count, Plan, Share
 
 Paging = Literal["one", "token", "link", "number", "offset"]
+Totals = Literal["orders", "rows", "lies", "none"]
 
 
 class MallConfig(Struct, frozen=True):
@@ -22,7 +23,13 @@ class MallConfig(Struct, frozen=True):
     most platforms do. lower, upper: how bounds compare. grain_ms: order times are dropped to it before they are
     compared. times, zone: how `from` and `to` are written. page_size: the most rows
     of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
-    machine's. needs_token: a request for orders needs a token from /_mall/login. has_total: answers count."""
+    machine's. needs_token: a request for orders needs a token from /_mall/login. token_requests: a token is good for so
+    many requests, 0 for no end.
+
+    platform: speak and behave as this platform does (see `dialects`). "" is the mall's own /orders. listing: each order
+    once, or once per change. totals: the orders of the window, its rows, one more than there are where the window holds
+    the middle of the history, or none. is_renamed: orders of the second half of the history have their key under
+    another name. frozen_share: see `Plan`. tells_limits: answers tell what is left of `faults.rate_per_s`."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -35,7 +42,11 @@ class MallConfig(Struct, frozen=True):
     deepest: Count = 0
     ties: Literal["key", "shuffled"] = "key"
     page_size: Annotated[int, Meta(ge=1)] = 100
-    has_total: bool = True
+    platform: str = ""
+    listing: Literal["orders", "changes"] = "orders"
+    totals: Totals = "orders"
+    is_renamed: bool = False
+    tells_limits: bool = False
     lower: Literal["includes", "excludes"] = "includes"
     upper: Literal["includes", "excludes"] = "excludes"
     grain_ms: Annotated[int, Meta(ge=1)] = 1
@@ -43,6 +54,7 @@ class MallConfig(Struct, frozen=True):
     zone: str = "UTC"
     clock_offset_ms: int = 0
     needs_token: bool = False
+    token_requests: Count = 0
     history_ms: Annotated[int, Meta(ge=1)] = 7_200_000
     live_ms: Count = 0
     live_share: Share = 0.3
@@ -54,6 +66,7 @@ class MallConfig(Struct, frozen=True):
     tie_share: Share = 0.1
     crowd: Count = 0
     crowds: Count = 1
+    frozen_share: Share = 0.0
     faults: Faults = NO_FAULTS
 
     def plans(self, start_ms: int) -> list[Plan]:
@@ -76,6 +89,7 @@ class MallConfig(Struct, frozen=True):
                 tie_share=self.tie_share,
                 crowd=self.crowd,
                 crowds=self.crowds,
+                frozen_share=self.frozen_share,
             )
             for number in range(self.shops)
         ]

@@ -16,17 +16,17 @@ FAULT_NAMES: tuple[FaultName, ...] = get_args(FaultName)
 class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     """Chances per request, at most one of them each time.
 
-    late: answered after late_ms. throttle: 429 with Retry-After of retry_after_s. error: 500. cut: the connection is
-    closed in mid-body. hang: no answer for hang_s, then closed. html: a maintenance page under 200. half: half the JSON
-    under 200. object: an error object under 200. drift: a page after the first leaves out a row, as if an order before
-    it had gone. expire: the access token becomes void. redirect: to another host. `next` names faults for the coming
-    requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a second.
-    bad_at_ms: 500 for every window that holds this moment, whoever asks and how often."""
+    late: answered after late_ms. throttle: 429 with Retry-After of retry_after_s, without one below 0. error: 500. cut:
+    the connection is closed in mid-body. hang: no answer for hang_s, then closed. html: a maintenance page under 200.
+    half: half the JSON under 200. object: an error object under 200. drift: a page after the first leaves out a row, as
+    if an order before it had gone. expire: the access token becomes void. redirect: to another host. `next`: faults for
+    the coming requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a
+    second. bad_at_ms: 500 for every window that holds this moment, whoever asks and how often."""
 
     late: Chance = 0.0
     late_ms: Annotated[int, Meta(ge=0)] = 200
     throttle: Chance = 0.0
-    retry_after_s: Annotated[int, Meta(ge=0)] = 1
+    retry_after_s: Annotated[int, Meta(ge=-1)] = 1
     error: Chance = 0.0
     cut: Chance = 0.0
     hang: Chance = 0.0
@@ -67,6 +67,12 @@ class Dealer:
         self._next = list(faults.next)
         self._has_any = any(getattr(faults, name) > 0 for name in FAULT_NAMES)
         self._free_ms = 0.0
+
+    def left(self, now_ms: int) -> int | None:
+        """Return how many requests may come at once, None without a limit."""
+        if not self.faults.rate_per_s:
+            return None
+        return max(0, int((now_ms + 1000 - max(self._free_ms, float(now_ms))) / 1000 * self.faults.rate_per_s))
 
     def deal(self, now_ms: int) -> FaultName | None:
         """Return the fault of the coming answer, None for an honest one."""

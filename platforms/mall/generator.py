@@ -30,7 +30,7 @@ class Plan(Struct, frozen=True):
 
     late_share of all versions are listed up to late_ms after their own time, very_late_share up to very_late_ms. Keep
     late_ms below the settling delay and very_late_ms above it. `crowds` times, `crowd` orders that never change share
-    one whole second of the history."""
+    one whole second of the history. The changes of frozen_share of all orders leave their listed time as it was."""
 
     shop: str
     seed: int
@@ -47,6 +47,7 @@ class Plan(Struct, frozen=True):
     tie_share: Share = 0.1
     crowd: Count = 0
     crowds: Count = 1
+    frozen_share: Share = 0.0
 
     @property
     def end_ms(self) -> int:
@@ -76,6 +77,7 @@ class MallOrder(NamedTuple):
 def make_events(plan: Plan) -> list[Event]:
     """Return every version of every order of the plan, in the order in which they are first listed."""
     chance = random.Random(f"{plan.seed}/{plan.shop}")
+    frozen = random.Random(f"{plan.seed}/{plan.shop}/frozen")
     live_orders = round(plan.orders * plan.live_share) if plan.live_ms else 0
     events: list[Event] = []
     for number in range(plan.orders):
@@ -87,8 +89,11 @@ def make_events(plan: Plan) -> list[Event]:
         earliest, length = (
             (plan.start_ms, plan.live_ms) if is_live else (plan.start_ms - plan.history_ms, plan.history_ms)
         )
-        for version, modified_ms in enumerate(_times(plan, chance, earliest + chance.randrange(length)), start=1):
-            events.append(Event(modified_ms + _delay(plan, chance), modified_ms, number, version))
+        is_frozen, first_ms = frozen.random() < plan.frozen_share, 0
+        for version, changed_ms in enumerate(_times(plan, chance, earliest + chance.randrange(length)), start=1):
+            first_ms = first_ms or changed_ms
+            listed_ms = first_ms if is_frozen else changed_ms
+            events.append(Event(changed_ms + _delay(plan, chance), listed_ms, number, version))
     events.sort()
     return events
 

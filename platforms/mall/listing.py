@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 - seeded disorder is a manner of the platform
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -23,30 +25,78 @@ class BadQuery(Exception):
 class Shop:
     """One shop of the mall: its plan, its events, and what it lists now."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, keeps_changes: bool = False, by_arrival: bool = False) -> None:
         self.plan = plan
         self.events = make_events(plan)
-        self.shelf = Shelf(self.events)
+        self.shelf = Shelf(self.events, keeps_changes=keeps_changes, by_arrival=by_arrival)
         self.name = plan.shop.encode()
+        self._changed = {event[2:]: event.modified_ms for event in self.events} if by_arrival else {}
         self._chance = random.Random(f"{plan.seed}/{plan.shop}/ties")
 
-    def page_of(self, rows: list[Listed], query: Mapping[str, str], config: MallConfig, limit: int) -> list[Listed]:
-        """Return the page that a number or an offset names. Orders of one moment are in another order each time if
+    def page_of(self, rows: list[Listed], begin: int, limit: int, config: MallConfig) -> list[Listed]:
+        """Return the page that begins so many rows down. Orders of one moment are in another order each time if
         nothing else sorts them."""
         if config.ties == "shuffled":
             rows = sorted(rows, key=lambda row: (row[0], self._chance.random()))
-        if config.paging == "number":
-            begin = (_count(query.get("page", ""), 1) - 1) * limit
-        else:
-            begin = _count(query.get("offset", ""), 0, least=0)
         if config.past_end == "last" and begin >= len(rows):
             begin = max(0, len(rows) - 1) // limit * limit
         reachable = rows[: config.deepest] if config.deepest else rows
         return reachable[begin : begin + limit]
 
+    def changed_ms(self, row: Listed) -> int:
+        """Return when an order was changed, which is not the time by which it is listed if that is its arrival."""
+        return self._changed.get(row[1:], row[0])
+
     def truth(self) -> list[list[object]]:
         """Return [key, version, modified_ms, visible_ms, crc32] of each order as it is in the end."""
         return [list(order) for order in last_orders(self.plan, self.events)]
+
+
+class Listing(NamedTuple):
+    """A page: its rows, the total as the platform tells it, and where the next page begins, None at the end."""
+
+    rows: list[Listed]
+    total: int | None
+    end: int | None
+
+
+def look(shop: Shop, low_ms: int, high_ms: int, begin: int, limit: int, config: MallConfig, *, newest: bool) -> Listing:
+    """Return what the shop lists of [low_ms, high_ms), so many rows down. `newest`: the newest one first."""
+    first, last = shop.shelf.between(low_ms, high_ms)
+    rows = shop.shelf.listed[first:last]
+    if newest:
+        rows.reverse()
+    limit = min(config.page_size, limit)
+    page = shop.page_of(rows, begin, limit, config)
+    end = begin + len(page)
+    return Listing(
+        page, told_total(rows, shop.plan, low_ms, high_ms, config), end if page and end < len(rows) else None
+    )
+
+
+def told_total(rows: Sequence[Listed], plan: Plan, low_ms: int, high_ms: int, config: MallConfig) -> int | None:
+    """Return how many orders the answer says that the window has."""
+    if config.totals == "none":
+        return None
+    if config.totals == "rows":
+        return len(rows)
+    orders = len({number for _, number, _ in rows}) if config.listing == "changes" else len(rows)
+    return orders + (config.totals == "lies" and low_ms <= middle_ms(plan) < high_ms)
+
+
+def middle_ms(plan: Plan) -> int:
+    """Return the middle of the history: a total that lies does so there, a name that changes does so from there on."""
+    return plan.start_ms - plan.history_ms // 2
+
+
+def ideal_requests(times_ms: Sequence[int], page_size: int, longest_ms: int) -> int:
+    """Return how few requests can list orders of these times (sorted): each window as long as the platform lets it be,
+    and each page full. A reader that does not know where orders lie needs more."""
+    requests = at = 0
+    while at < len(times_ms):
+        at = min(at + page_size, bisect_left(times_ms, times_ms[at] + longest_ms))
+        requests += 1
+    return requests
 
 
 def list_orders(
@@ -63,10 +113,11 @@ def list_orders(
     end = min(begin + limit, last)
     rows = shop.shelf.listed[begin:end]
     if config.paging in ("number", "offset"):
-        rows = shop.page_of(shop.shelf.listed[first:last], query, config, limit)
-    body = [b'{"orders":[', b",".join([_row(shop.name, row, config) for row in rows]), b"]"]
-    if config.has_total:
-        body.append(b',"total":%d' % (last - first))
+        rows = shop.page_of(shop.shelf.listed[first:last], _begin(query, config, limit), limit, config)
+    body = [b'{"orders":[', b",".join([_row(shop, row, config) for row in rows]), b"]"]
+    total = told_total(shop.shelf.listed[first:last], shop.plan, low, high, config)
+    if total is not None:
+        body.append(b',"total":%d' % total)
     if end < last and config.paging in ("token", "link"):
         token = f"o{end - first}" if config.tokens == "offset" else f"k{rows[-1][0]}-{rows[-1][1]}"
         body.append(_next(token, query, config, url))
@@ -77,7 +128,11 @@ def list_orders(
 def bounds(query: Mapping[str, str], config: MallConfig) -> tuple[int, int]:
     """Return the half-open milliseconds that `from` and `to` select, by the mall's own rules. A grain of a second
     means that order times are compared without their milliseconds."""
-    low, high = _moment(query.get("from"), config), _moment(query.get("to"), config)
+    return half_open(_moment(query.get("from"), config), _moment(query.get("to"), config), config)
+
+
+def half_open(low: int | None, high: int | None, config: MallConfig) -> tuple[int, int]:
+    """Return the half-open milliseconds that a platform's own bounds select."""
     grain = config.grain_ms
     from_ms = 0 if low is None else -(-low // grain) * grain
     to_ms = _FOREVER_MS if high is None else -(-high // grain) * grain
@@ -133,12 +188,20 @@ def _place(listed: list[Listed], token: str, first: int, last: int) -> int:
     return low
 
 
-def _row(shop: bytes, row: Listed, config: MallConfig) -> bytes:
+def _begin(query: Mapping[str, str], config: MallConfig, limit: int) -> int:
+    if config.paging == "number":
+        return (_count(query.get("page", ""), 1) - 1) * limit
+    return _count(query.get("offset", ""), 0, least=0)
+
+
+def _row(shop: Shop, row: Listed, config: MallConfig) -> bytes:
     modified_ms, number, version = row
-    if config.times == "unix_ms":
-        return order_body(shop, number, version, modified_ms)
-    extra = b'"modified_at":"%b",' % time_text(modified_ms, config).encode()
-    return order_body(shop, number, version, modified_ms, extra)
+    extra = b""
+    if config.times != "unix_ms":
+        extra = b'"modified_at":"%b",' % time_text(modified_ms, config).encode()
+    body = order_body(shop.name, number, version, modified_ms, extra)
+    is_renamed = config.is_renamed and modified_ms >= middle_ms(shop.plan)
+    return body.replace(b'"id"', b'"order_id"', 1) if is_renamed else body
 
 
 def time_text(at_ms: int, config: MallConfig) -> str:

@@ -1,4 +1,5 @@
-"""What a shop lists right now: of each order the newest version that has come to be visible, sorted by its time."""
+"""What a shop lists right now: of each order the newest version that has come to be visible, sorted by its time. Or
+each version, as a list of changes does."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ _REBUILD_FROM = 2_000  # so many changes at once are cheaper to sort than to ins
 
 
 class Shelf:
-    """The present list, moved on by `advance`. Costs a binary search and a memory move per change."""
+    """The present list, moved on by `advance`. Costs a binary search and a memory move per change. keeps_changes: an
+    older version stays. by_arrival: the time of a version is when it came to be visible."""
 
-    def __init__(self, events: list[Event]) -> None:
+    def __init__(self, events: list[Event], *, keeps_changes: bool = False, by_arrival: bool = False) -> None:
+        if by_arrival:
+            events = [event._replace(modified_ms=event.visible_ms) for event in events]
         self._events = events
+        self._keeps_changes = keeps_changes
         self._applied = 0
-        self._last: dict[int, Listed] = {}
+        self.newest: dict[int, Listed] = {}
         self.listed: list[Listed] = []
 
     def advance(self, now_ms: int) -> None:
@@ -40,18 +45,20 @@ class Shelf:
         return first, max(first, bisect_left(self.listed, (high_ms,)))
 
     def _apply(self, event: Event) -> None:
-        old = self._last.get(event.number)
-        if old is not None:
+        old = self.newest.get(event.number)
+        if old is not None and not self._keeps_changes:
             if old[2] > event.version:
                 return
             del self.listed[bisect_left(self.listed, old)]
         listed = (event.modified_ms, event.number, event.version)
-        self._last[event.number] = listed
+        if old is None or old[2] < event.version:
+            self.newest[event.number] = listed
         insort(self.listed, listed)
 
     def _rebuild(self, events: list[Event]) -> None:
         for event in events:
-            old = self._last.get(event.number)
+            old = self.newest.get(event.number)
             if old is None or old[2] < event.version:
-                self._last[event.number] = (event.modified_ms, event.number, event.version)
-        self.listed = sorted(self._last.values())
+                self.newest[event.number] = (event.modified_ms, event.number, event.version)
+        new = [(event.modified_ms, event.number, event.version) for event in events]
+        self.listed = sorted([*self.listed, *new] if self._keeps_changes else self.newest.values())

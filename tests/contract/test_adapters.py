@@ -166,7 +166,7 @@ async def test_a_platform_that_sends_us_elsewhere_parks_the_shop() -> None:
 
 
 async def test_a_mall_without_totals_is_read_whole_by_token_and_never_proven() -> None:
-    async with play(_player("mall_token"), has_total=False) as scene:
+    async with play(_player("mall_token"), totals="none") as scene:
         window = Window(START_MS - 1_000_000, START_MS - 500_000)
         rows, result = await scene.shell.read(window)
         assert pairs(rows) == scene.listed(window)

@@ -74,7 +74,15 @@ async def test_spoilt_answers(fault: Any, status: int, kind: str, code: str | No
         async with session.get("/orders?shop=s1") as answer:
             assert answer.status == 200
         async with session.get("/_mall/stats") as answer:
-            assert await read_json(answer) == {"requests": 2, "faults": {fault: 1}, "logins": 0}
+            stats = await read_json(answer)
+        kind = "throttled" if fault == "throttle" else "spoilt"
+        assert stats == {
+            "requests": 2,
+            "kinds": {kind: 1, "list": 1, "empty": 0, "repeated": 0},
+            "ideal": 2,
+            "faults": {fault: 1},
+            "logins": 0,
+        }
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])

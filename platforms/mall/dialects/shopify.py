@@ -1,0 +1,70 @@
+"""Shopify, GraphQL: a search text in a variable, a cursor, no total, and errors with points under 200."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from platforms.mall.dialects.dialect import (
+    Answer,
+    Clerk,
+    Dialect,
+    Inquiry,
+    MallCall,
+    MallRefusal,
+    iso,
+    iso_ms,
+    number_key,
+)
+
+TOKEN = "shpat_token"
+_PATH = re.compile(r"/admin/api/\d{4}-\d{2}/graphql\.json")
+_SEARCH = re.compile(r"updated_at:>='([^']+)' (?:AND )?updated_at:<='([^']+)'")
+_COST = {"requestedQueryCost": 12, "throttleStatus": {"maximumAvailable": 2000.0, "currentlyAvailable": 1988.0}}
+
+
+def _refuse(code: str, message: str) -> MallRefusal:
+    said = {"errors": [{"message": message, "extensions": {"code": code}}], "extensions": {"cost": _COST}}
+    return MallRefusal(Answer(said, kind="refused"))
+
+
+def answer(call: MallCall, clerk: Clerk) -> Answer:
+    if call.headers.get("x-shopify-access-token") != TOKEN:
+        raise MallRefusal(Answer({"errors": "[API] Invalid API key or access token"}, 401, kind="refused"))
+    if call.method != "POST" or not _PATH.fullmatch(call.path):
+        raise MallRefusal(Answer({"errors": "Not Found"}, 404, kind="refused"))
+    try:
+        asked: dict[str, Any] = json.loads(call.body)
+        query, variables = str(asked["query"]), dict(asked.get("variables") or {})
+        if query.count("{") != query.count("}") or "sortKey: UPDATED_AT" not in query or "endCursor" not in query:
+            raise ValueError("the query does not parse, or does not sort or page")
+        wanted = _SEARCH.fullmatch(str(variables["query"]))
+        if wanted is None:  # a filter that the search does not know is ignored, and everything comes
+            raise ValueError("the search is not as this mall reads it")
+        low, high, size = iso_ms(wanted[1]), iso_ms(wanted[2]), int(variables["first"])
+        begin = int(variables.get("after") or 0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refuse("BAD_REQUEST", f"wrong query: {error}") from error
+    if not 1 <= size <= 250:
+        raise _refuse("BAD_REQUEST", "first must be between 1 and 250")
+    seen = clerk.list(Inquiry(low, high, begin, size))
+    nodes = [
+        {"id": f"gid://shopify/Order/{number_key(number)}", "updatedAt": iso(at_ms, 0, "seconds"), "version": version}
+        for at_ms, number, version in seen.rows
+    ]
+    page = {"hasNextPage": seen.end is not None, "endCursor": str(begin + len(nodes)) if nodes else None}
+    return Answer({"data": {"orders": {"nodes": nodes, "pageInfo": page}}, "extensions": {"cost": _COST}})
+
+
+def spoil(retry_after_s: int) -> Answer:
+    return _refuse("THROTTLED", "Throttled").answer
+
+
+SHOPIFY = Dialect(
+    "shopify",
+    {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 250, "totals": "none"},
+    {"access_token": TOKEN},
+    answer,
+    spoil,
+)
