@@ -35,4 +35,7 @@ def test_the_answer_is_read_as_recorded(name: str) -> None:
     told = exchange(name)
     response = Response(told["response"]["status"], told["response"]["headers"], told["response"]["body"].encode())
     facts = read_facts(told["adapter"], response)
-    assert facts == {name: told[name] for name in ("outcome", "read") if facts["outcome"] is None or name == "outcome"}
+    if facts["outcome"] is None:
+        assert facts == {"outcome": told["outcome"], "read": told["read"]}
+    else:  # an outcome may have got fields since
+        assert {name: facts["outcome"].get(name) for name in told["outcome"]} == told["outcome"]

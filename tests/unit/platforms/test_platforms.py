@@ -65,7 +65,7 @@ def test_a_token_that_is_not_good_any_more_means_login(platform: str) -> None:
     adapter = adapter_named(platform)
     wrong = Account("s1", {**account.values, **tokens})
     response = shop.answer(adapter.request(HISTORY_HOUR, None, wrong, shop.now_ms))
-    assert adapter.outcome(response) == Login(), response
+    assert isinstance(adapter.outcome(response), Login), response
 
 
 @platforms

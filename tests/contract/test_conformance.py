@@ -1,0 +1,237 @@
+"""The conformance suite: every platform's file, and every manner, in one node's life. At the sink nothing is missing
+and nothing is doubled, or `verify` names the windows that cannot be known.
+
+    pytest tests/contract/test_conformance.py -s            prints the table
+    pytest tests/contract/test_conformance.py -s --long     100,000 orders of each"""
+
+import tomllib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from actors.fetch.sources import SourceKey
+from penstock.admin.coverage import Coverage
+from platforms.mall.dialects.registry import DIALECTS
+from platforms.mall.listing import middle_ms
+from platforms.mall.server import Mall
+from platforms.registry import adapter_names
+from streams.connection import Connection
+from streams.publisher import Publisher
+from tests.contract.players import BERLIN_BACK_MS, HOUR_MS
+from tests.support.engine import a_mall, adapter_table, running_node
+from tests.support.manners import Judged, add_manner, coverage_of, judge, read_to_end, silent, store_all
+
+PLATFORMS = sorted(set(DIALECTS) & set(adapter_names()))
+WITHOUT_TOTAL = {"amazon", "shopee", "shopify"}
+HISTORY_MS = 2 * HOUR_MS + 300_000
+AGO_MS = 1_800_000
+WITHIN_S = 60.0
+TROUBLE = {"throttle": 0.03, "error": 0.03, "half": 0.02, "retry_after_s": 0}
+
+
+class Case(NamedTuple):
+    """A source: its adapter (a table or a name), its mall, its account and its own settings."""
+
+    name: str
+    adapter: dict[str, Any] | str
+    mall: dict[str, Any]
+    account: Mapping[str, str] = MappingProxyType({})
+    base: str = ""
+    own: Mapping[str, Any] = MappingProxyType({})
+
+
+class Played(NamedTuple):
+    """What became of a source."""
+
+    mall: Mall
+    judged: Judged
+    coverage: Coverage
+    silent: int
+    parked: str
+
+
+@pytest.fixture
+def orders(request: pytest.FixtureRequest) -> int:
+    return 100_000 if request.config.getoption("--long") else 300
+
+
+@pytest.fixture
+def within_s(request: pytest.FixtureRequest) -> float:
+    return 3_000.0 if request.config.getoption("--long") else WITHIN_S
+
+
+def platform_case(name: str, orders: int) -> Case:
+    """Return a platform's file, without the pace that the real one wants: its rate, its waits, its settle delay."""
+    table = tomllib.loads((files("platforms") / f"{name}.toml").read_text())
+    errors = [{**rule, "after": "50ms"} if "after" in rule else rule for rule in table.get("errors", [])]
+    dialect = DIALECTS[name]
+    mall = {**dialect.manners, "platform": name, "orders": orders, "change_share": 0.3, "faults": TROUBLE}
+    if name in WITHOUT_TOTAL:  # a list of several pages is what nothing proves there
+        mall["page_size"] = 10
+    account = {**dialect.account, "access_token": dialect.account.get("access_token", "token-7-1")}
+    return Case(f"conf-{name}", {**table, "rate": [], "errors": errors}, mall, account, dialect.base)
+
+
+@asynccontextmanager
+async def played(
+    connection: Connection, publisher: Publisher, folder: Path, cases: Sequence[Case], *, within_s: float
+) -> AsyncIterator[dict[str, Played]]:
+    """Read all cases with one node, and store them with one sink."""
+    found: dict[str, Played] = {}
+    async with AsyncExitStack() as stack:
+        malls: dict[str, Mall] = {}
+        for case in cases:
+            usual = {"ago_ms": AGO_MS, "history_ms": HISTORY_MS, "tie_share": 0.0}
+            malls[case.name] = await stack.enter_async_context(a_mall(**{**usual, **case.mall}))
+        node = await stack.enter_async_context(running_node(connection, publisher))
+        for case in cases:
+            own: dict[str, Any] = {"slice": "600s", "settle": "1s", "retries": 20, **case.own}
+            mall, source = malls[case.name], SourceKey(case.name, "s1")
+            url, account = mall.url + case.base, _references(folder, case.account)
+            await add_manner(connection, publisher, mall, case.adapter, source=source, url=url, account=account, **own)
+        ledgers = {}
+        for case in cases:
+            source = SourceKey(case.name, "s1")
+            ledgers[case.name] = await read_to_end(node, malls[case.name], within_s=within_s, source=source)
+        await store_all(connection, publisher, folder / "orders.db")
+        for case in cases:
+            mall, ledger, source = malls[case.name], ledgers[case.name], SourceKey(case.name, "s1")
+            coverage = await coverage_of(connection, mall, ledger, source)
+            judged = judge(mall, folder / "orders.db", source)
+            quiet = silent(mall, folder / "orders.db", coverage, source)
+            found[case.name] = Played(mall, judged, coverage, quiet, ledger.reason)
+        yield found
+
+
+def _references(folder: Path, account: Mapping[str, str]) -> dict[str, str]:
+    """Return the account's values as references to files, as secrets have to be."""
+    for name, value in account.items():
+        path = folder / f"{name}-{value}"
+        path.write_text(value)
+        path.chmod(0o600)
+    return {name: f"file:{folder}/{name}-{value}" for name, value in account.items()}
+
+
+def table_of(found: dict[str, Played]) -> str:
+    """Return the suite's table."""
+    lines = [f"{'':24} {'orders':>7} {'missing':>7} {'doubled':>7} {'requests':>8} {'ideal':>6} {'not read':>9}"]
+    for name, each in found.items():
+        orders, missing, doubled = each.judged
+        config = each.mall.config
+        ideal = each.mall.ideal_requests(config.page_size, HISTORY_MS, until_ms=each.mall.start_ms)
+        unread = each.coverage.length_ms("hole", "open", "ahead", "gap") // 1000
+        lines.append(f"{name:24} {orders:7} {missing:7} {doubled:7} {each.mall.requests:8} {ideal:6} {unread:8}s")
+        lines += [f"    parked: {each.parked[:200]}"] if each.parked else []
+    return "\n".join(lines)
+
+
+async def test_every_platform_is_read_whole_and_once(
+    connection: Connection, publisher: Publisher, tmp_path: Path, orders: int, within_s: float
+) -> None:
+    """With answers that are refused, cut in half, or an error of the server in between."""
+    cases = [platform_case(name, orders) for name in PLATFORMS]
+    async with played(connection, publisher, tmp_path, cases, within_s=within_s) as found:
+        print("\n" + table_of(found))
+        for name in PLATFORMS:
+            each = found[f"conf-{name}"]
+            assert (name, each.judged) == (name, Judged(orders, 0, 0))
+            assert (name, each.coverage.is_whole) == (name, True)
+            assert (name, each.coverage.unproven_ms > 0) == (name, name in WITHOUT_TOTAL)
+
+
+PAGES: dict[str, Any] = {"style": "one", "size": 20, "total": "total"}
+PARAMS = {"shop": "{account.shop}", "from": "{window.start}", "to": "{window.end}", "limit": "{page.size}"}
+WALL = {"format": "wall", "zone": "Europe/Berlin"}
+
+
+def numbered(name: str, **changes: Any) -> dict[str, Any]:
+    """Return the mall's file with pages by number or offset."""
+    request = {"path": "/orders", "params": {**PARAMS, "page" if name == "number" else "offset": f"{{page.{name}}}"}}
+    return adapter_table(**{"pages": PAGES, "request": request, **changes})
+
+
+def manner_cases(orders: int) -> list[Case]:
+    """Return a case for each manner, of the mall itself."""
+    one = adapter_table(pages=PAGES)
+    crowd = {"crowd": 60, "crowds": 3, "page_size": 20}
+    record = adapter_table()["record"]
+    assert isinstance(record, dict)
+    wall = {**record, "modified": {"path": "modified_at", **WALL}}
+    berlin_window = {**WALL, "step": "1s", "longest": "1d"}
+    in_berlin = numbered("number", window=berlin_window, record=wall)
+    fold = {"times": "wall", "zone": "Europe/Berlin", "history_ms": 3 * HOUR_MS, "page_size": 20, "paging": "number"}
+    return [
+        Case("conf-crowd", numbered("number"), {"orders": orders, "paging": "number", "past_end": "last", **crowd}),
+        Case("conf-shuffled", numbered("offset"), {"orders": orders, "paging": "offset", "ties": "shuffled", **crowd}),
+        Case("conf-changes", one, {"orders": orders, "listing": "changes", "change_share": 0.5, "page_size": 20}),
+        Case("conf-capped", one, {"orders": orders, "page_size": 7}),
+        Case("conf-slow-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": -600_000}),
+        Case("conf-fast-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": 600_000}),
+        Case("conf-fold", in_berlin, {"orders": orders, **fold}, own={"slice": "1h", "again_slice": "1h"}),
+        Case(
+            "conf-expiring",
+            "mall_token",
+            {"orders": orders, "paging": "token", "needs_token": True, "token_requests": 7},
+            {"key": "k"},
+        ),
+        Case(
+            "conf-limited",
+            one,
+            {
+                "orders": orders,
+                "page_size": 20,
+                "tells_limits": True,
+                "faults": {"rate_per_s": 40, "retry_after_s": -1},
+            },
+        ),
+        Case("conf-lies", one, {"orders": orders, "page_size": 20, "totals": "lies"}, own={"retries": 2}),
+        Case("conf-renamed", one, {"orders": orders, "page_size": 20, "is_renamed": True}, own={"retries": 1}),
+    ]
+
+
+async def test_every_manner_is_read_whole_or_told(
+    connection: Connection, publisher: Publisher, tmp_path: Path, orders: int, within_s: float
+) -> None:
+    cases = manner_cases(orders)
+    cases = [
+        case._replace(mall={**case.mall, "ago_ms": _now_ms() - BERLIN_BACK_MS - HOUR_MS})
+        if "fold" in case.name
+        else case
+        for case in cases
+    ]
+    async with played(connection, publisher, tmp_path, cases, within_s=within_s) as found:
+        print("\n" + table_of(found))
+        for name, each in found.items():
+            assert (name, each.judged.doubled, each.silent) == (name, 0, 0)
+            if name not in ("conf-lies", "conf-renamed"):
+                assert (name, each.judged.missing, each.coverage.is_whole) == (name, 0, True)
+        _is_told_of_the_lie(found["conf-lies"])
+        _is_told_of_the_other_name(found["conf-renamed"])
+
+
+def _is_told_of_the_lie(each: Played) -> None:
+    """Exactly the moment at which the total counts one order too many is a hole."""
+    (hole,) = (stretch for stretch in each.coverage.stretches if stretch.state != "read")
+    assert hole.start_ms <= middle_ms(each.mall.shops["s1"].plan) < hole.end_ms
+    assert "short by 1" in hole.reason
+    assert each.judged.missing == 0
+
+
+def _is_told_of_the_other_name(each: Played) -> None:
+    """Nothing from the middle on counts as read, and all before it does."""
+    middle = middle_ms(each.mall.shops["s1"].plan)
+    read = [stretch for stretch in each.coverage.stretches if stretch.state == "read"]
+    assert read
+    assert all(stretch.end_ms <= middle for stretch in read)
+    assert sum(stretch.length_ms for stretch in read) > middle - each.coverage.start_ms - 600_000
+
+
+def _now_ms() -> int:
+    from streams.clock import SYSTEM
+
+    return SYSTEM.now_ms()
