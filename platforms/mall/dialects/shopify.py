@@ -64,7 +64,7 @@ def spoil(retry_after_s: int) -> Answer:
 SHOPIFY = Dialect(
     "shopify",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 250, "totals": "none"},
-    {"access_token": TOKEN},
+    {"access_token": TOKEN, "api_version": "2026-10"},
     answer,
     spoil,
 )

@@ -55,7 +55,7 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
     if not 0 <= high_ms - low_ms <= _DAY_MS or size > 100:
         raise _refuse(41, "isv.invalid-parameter", "at most a day, and 100 a page")
     seen = clerk.list(Inquiry(low_ms, high_ms, (page - 1) * size, size), newest=True)
-    trades = [
+    rows = [
         {
             "tid": number_key(number),
             "modified": wall(clerk.changed_ms((at_ms, number, version)), 8),
@@ -64,7 +64,8 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         }
         for at_ms, number, version in seen.rows
     ]
-    said = {"trades": {"trade": trades}, "total_results": seen.total, "request_id": "1"}
+    trades = {"trades": {"trade": rows}} if rows else {}  # an empty list is left out
+    said = {**trades, "total_results": seen.total, "request_id": "1"}
     return Answer({"trades_sold_incrementv_get_response": said})
 
 

@@ -60,6 +60,52 @@ def test_the_examples_of_a_public_connector_for_douyin(algorithm: Any, signature
     assert signer.sign("secret123", "", params) == signature
 
 
+BY_HAND: dict[str, tuple[Recipe, list[tuple[str, str]], str]] = {
+    "shopee": (
+        Recipe(
+            pattern="{param.partner_id}{path}{param.timestamp}{param.access_token}{param.shop_id}",
+            algorithm="hmac-sha256",
+            case="lower",
+        ),
+        [("partner_id", "1001"), ("timestamp", "1700000000"), ("access_token", "tok"), ("shop_id", "77")],
+        "a43dbe64b585e388a9f0e117a46c11538aab6d1a138213c7de9807a57b3e287e",
+    ),
+    "pinduoduo": (
+        Recipe(),
+        [
+            ("type", "pdd.order.number.list.increment.get"),
+            ("access_token", "tok"),
+            ("client_id", "1001"),
+            ("data_type", "JSON"),
+            ("start_updated_at", "1700000000"),
+            ("end_updated_at", "1700001800"),
+            ("page", "1"),
+            ("timestamp", "1700002000"),
+        ],
+        "0AC6049369A9771AE70C820063848869",
+    ),
+    "jd": (
+        Recipe(),
+        [
+            ("method", "jingdong.pop.order.search"),
+            ("360buy_param_json", '{"end_date":"2023-11-15 06:43:20","page":"1"}'),
+            ("access_token", "tok"),
+            ("app_key", "1001"),
+            ("timestamp", "2023-11-15 06:13:20"),
+            ("v", "2.0"),
+        ],
+        "48BFAE9F4B2D1DAAE735D3686E80A449",
+    ),
+}
+"""The texts to sign were put together by hand, and digested with openssl and md5sum."""
+
+
+@pytest.mark.parametrize("platform", BY_HAND)
+def test_digests_that_other_programs_made(platform: str) -> None:
+    recipe, params, signature = BY_HAND[platform]
+    assert sign(recipe, params, "/api/v2/order/get_order_list") == signature
+
+
 def test_order_and_emptiness_of_parameters_change_nothing() -> None:
     assert sign(Recipe(), [("empty", ""), *reversed(TOP)]) == sign(Recipe(), TOP)
     assert sign(Recipe(skip_empty=False), [("empty", ""), *TOP]) != sign(Recipe(skip_empty=False), TOP)
