@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from actors.zone.rules.hub import ZoneRecord, are_free, gains, joined, joining, put_out, renewed, taken, without_gains
 from actors.zone.rules.routing import ShardMap
+from tests.support.collector import no_collector
 
 ZONES = ("a", "b")
 SHARD = "0"
@@ -101,6 +102,7 @@ def start() -> World:
     return World(("a",), records, places)
 
 
+@no_collector()
 def search(rules: HubRules) -> tuple[int, str]:
     """Return how many worlds there are, and what is wrong in the first bad one. Empty: nothing is."""
     first = start()
