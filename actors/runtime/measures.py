@@ -22,6 +22,16 @@ class RateFigure(NamedTuple):
     begun: int
 
 
+class HubFigures(NamedTuple):
+    """How this node's zone stands with the hub. `is_linked`: its last question was answered. `may_run`: the zone may
+    work. `heard_s`: since the last confirmed renewal. `behind`: epochs from the zone's own map to that of the hub."""
+
+    is_linked: bool
+    may_run: bool
+    heard_s: float
+    behind: int
+
+
 class Measures:
     """A node's metrics, in a registry of its own."""
 
@@ -85,6 +95,10 @@ class Measures:
     def follow_flows(self, in_flight: Callable[[], Iterable[tuple[str, int]]]) -> None:
         """Give the rows in flight of each flow whenever somebody asks, from another thread."""
         self.registry.register(_Asked(lambda: _of_flows(in_flight())))
+
+    def follow_hub(self, figures: Callable[[], HubFigures]) -> None:
+        """Give these figures whenever somebody asks, from another thread."""
+        self.registry.register(_Asked(lambda: _of_hub(figures())))
 
     def flow_round(self, flow: str, *, loaded: int, failed: int) -> None:
         self._rounds.labels(flow).inc()
@@ -155,3 +169,12 @@ def _of_flows(in_flight: Iterable[tuple[str, int]]) -> Iterator[Any]:
     for flow, rows in in_flight:
         gauge.add_metric((flow,), rows)
     yield gauge
+
+
+def _of_hub(figures: HubFigures) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    yield GaugeMetricFamily("penstock_hub_up", "1 if the hub answers.", value=figures.is_linked)
+    yield GaugeMetricFamily("penstock_zone_may_run", "1 while the zone may work.", value=figures.may_run)
+    yield GaugeMetricFamily("penstock_hub_heard_seconds", "Since a renewal was confirmed.", value=figures.heard_s)
+    yield GaugeMetricFamily("penstock_zone_epochs_behind", "Of the zone's map, to the hub's.", value=figures.behind)

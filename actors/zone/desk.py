@@ -18,8 +18,10 @@ from actors.runtime.rules.setting_values import BadSetting, duration_text, span_
 from actors.runtime.rules.texts import some_of
 from actors.zone.offsets import Stored, records_of
 from actors.zone.routing import Routing, change_map, map_history
+from actors.zone.rules.hub import ZoneRecord, above_all, is_behind, map_of_zone
 from actors.zone.rules.offsets import Handover, start_of
 from actors.zone.rules.plan import ChangePlan, plan
+from actors.zone.rules.report import MoveReport, report_of
 from actors.zone.rules.routing import (
     DRAIN_MS,
     BadMap,
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 LONGEST_MS = 86_400_000
 MOST_MOVES = 1_000
 MOST_NAMED = 5
+NO_MAP = "there is no shard map; make one with `penstock routing apply FILE`"
 
 
 class RoutingDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,12 +62,14 @@ class RoutingDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A change of the map: a whole `map`, or the owners of an earlier `epoch`, or parts. `moves`: new owners of shards.
+    """A change of the map: a whole `map`, or the owners of an earlier `epoch`, or parts. `from_zone`: the map that the
+    zone has which is asked, to make a lost hub again. `moves`: new owners of shards.
     `weights`, `drain`, `takeover`: as in a document; `never` is no takeover. `balance`: deal the shards anew by weight,
     with as few moves as that needs. `if_epoch`: only if this is the epoch in force."""
 
     map: RoutingDocument | None = None
     epoch: int | None = None
+    from_zone: bool = False
     moves: dict[str, str] = {}
     weights: dict[str, float] = {}
     drain: str | None = None
@@ -163,10 +168,22 @@ class KnownOffsets(Protocol):
         ...
 
 
+class AtHub(Protocol):
+    """What a zone with a server of its own knows of itself and of the hub."""
+
+    async def own_map(self) -> ShardMap | None:
+        """Return the zone's own map."""
+        ...
+
+    async def records(self) -> Mapping[str, ZoneRecord]:
+        """Return the zones as the hub knows them."""
+        ...
+
+
 class ZoneDesk:
-    """One node's desk. Many callers may use it at once. `changes`: the bucket where the map is changed. `step`: by how
-    much a change raises the epoch. `nodes`: the live nodes of each zone. `dead`: the zones whose shards a takeover
-    deals to others. It raises BadMap, UnknownZone, MalformedMessage, and the broker's errors."""
+    """One node's desk. Many callers may use it at once. `changes`: the bucket where the map is changed. `hub`: if zones
+    have servers of their own. `nodes`: the live nodes of each zone. `dead`: the zones whose shards a takeover deals to
+    others. It raises BadMap, UnknownZone, MalformedMessage, and the broker's errors."""
 
     def __init__(
         self,
@@ -178,7 +195,7 @@ class ZoneDesk:
         nodes: Callable[[], Mapping[str, Sequence[str]]],
         dead: Callable[[], frozenset[str]],
         clock: Clock,
-        step: int = 1,
+        hub: AtHub | None = None,
     ) -> None:
         self._routing = routing
         self._offsets = offsets
@@ -187,7 +204,7 @@ class ZoneDesk:
         self._nodes = nodes
         self._dead = dead
         self._clock = clock
-        self._step = step
+        self._hub = hub
 
     # ---- looking
 
@@ -213,12 +230,22 @@ class ZoneDesk:
         """Return the map in force."""
         shards = await self._routing.fresh()
         if shards is None:
-            raise BadMap("there is no shard map; make one with `penstock routing apply FILE`")
+            raise BadMap(NO_MAP)
         return map_view(shards)
 
     async def history(self) -> list[MapView]:
         """Return the kept maps, the newest first."""
         return [map_view(shards) for shards in await map_history(self._connection, self._changes)]
+
+    async def report(self, epoch: int | None = None) -> MoveReport:
+        """Return how a change of the map went, by default the last one. Raises BadMap if its maps are not kept."""
+        maps = await map_history(self._connection, self._changes)
+        at = next((at for at, shards in enumerate(maps) if epoch in (None, shards.epoch)), None)
+        if at is None:
+            raise _not_kept(epoch)
+        after, before = maps[at], maps[at + 1] if at + 1 < len(maps) else None
+        offsets = await self._offsets.of_all()
+        return report_of(before, after, maps[0], {job: records_of(each) for job, each in offsets.items()})
 
     # ---- changing
 
@@ -238,12 +265,18 @@ class ZoneDesk:
     async def apply(self, change: RoutingChange, *, by: str = "", is_dry: bool = False) -> ChangeView:
         """Change the map."""
         earlier = await self._earlier(change.epoch) if change.epoch is not None else None
+        whole = _document(change.map) if change.map is not None else None
+        if change.from_zone:
+            if self._hub is None:
+                raise BadMap("from_zone: the zones are on one cluster; there is no hub to make again")
+            there = await self._routing.fresh()
+            whole = map_of_zone(await self._hub.own_map(), there, await self._hub.records())
 
         def make(shards: ShardMap | None) -> ShardMap:
             if change.if_epoch is not None and change.if_epoch != (0 if shards is None else shards.epoch):
                 now = "there is no map" if shards is None else f"the map is at {shards.epoch} now"
                 raise BadMap(f"epoch {change.if_epoch}: {now}; plan again, and apply that")
-            return _wanted(shards, change, earlier)
+            return _wanted(shards, whole, change, earlier)
 
         return await self._change(make, _why(change), by, is_dry)
 
@@ -251,12 +284,17 @@ class ZoneDesk:
         for shards in await map_history(self._connection, self._changes):
             if shards.epoch == epoch:
                 return shards
-        raise BadMap(f"epoch {epoch}: is not kept; see `penstock routing history`")
+        raise _not_kept(epoch)
 
     async def _change(self, make: Callable[[ShardMap | None], ShardMap], why: str, by: str, is_dry: bool) -> ChangeView:
         offsets = await self._offsets.of_all()
         records = {job: records_of(each) for job, each in offsets.items()}
-        above = max((record.epoch for each in records.values() for record in each.values()), default=0)
+        known = {record.epoch for each in records.values() for record in each.values()}
+        own = None
+        if self._hub is not None:
+            own = await self._hub.own_map()
+            known |= {record.taken for record in (await self._hub.records()).values()}
+            known |= {own.epoch} if own is not None else set()
         told: list[ChangePlan] = []
         dead = self._dead()
 
@@ -266,7 +304,9 @@ class ZoneDesk:
             told[:] = [plan(shards, wanted, records)]
             if shards is not None and _same(shards, wanted):
                 return shards
-            least = max(above, 0 if shards is None else shards.epoch) + self._step - 1
+            least = max({0 if shards is None else shards.epoch, *known})
+            if self._hub is not None:
+                least = above_all((least,), is_lost=is_behind(shards, own))
             return next_map(shards, wanted, at_ms=self._clock.now_ms(), by=by, why=why, above=least)
 
         if is_dry:
@@ -277,9 +317,13 @@ class ZoneDesk:
         return ChangeView(plan=told[0], map=map_view(after), is_applied=not is_dry)
 
 
+def _not_kept(epoch: int | None) -> BadMap:
+    return BadMap(NO_MAP if epoch is None else f"epoch {epoch}: is not kept; see `penstock routing history`")
+
+
 def _some(shards: ShardMap | None) -> ShardMap:
     if shards is None:
-        raise BadMap("there is no shard map; make one with `penstock routing apply FILE`")
+        raise BadMap(NO_MAP)
     return shards
 
 
@@ -292,9 +336,11 @@ def _if_owning(shards: ShardMap | None, zone: str, dead: frozenset[str]) -> Shar
     return drained(known, zone, without=dead if is_any_left else ())
 
 
-def _wanted(shards: ShardMap | None, change: RoutingChange, earlier: ShardMap | None) -> ShardMap:
-    if change.map is not None:
-        return _document(change.map)
+def _wanted(
+    shards: ShardMap | None, whole: ShardMap | None, change: RoutingChange, earlier: ShardMap | None
+) -> ShardMap:
+    if whole is not None:
+        return whole
     after = _some(shards)
     if earlier is not None:
         after = replace(after, owners=earlier.owners, drained=earlier.drained)
@@ -335,6 +381,8 @@ def _span(name: str, value: Any) -> int:
 
 
 def _why(change: RoutingChange) -> str:
+    if change.from_zone:
+        return "the map of a zone, for a hub that was lost"
     if change.map is not None:
         return "a new map"
     parts = [f"the owners of epoch {change.epoch}"] if change.epoch is not None else []

@@ -56,6 +56,9 @@ class HubLife:
         self._until_s = -math.inf
         self._lease_s = LEASE_MS / 1000
         self._held = False
+        self.is_linked = False
+        """Whether the hub answered the last renewal, with yes or no."""
+        self._heard_s = clock()
         self._is_back = anyio.Event()
         self._listeners: list[Callable[[], None]] = []
         self.zones.on_change(self._zone_changed)
@@ -78,6 +81,11 @@ class HubLife:
     def left_s(self) -> float:
         """Seconds for which this node may certainly act without another renewal."""
         return max(0.0, self._until_s - self._clock())
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds since the last confirmed renewal, or since the start."""
+        return self._clock() - self._heard_s
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when a zone came or went, and when the own zone may act or may not any more. Return a
@@ -105,11 +113,14 @@ class HubLife:
                 record, _ = await self._bucket.update(self.zone, self._renewal)
         except (TimeoutError, Disconnected, OutcomeUnknown, Refused) as error:
             log.debug("zone.not_renewed", extra=fields(zone=self.zone, error=str(error)))
+            self.is_linked = False
             return False
+        self.is_linked = True
         if record is None:
             self._until_s = -math.inf
         else:
             self._lease_s = record.lease_ms / 1000
+            self._heard_s = self._clock()
             self._until_s = begun_s + self._lease_s - min(MARGIN_S, self._lease_s / 4)
         self._tell_own()
         return record is not None

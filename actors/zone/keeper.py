@@ -37,6 +37,8 @@ from actors.zone.rules.hub import (
     gains,
     given_up,
     imported,
+    is_behind,
+    is_met_first,
     joined,
     joining,
     latest,
@@ -60,6 +62,13 @@ STEP_S = 0.25
 """Between two looks, if nothing changes."""
 MARGIN_S = 0.3
 """How much longer than its lease a zone is silent before it is put out."""
+
+
+REMAKE = "see `penstock routing apply --from-zone`"
+
+
+class HubWaits(Exception):
+    """The zone may not come in yet. The text says why."""
 
 
 class Buckets(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +107,7 @@ class Keeper:
         self._news = anyio.Event()
         self._heard: dict[str, tuple[int, float]] = {}
         self._first: tuple[int, float] = (0, 0.0)
+        self._new_since_s: float | None = None
         self._reason = ""
         self._copies = OffsetCopies(self._zone, buckets.offsets, buckets.hub_offsets)
         self.elected = anyio.Event()
@@ -113,6 +123,7 @@ class Keeper:
     async def _lead(self, _lease: Lease) -> None:
         log.info("zone.keeper_leads", extra=fields(zone=self._zone, node=self._node))
         self._heard.clear()
+        self._new_since_s = None
         removers = [self._map.on_change(self._wake), self._life.on_change(self._wake)]
         self.elected.set()
         try:
@@ -134,7 +145,9 @@ class Keeper:
     async def _look(self) -> None:
         try:
             await self.step()
-        except FAILURES as error:
+        except (*FAILURES, HubWaits) as error:
+            if not isinstance(error, HubWaits):
+                self._heard.clear()  # what is not heard from the hub is no silence of a zone
             if self._reason != str(error):
                 self._reason = str(error)
                 log.warning("zone.keeper_waits", extra=fields(zone=self._zone, error=str(error)))
@@ -145,38 +158,58 @@ class Keeper:
 
     async def step(self) -> None:
         """Do whatever can be done now. Raises the broker's errors, and MalformedMessage."""
-        await self._put_out_silent()
         own = self._life.zones.get(self._zone)
-        if own is None or own.state != "in":
-            await self._join(own)
+        await self._put_out_silent(own)
+        shards, mine = self._map.current(), await self.own_map()
+        if not _is(own, "in") or is_behind(shards, mine):
+            await self._join(own, mine)
             return
-        shards, mine = self._map.current(), await self._own_map()
         if shards is None:
             return
         if mine is None or mine.epoch < shards.epoch or own.taken < shards.epoch or own.held:
             await self._take(shards, mine, own)
 
-    async def _own_map(self) -> ShardMap | None:
+    async def own_map(self) -> ShardMap | None:
+        """Return the zone's own map."""
         entry = await self._buckets.routing.get(MAP)
         return None if entry is None else decode_map(entry.raw)
 
-    async def _join(self, own: ZoneRecord | None) -> None:
+    async def _join(self, own: ZoneRecord | None, mine: ShardMap | None) -> None:
         """Come in, or come back. Nothing of this zone runs until then: its nodes renew only what is in. Another zone
         may have had its shards meanwhile, so it asks for all that it has as for a gain."""
-        await self._change_own(lambda record: joining(record, self._node, lease_ms=self._lease_ms))
+        joins = await self._change_own(lambda record: joining(record, self._node, lease_ms=self._lease_ms))
+        if is_met_first(joins, mine):
+            await self._meet_new_hub()
         shards = await self._map.fresh()  # not earlier: now no zone gains anything without us
+        if mine is not None and is_behind(shards, mine):
+            told = mine.epoch
+            await self._change_own(lambda record: taken(record, told) if _is(record, "joining") else None)
+            there = "no map" if shards is None else f"an older map, of epoch {shards.epoch}"
+            raise HubWaits(f"the hub has {there}; this zone has one of epoch {told}: {REMAKE}")
         epoch = 0 if shards is None else shards.epoch
-        mine: ShardMap | None = None
         if shards is not None:
-            mine = await self._give_up(shards, await self._own_map())
+            mine = await self._give_up(shards, mine)
             await self._free_lost(mine, is_forced=True)
         seen = await self._change_own(lambda record: taken(record, epoch) if _is(record, "joining") else None)
         owned = mine.shards_of(self._zone) if mine is not None else frozenset()
-        if seen is None or not are_free(owned, epoch, await self._records(), self._zone):
+        if seen is None or not are_free(owned, epoch, await self.records(), self._zone):
             return
         await self._import(owned)
         if await self._change_own(lambda record: joined(record) if record == seen else None):
             log.info("zone.joined", extra=fields(zone=self._zone, was="new" if own is None else own.state))
+
+    async def _meet_new_hub(self) -> None:
+        """Give the hub what this zone has saved, and wait until no node of it can still act by a renewal at the hub
+        that was before. Raises HubWaits until then."""
+        if self._new_since_s is None:
+            for job, of_job in (await self._offsets.of_all()).items():
+                own = {shard: each.record for shard, each in of_job.items() if each.record.zone == self._zone}
+                await self._copies.copy({f"{job}.{shard}": record for shard, record in own.items()})
+            self._new_since_s = monotonic_s()
+            log.warning("zone.hub_is_new", extra=fields(zone=self._zone))
+        if monotonic_s() - self._new_since_s < self._lease_ms / 1000 + MARGIN_S:
+            raise HubWaits("the hub is new: the lease of this zone's nodes at the one before must be over first")
+        self._new_since_s = None
 
     async def _take(self, shards: ShardMap, mine: ShardMap | None, own: ZoneRecord) -> None:
         mine = await self._give_up(shards, mine)
@@ -203,7 +236,7 @@ class Keeper:
             return False
         if not gained:
             return True
-        zones = await self._records()
+        zones = await self.records()
         return _is(zones.get(self._zone), "in") and are_free(gained, epoch, zones, self._zone)
 
     async def _give_up(self, shards: ShardMap, mine: ShardMap | None) -> ShardMap | None:
@@ -225,7 +258,7 @@ class Keeper:
             log.info("zone.map", extra=fields(zone=self._zone, epoch=shards.epoch))
         return written
 
-    async def _records(self) -> dict[str, ZoneRecord]:
+    async def records(self) -> dict[str, ZoneRecord]:
         """Read the zones from the leader."""
         return {entry.key: read_zone(entry) for entry in await self._buckets.hub_zones.entries()}
 
@@ -268,10 +301,10 @@ class Keeper:
 
     # ---- the others
 
-    async def _put_out_silent(self) -> None:
+    async def _put_out_silent(self, own: ZoneRecord | None) -> None:
         """Put out each other zone that has not renewed its record for longer than its lease. As long as this zone does
         not hear from the hub, it hears from nobody, and begins to count anew."""
-        if not self._life.may_run():
+        if _is(own, "in") and not self._life.may_run():
             self._heard.clear()
         at_s = monotonic_s()
         for zone, record in self._life.zones.items():

@@ -19,6 +19,9 @@ from msgspec import Struct
 
 from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
 from actors.zone.hub_life import read_zone
+from actors.zone.routing import MAP, decode_map
+from actors.zone.rules.hub import is_behind
+from actors.zone.rules.routing import ShardMap
 from penstock.errors import PenstockError
 from penstock.node.config import Config
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
@@ -242,11 +245,25 @@ async def _hub(config: Config, session: Session) -> Check:
         return Check("hub", "fail", str(error), do)
     if found is None:
         return Check("hub", "warn", f"it answers; zone {config.zone} has not joined yet", "start a node of the zone")
+    there, own = await _map(session, "HUB_ROUTING", config.hub), await _map(session, "ROUTING", "")
+    if own is not None and is_behind(there, own):
+        has = "no map" if there is None else f"an older map, of epoch {there.epoch}"
+        told = f"it answers, and has {has}; zone {config.zone} has one of epoch {own.epoch}"
+        return Check("hub", "fail", told, "its store was lost or put back: `penstock routing apply --from-zone`")
     state = read_zone(found).state
-    told = f"it answers; zone {config.zone} is {state}"
+    epochs = f", at epoch {0 if own is None else own.epoch} of {0 if there is None else there.epoch}"
+    told = f"it answers; zone {config.zone} is {state}{epochs}"
     if state == "in":
         return Check("hub", "ok", told)
     return Check("hub", "warn", told, "its zoned jobs do not run: see `zone.keeper_waits` in the log of its nodes")
+
+
+async def _map(session: Session, short: str, domain: str) -> ShardMap | None:
+    try:
+        entry = await session.bucket(short, domain=domain).get(MAP)
+    except NoStream:
+        return None
+    return None if entry is None else decode_map(entry.raw)
 
 
 async def _settings(_config: Config, session: Session) -> Check:

@@ -13,6 +13,7 @@ from actors.flow.rules.obstacles import RowWhy
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShown
+from actors.zone.rules.report import MoveReport
 from penstock.api.forms import batch, flows, jobs, rates, schedules, zones
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
@@ -346,6 +347,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", M + "/history", "listRoutings", "List the kept shard maps, the newest first", "read",
         {200: zones.MapsShown}, http_zones.history,
         endpoint=DeskEndpoint("zones", "history", RequestForm, nats_zones.history),
+    ),
+    Operation(
+        "GET", M + "/report", "reportRouting", "Say how a change of the shard map went", "read",
+        {200: MoveReport}, http_zones.report, query=zones.ReportAsk, problems=(400, 422),
+        endpoint=DeskEndpoint("zones", "report", zones.ReportAsk, nats_zones.report),
     ),
     Operation(
         "GET", "/health", "health", "Say whether the gateway answers", None, {200: Health}, health.health,

@@ -1,7 +1,7 @@
 """`penstock routing`: the shard map, what a change of it would do, and its history."""
 
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,16 +10,30 @@ import typer
 
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
-from penstock.cli.output import moment
+from penstock.cli.output import Output, moment
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.zone.desk import ChangeView, MapView
+    from actors.zone.rules.report import MoveReport
     from penstock.sdk.client_zones import ZoneCalls
 
-__all__ = ["add_to", "open_zones", "person", "say_change"]
+__all__ = [
+    "add_to",
+    "followed",
+    "open_zones",
+    "person",
+    "say_change",
+    "say_history",
+    "say_map",
+    "say_plan",
+    "say_report",
+    "write_drill",
+]
 
 ASK_S = 10.0
+LOOK_S = 0.2
+"""Between two looks at a change that is followed."""
 
 MapFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A whole map (TOML): shards, zones.", show_default=False)
@@ -30,7 +44,12 @@ Moves = Annotated[
 Weights = Annotated[
     list[str] | None, typer.Option("--weight", metavar="ZONE=N", help="How much a zone takes when shards are dealt.")
 ]
+Reported = Annotated[int | None, typer.Option("--epoch", metavar="N", help="Of this epoch, not the last one.")]
+Wait = Annotated[str | None, typer.Option("--wait", metavar="SPAN", help="Wait until it is over; exit 1 if it is not.")]
 Earlier = Annotated[int | None, typer.Option("--epoch", metavar="N", help="Go back to the owners of this epoch.")]
+FromZone = Annotated[
+    bool, typer.Option("--from-zone", help="Make a lost hub's map again, from that of this terminal's zone.")
+]
 Balance = Annotated[bool, typer.Option("--balance", help="Deal shards by weight, with as few moves as that needs.")]
 Drain = Annotated[str | None, typer.Option(metavar="SPAN", help="How long the former owner may finish its batch.")]
 Takeover = Annotated[
@@ -51,6 +70,7 @@ def add_to(app: typer.Typer) -> None:
     )
     command(group, "apply")(_changing("apply", "Change the map. Each change is the next epoch."))
     command(group, "history")(_history)
+    command(group, "report")(_report)
 
 
 @asynccontextmanager
@@ -77,16 +97,22 @@ async def _show(call: CommandCall) -> None:
     """Show the map in force."""
     async with open_zones(call) as zones:
         view = await zones.routing()
-    call.out.say(f"epoch {view.epoch}: {_cut(view)}; {view.why}{f', by {view.by}' if view.by else ''}")
-    call.out.say(f"drain = {view.drain}, takeover = {view.takeover or 'never'}")
-    call.out.table(
+    say_map(call.out, view)
+    call.out.result(view)
+
+
+def say_map(out: Output, view: "MapView") -> None:
+    """Say which zone owns what."""
+    out.say(f"epoch {view.epoch}: {_cut(view)}")
+    out.say(f"{view.why}{f', by {view.by}' if view.by else ''}")
+    out.say(f"drain = {view.drain}, takeover = {view.takeover or 'never'}")
+    out.table(
         ["zone", "weight", "shards", "gets back"],
         [
             [zone, f"{view.weights[zone]:g}", text or "-", view.drained.get(zone, "-")]
             for zone, text in view.zones.items()
         ],
     )
-    call.out.result(view)
 
 
 def _cut(view: "MapView") -> str:
@@ -102,12 +128,13 @@ def _changing(verb: Literal["plan", "apply"], about: str) -> Callable[..., Await
         move: Moves = None,
         weight: Weights = None,
         epoch: Earlier = None,
+        from_zone: FromZone = False,
         balance: Balance = False,
         drain: Drain = None,
         takeover: Takeover = None,
         if_epoch: IfEpoch = None,
     ) -> None:
-        wanted = _change(file, move, weight, epoch, balance, drain, takeover) | {"if_epoch": if_epoch}
+        wanted = _change(file, move, weight, epoch, from_zone, balance, drain, takeover) | {"if_epoch": if_epoch}
         async with open_zones(call) as zones:
             view = await (zones.plan(**wanted) if verb == "plan" else zones.apply(by=person(), **wanted))
         say_change(call, view)
@@ -121,6 +148,7 @@ def _change(
     move: list[str] | None,
     weight: list[str] | None,
     epoch: int | None,
+    from_zone: bool,
     balance: bool,
     drain: str | None,
     takeover: str | None,
@@ -130,6 +158,7 @@ def _change(
         "moves": dict(_pair("--move", text, "SHARD=ZONE") for text in move or ()),
         "weights": dict(_weight(text) for text in weight or ()),
         "epoch": epoch,
+        "from_zone": from_zone,
         "balance": balance,
         "drain": drain,
         "takeover": takeover,
@@ -167,35 +196,46 @@ def _weight(text: str) -> tuple[str, float]:
 
 def say_change(call: CommandCall, view: "ChangeView") -> None:
     """Say what a change does, or did."""
+    say_plan(call.out, view)
+    call.out.result(view)
+
+
+def say_plan(out: Output, view: "ChangeView") -> None:
+    """Say it to people."""
     plan = view.plan
     if not plan.moves:
-        call.out.say(f"epoch {view.map.epoch}: no shard moves")
-    else:
-        done = (
-            f"epoch {view.map.epoch} is in force"
-            if view.is_applied
-            else f"epoch {view.map.epoch} would follow {plan.epoch}"
+        out.say(f"epoch {view.map.epoch}: no shard moves")
+        return
+    done = (
+        f"epoch {view.map.epoch} is in force"
+        if view.is_applied
+        else f"epoch {view.map.epoch} would follow {plan.epoch}"
+    )
+    out.say(f"{done}: {len(plan.moves)} shard{'s move' if len(plan.moves) > 1 else ' moves'}")
+    out.table(
+        ["zone", "gives", "gets", "then owns"],
+        [[zone.zone, zone.gives or "-", zone.gets or "-", zone.shards] for zone in plan.zones],
+    )
+    if plan.starts:
+        out.table(
+            ["job", "starts in", "from", "repeats at most"],
+            [[start.job, start.zone, start.start, start.repeated] for start in plan.starts],
         )
-        call.out.say(f"{done}: {len(plan.moves)} shard{'s move' if len(plan.moves) > 1 else ' moves'}")
-        call.out.table(
-            ["zone", "gives", "gets", "then owns"],
-            [[zone.zone, zone.gives or "-", zone.gets or "-", zone.shards] for zone in plan.zones],
-        )
-        if plan.starts:
-            call.out.table(
-                ["job", "starts in", "from", "repeats at most"],
-                [[start.job, start.zone, start.start, start.repeated] for start in plan.starts],
-            )
-        if plan.goes_on:
-            call.out.say(f"go on without a stop: {', '.join(plan.goes_on)}")
-    call.out.result(view)
+    if plan.goes_on:
+        out.say(f"go on without a stop: {', '.join(plan.goes_on)}")
 
 
 async def _history(call: CommandCall) -> None:
     """List the kept maps, the newest first. `penstock routing apply --epoch N` goes back to one."""
     async with open_zones(call) as zones:
         maps = await zones.history()
-    call.out.table(
+    say_history(call.out, maps)
+    call.out.result(maps)
+
+
+def say_history(out: Output, maps: "Sequence[MapView]") -> None:
+    """Say which maps there were."""
+    out.table(
         ["epoch", "when", "by", "why", "zones"],
         [
             [
@@ -209,4 +249,75 @@ async def _history(call: CommandCall) -> None:
         ],
         empty="no map yet; make one with `penstock routing apply FILE`",
     )
-    call.out.result(maps)
+
+
+async def _report(call: CommandCall, epoch: Reported = None, wait: Wait = None) -> None:
+    """Say how a change of the map went: what was taken, how fast, and how many rows came again."""
+    async with open_zones(call) as zones:
+        report = await followed(zones, epoch, 0.0 if wait is None else _wait_s(wait))
+    say_report(call.out, report)
+    call.out.result(report)
+    if wait is not None and not report.is_over:
+        raise typer.Exit(1)
+
+
+def _wait_s(text: str) -> float:
+    from actors.runtime.rules.setting_values import span_ms
+
+    return span_ms("wait", text) / 1000
+
+
+async def followed(zones: "ZoneCalls", epoch: int | None, within_s: float) -> "MoveReport":
+    """Return the report of a change once it is over, or as it is after so long."""
+    import anyio
+
+    from streams.clock import monotonic_s
+
+    until_s = monotonic_s() + within_s
+    while True:
+        report = await zones.report(epoch)
+        if report.is_over or monotonic_s() >= until_s:
+            return report
+        await anyio.sleep(LOOK_S)
+
+
+def say_report(out: Output, report: "MoveReport") -> None:
+    """Say how a change went."""
+    who = f", by {report.by}" if report.by else ""
+    out.say(f"epoch {report.epoch}, {moment(report.changed_ms)}: {report.why}{who}")
+    told = "it is over" if report.is_over else "it is not over yet"
+    out.say(f"{told}: {report.shards} shards, the last one taken after {report.took_ms} ms")
+    out.say(f"rows repeated: {report.repeated}, skipped: {report.skipped}")
+    out.table(
+        ["job", "now in", "taken", "waits for", "from", "ms", "repeated", "forced"],
+        [
+            [
+                each.job,
+                each.zone,
+                each.taken,
+                each.waiting or "-",
+                each.start,
+                each.took_ms,
+                each.repeated,
+                each.forced,
+            ]
+            for each in report.taken
+        ],
+        empty="no job has saved an offset in these shards",
+    )
+
+
+def write_drill(path: Path, view: "ChangeView", report: "MoveReport") -> None:
+    """Write what a change was expected to do, and what it did: as JSON if the name ends so, else as text."""
+    import msgspec
+
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            if path.suffix == ".json":
+                file.write(msgspec.json.encode({"plan": view.plan, "report": report}).decode() + "\n")
+            else:
+                out = Output(is_json=False, is_wide=True, file=file)
+                say_plan(out, view)
+                say_report(out, report)
+    except OSError as error:
+        raise UsageError(f"--report: {path}: {error.strerror}") from error

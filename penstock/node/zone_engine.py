@@ -109,6 +109,8 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
     bucket, leases = node.bucket("ROUTING"), node.bucket("LEASES")
     routing, offsets = Routing(bucket), Offsets(node.bucket("OFFSETS"))
     hub = zone_hub(node)
+    if hub is not None:
+        node.measures.follow_hub(partial(hub.figures, routing))
     life = hub.life if hub is not None else MemberLife(node.members, routing.current)
     known, changes, step = (hub.routing, hub.changes, EPOCHS) if hub is not None else (routing, bucket, 1)
 
@@ -137,7 +139,7 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
         routing=known,
         offsets=offsets if hub is None else hub.offsets,
         changes=changes,
-        step=step,
+        hub=None if hub is None else hub.keeper,
         connection=node.connection,
         nodes=nodes,
         dead=life.dead,

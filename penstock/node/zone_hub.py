@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from anyio.abc import TaskStatus
 
+from actors.runtime.measures import HubFigures
 from actors.runtime.supervisor import ActorSpec
 from actors.zone.hub_life import HubLife, follow
 from actors.zone.keeper import Buckets, Keeper
@@ -35,6 +36,13 @@ class ZoneHub:
             ActorSpec(name="lease of the zone", role="", run=self.life.run),
             ActorSpec(name="zone keeper", role="conductor", run=self.keeper.run),
         )
+
+    def figures(self, own: Routing) -> HubFigures:
+        """Return how the zone stands with the hub. `own`: the zone's map."""
+        there, here = self.routing.current(), own.current()
+        behind = 0 if there is None else there.epoch - (0 if here is None else here.epoch)
+        life = self.life
+        return HubFigures(life.is_linked, life.may_run(), life.heard_s, behind)
 
     async def _follow(self, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # the hub may be away for long

@@ -9,6 +9,7 @@ import builtins
 import msgspec
 
 from actors.zone.desk import ChangeView, MapView, RoutingChange, RoutingDocument, ZoneShown, ZoneView
+from actors.zone.rules.report import MoveReport
 from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
@@ -58,6 +59,11 @@ class ZoneCalls:
     async def history(self) -> builtins.list[MapView]:
         """Return the kept maps, the newest first."""
         return decode((await self._service.request("history", b"{}")).payload, MapsShown).maps
+
+    async def report(self, epoch: int | None = None) -> MoveReport:
+        """Return how a change of the map went, by default the last one: what was taken, how fast, how many rows came
+        again. `is_over`: there is no more to come."""
+        return decode((await self._service.request("report", encode({"epoch": epoch}))).payload, MoveReport)
 
     async def _steer(self, verb: str, zone: str, dry_run: bool, by: str) -> ChangeView:
         ask = encode({"zone": zone, "dry_run": dry_run, "by": by})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import anyio
 from actors.zone.hub_life import read_zone
 from actors.zone.offsets import decode_offset
 from streams.bucket import Bucket
+from streams.errors import Disconnected
 from streams.publisher import Publisher
 from tests.support.command import Ended, Running, penstock
 from tests.support.zone_land import Land
@@ -89,7 +90,11 @@ class HubLand:
         """Wait until the hub knows the zone as one that is in: until then what it is given is dealt to others again."""
         bucket = self._at_hub(zone, "HUB_ZONES")
         with anyio.fail_after(within_s):
-            while (entry := await bucket.get(zone)) is None or read_zone(entry).state != "in":  # noqa: ASYNC110
+            while True:
+                with suppress(Disconnected):  # the link may not be whole yet
+                    entry = await bucket.get(zone)
+                    if entry is not None and read_zone(entry).state == "in":
+                        return
                 await anyio.sleep(0.05)
 
     def _at_hub(self, zone: str, short: str) -> Bucket[bytes]:
@@ -103,6 +108,20 @@ class HubLand:
     def senders(self, after: int) -> dict[int, str]:
         """Return by shard which zone sent the orders whose numbers are greater."""
         return dict(self._read("SELECT DISTINCT id % 10, zone FROM sent WHERE id > ?", after))
+
+    async def works(self, zone: str = "%", within_s: float = 60.0) -> None:
+        """Wait until a zone, or any, sends one more order."""
+        [(before,)] = self._read("SELECT count(*) FROM sent WHERE zone LIKE ?", zone)
+        with anyio.fail_after(within_s):
+            while self._read("SELECT count(*) FROM sent WHERE zone LIKE ?", zone) == [(before,)]:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+
+    def epochs_never_go_back(self) -> None:
+        """Check that no order was sent under an older epoch of its shard than one before it."""
+        latest: dict[int, int] = {}
+        for shard, epoch in self._read("SELECT id % 10, epoch FROM sent ORDER BY rowid"):
+            assert epoch >= latest.get(shard, 0), f"shard {shard} at {epoch} after {latest[shard]}"
+            latest[shard] = epoch
 
     def fenced(self) -> list[tuple[str, int, int]]:
         """Return the batches that the database refused: zone, epoch, process."""

@@ -144,13 +144,13 @@ class Country:
         self.zones = zones
         self._routing = routing
 
-    async def set_map(self, owners: dict[str, Sequence[int]], *, drain_ms: int = 60_000) -> int:
+    async def set_map(self, owners: dict[str, Sequence[int]], *, drain_ms: int = 60_000, above: int = 0) -> int:
         """Change the map at the hub, and return its epoch."""
 
         def change(before: ShardMap | None) -> ShardMap:
             after = made(owners, count=sum(map(len, owners.values())), drain_ms=drain_ms, takeover_ms=0)
-            above = before.epoch + EPOCHS - 1 if before is not None else 0
-            return next_map(before, after, at_ms=now_ms(), by="test", why="", above=above)
+            least = before.epoch + EPOCHS - 1 if before is not None else 0
+            return next_map(before, after, at_ms=now_ms(), by="test", why="", above=max(least, above))
 
         return (await change_map(self._routing, change)).epoch
 

@@ -18,10 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.zone.rules.offsets import OffsetRecord, Records, freed, to_free
-from actors.zone.rules.routing import ShardMap
+from actors.zone.rules.routing import BadMap, ShardMap
 
 EPOCHS = 2
 """How far apart the epochs of two maps of the hub are: a zone's first step stands between them."""
+LEAP = 1_000
+"""How much higher the epoch is when a map is made for a hub that was lost: above that of a zone that nobody hears."""
 
 
 class ZoneRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,6 +71,46 @@ def joined(record: ZoneRecord) -> ZoneRecord:
 def put_out(record: ZoneRecord) -> ZoneRecord:
     """Return the record of a zone that was silent for longer than its lease."""
     return replace(record, state="out", beat=record.beat + 1)
+
+
+# ---- a hub that was lost
+
+
+def is_behind(there: ShardMap | None, own: ShardMap | None) -> bool:
+    """Return whether the hub has an older map than a zone: its store was lost, or put back to an earlier state. Then
+    what it knows of the zones is not true, and no zone works until a person has made the map again."""
+    return own is not None and (there is None or there.epoch < own.epoch)
+
+
+def is_met_first(record: ZoneRecord | None, own: ShardMap | None) -> bool:
+    """Return whether a hub meets a zone that has worked before for the first time, so it is a new hub."""
+    return own is not None and (record is None or not record.taken)
+
+
+def map_of_zone(own: ShardMap | None, there: ShardMap | None, zones: Zones) -> ShardMap:
+    """Return a zone's map as the one with which a lost hub is made again. `there`: the hub's. Raises BadMap if another
+    zone has, or may have, a later one."""
+    if own is None:
+        raise BadMap("this zone has no map: type this at a terminal of a zone that has worked before")
+    if there is not None and there.epoch >= own.epoch:
+        raise BadMap(f"the hub has a map, of epoch {there.epoch}: there is nothing to make again")
+    for zone, record in sorted(zones.items()):
+        if record.taken > own.epoch:
+            raise BadMap(f"zone {zone} has a later map, of epoch {record.taken}, than this zone: type this there")
+    silent = [zone for zone in own.zones() if own.shards_of(zone) and (zone not in zones or not zones[zone].taken)]
+    if silent:
+        raise BadMap(
+            f"the hub has not heard of these zones yet: {', '.join(silent)}. They may have a later map, so wait for"
+            " them. If they are lost, apply a whole map, as a FILE"
+        )
+    return own
+
+
+def above_all(epochs: Iterable[int], *, is_lost: bool) -> int:
+    """Return what the epoch of the next map must be above, given those that are known. `is_lost`: the hub does not have
+    its map any more, so there may be zones whose epochs are not known."""
+    least = max(epochs, default=0) + (LEAP if is_lost else 0)
+    return least + least % EPOCHS + EPOCHS - 1
 
 
 # ---- taking a map

@@ -5,7 +5,7 @@ from msgspec import Struct
 from actors.zone.desk import MapView, RoutingChange, ZoneView
 from penstock.api.forms.reading import RequestForm
 
-__all__ = ["MapsShown", "RoutingApplyAsk", "ZoneAsk", "ZoneChangeAsk", "ZoneSteer", "ZonesShown"]
+__all__ = ["MapsShown", "ReportAsk", "RoutingApplyAsk", "ZoneAsk", "ZoneChangeAsk", "ZoneSteer", "ZonesShown"]
 
 
 class ZoneAsk(RequestForm, frozen=True, kw_only=True):
@@ -32,6 +32,12 @@ class RoutingApplyAsk(RequestForm, frozen=True, kw_only=True):
 
     change: RoutingChange
     by: str = ""
+
+
+class ReportAsk(RequestForm, frozen=True, kw_only=True):
+    """A request for the report of a change. `epoch`: of the map that it made, by default the last one."""
+
+    epoch: int | None = None
 
 
 class ZonesShown(Struct, frozen=True):

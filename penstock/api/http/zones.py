@@ -7,8 +7,8 @@ import msgspec
 
 from actors.zone.desk import ChangeView, RoutingChange, UnknownZone
 from actors.zone.rules.routing import BadMap
-from penstock.api.forms.zones import MapsShown, ZonesShown, ZoneSteer
-from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
+from penstock.api.forms.zones import MapsShown, ReportAsk, ZonesShown, ZoneSteer
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
 
@@ -69,6 +69,12 @@ async def history(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the kept shard maps, the newest first."""
     with _telling(shared, call):
         return HttpAnswer(MapsShown(await shared.zones.history()))
+
+
+async def report(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Say how a change of the shard map went."""
+    with _telling(shared, call):
+        return HttpAnswer(await shared.zones.report(query_of(ReportAsk, call.query).epoch))
 
 
 def _changed(call: HttpCall, event: str, view: ChangeView, **facts: object) -> HttpAnswer:

@@ -1,7 +1,8 @@
 """Zones and the shard map over NATS."""
 
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShown
-from penstock.api.forms.zones import MapsShown, RoutingApplyAsk, ZoneAsk, ZoneChangeAsk, ZonesShown
+from actors.zone.rules.report import MoveReport
+from penstock.api.forms.zones import MapsShown, ReportAsk, RoutingApplyAsk, ZoneAsk, ZoneChangeAsk, ZonesShown
 from penstock.api.service.calls import Question
 
 
@@ -31,6 +32,10 @@ async def plan(desk: ZoneDesk, ask: RoutingChange, _question: Question) -> Chang
 
 async def apply(desk: ZoneDesk, ask: RoutingApplyAsk, _question: Question) -> ChangeView:
     return await desk.apply(ask.change, by=ask.by)
+
+
+async def report(desk: ZoneDesk, ask: ReportAsk, _question: Question) -> MoveReport:
+    return await desk.report(ask.epoch)
 
 
 async def history(desk: ZoneDesk, _ask: object, _question: Question) -> MapsShown:

@@ -661,6 +661,8 @@ async def test_zones(asker: Recorder) -> None:
     await http("POST", f"{zones}/a/restore")
     await http("POST", f"{zones}/z/drain")
     await http("GET", f"{routing}/history")
+    for epoch in ("", "?epoch=2", "?epoch=9", "?epoch=x"):
+        await http("GET", f"{routing}/report{epoch}")
     service = partial(asker.service, "zones")
     await service("list")
     for verb in ("show", "drain", "restore"):
@@ -672,6 +674,7 @@ async def test_zones(asker: Recorder) -> None:
     await service("apply", '{"change": {"moves": {"3": "z"}}}')
     await service("apply", '{"what": 1}')
     await service("routing")
+    await service("report", '{"epoch": 4}')
     check("zones_http", asker.text)
 
 

@@ -40,6 +40,7 @@ routing show
 routing plan --balance
 routing apply --balance
 routing history
+routing report
 sources list
 sources show a/b
 sources set a/b --account token=env:HOME

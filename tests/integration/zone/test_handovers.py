@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from actors.runtime.membership import TTL_S
 from penstock.errors import NotAccepted
 from streams.clock import now_ms
+from tests.support.command import penstock
 from tests.support.zone_land import Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -57,7 +60,9 @@ async def test_an_owner_that_stood_still_past_its_lease_has_its_save_refused(lan
     assert land.refused() == [("long", 2 * BATCH, "a", 1)]
 
 
-async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land) -> None:
+async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land, tmp_path: Path) -> None:
+    where = ("--nats", land.url, "--namespace", land.connection.namespace.name)
+    written, shown = tmp_path / "drill.json", tmp_path / "drill.txt"
     land.add(300)
     async with land.node("a1", "a") as first, land.node("b1", "b") as second:
         await first.logged("node.ready")
@@ -68,16 +73,32 @@ async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land) ->
         assert [move.after for move in planned.plan.moves] == ["b"] * 5
         assert {(start.job, start.zone, start.start) for start in planned.plan.starts} >= {("sync", "b", 300)}
         assert (await land.zones.routing()).epoch == 1
-        await land.zones.drain("a", by="ann")
+        refused = await penstock("zones", "drain", "a", "--dry-run", "--report", str(written), *where)
+        assert (refused.code, "nothing moves with --dry-run" in refused.err) == (2, True)
+        drilled = await penstock("zones", "drain", "a", "--report", str(written), *where)
+        assert drilled.code == 0, drilled.err
+        assert max(map(len, drilled.out.splitlines())) <= 80
+        told = json.loads(written.read_text())
+        assert {(each["job"], each["start"]) for each in told["plan"]["starts"]} >= {("sync", 300), ("long", 300)}
+        report = told["report"]
+        assert (report["epoch"], report["shards"], report["is_over"], report["skipped"]) == (2, 5, True, 0)
+        assert {(each["job"], each["zone"], each["taken"], each["forced"]) for each in report["taken"]} == {
+            (job, "b", 5, 0) for job in ("sync", "long", "tick")
+        }
+        assert 0 < report["took_ms"] < 60_000
         last = land.add(200)
         await land.offsets_reach("sync", last)
         assert land.by("sync", range(301, last + 1)) == {"b"}
-        shown = await land.zones.show("b")
-        came = [each for each in shown.handovers if each.job == "sync"]
+        came = [each for each in (await land.zones.show("b")).handovers if each.job == "sync"]
         assert {(each.before, each.offset, each.start, each.skipped, each.is_forced) for each in came} == {
             ("a", 300, 300, 0, False)
         }
-        await land.zones.restore("a")
+        assert (await penstock("zones", "restore", "a", "--report", str(shown), *where)).code == 0
+        text = shown.read_text()
+        assert "epoch 3 is in force: 5 shards move" in text
+        assert "restore of a" in text
+        waited = await penstock("routing", "report", "--epoch", "2", "--wait", "5s", "--json", *where)
+        assert [(each["taken"], each["moved_on"]) for each in waited.json()["taken"]] == [(0, 5)] * 3
         last = land.add(200)
         await land.offsets_reach("sync", last)
         assert land.by("sync", [row for row in range(501, last + 1) if row % 10 < 5]) == {"a"}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import anyio
+import msgspec
 
+from actors.zone.keeper import REMAKE
+from actors.zone.routing import MAP
+from actors.zone.rules.hub import EPOCHS, LEAP
+from actors.zone.rules.routing import made, next_map
 from penstock.admin.doctor import Check, examine
 from penstock.node.config import Config
 from streams.bucket import Bucket
@@ -81,7 +87,7 @@ async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tm
                 assert {job["job"]: job["start"] for job in one["jobs"]} == dict.fromkeys(JOBS, 120)
             planned = await land.told(zone, "routing", "plan", "--move", "0=west")
             assert {each["start"] for each in planned["plan"]["starts"]} == {120}
-            for command in ("zones list", "zones show east", "routing show", "routing history"):
+            for command in ("zones list", "zones show east", "routing show", "routing history", "routing report"):
                 typed = await land.type(zone, *command.split())
                 assert max(map(len, typed.out.splitlines())) <= 80
 
@@ -114,6 +120,35 @@ async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(b
             last = land.rows.add(100)
             await land.all_done()
             assert {shard for shard, zone in land.senders(last - 100).items() if zone == "east"} == {0, 1, 2, 3, 4}
+
+
+async def test_a_lost_hub_is_made_again_from_the_map_of_a_zone_and_epochs_never_go_back(
+    binary: Path, tmp_path: Path
+) -> None:
+    async with hub_land(tmp_path) as land, land.node("east") as east, land.node("west") as west:
+        await _apply(land, "east", str(land.map))
+        epoch = await _apply(land, "east", "--weight", "west=2")
+        land.rows.add(200)
+        await land.all_done()
+        for zone in ("east", "west"):
+            await land.copied(zone, 200)
+        land.servers.kill(HUB)
+        shutil.rmtree(tmp_path / HUB)
+        await land.servers.start(HUB)
+        await land.type(HUB, "init", "--hub")
+        for node in (east, west):
+            await node.logged(
+                "zone.keeper_waits", error=f"the hub has no map; this zone has one of epoch {epoch}: {REMAKE}"
+            )
+        for zone in ("east", "west"):
+            await land.copied(zone, 200)
+        last = land.rows.add(100)
+        assert len(land.sent()) == last - 100, "no zone works before there is a map"
+        assert await _apply(land, "west", "--from-zone") == epoch + LEAP + EPOCHS
+        await land.all_done()
+        assert land.senders(last - 100) == {shard: "east" if shard < 5 else "west" for shard in range(10)}
+        again = await penstock("routing", "apply", "--from-zone", "--nats", land.servers.url("west"))
+        assert (again.code, "nothing to make again" in again.err) == (2, True)
 
 
 async def test_a_node_that_stood_still_past_its_lease_is_refused_by_the_database(binary: Path, tmp_path: Path) -> None:
@@ -179,6 +214,16 @@ async def test_the_doctor_says_when_the_hub_cannot_be_reached_and_when_a_zone_is
                 await bucket.put("east", b'{"state":"%s"}' % state.encode())
                 known = await hub_check()
                 assert (known.level, f"zone east is {state}" in known.found) == (level, True)
+            await bucket.put("east", b'{"state":"in"}')
+            assert "zone east is in, at epoch 0 of 0" in (await hub_check()).found
+            shards = next_map(None, made({"east": "0"}, count=1), at_ms=1, by="", why="")
+            done = await penstock("init", "--nats", servers.url("east"))
+            assert done.code == 0
+            own = Bucket(connection, publisher, connection.namespace.bucket("ROUTING"), bytes)
+            await own.put(MAP, msgspec.json.encode(shards))
+            lost = await hub_check()
+            assert (lost.level, "has no map; zone east has one of epoch 1" in lost.found) == ("fail", True)
+            assert "--from-zone" in lost.do
         servers.kill(HUB)
         away = await hub_check()
         assert (away.level, "when its lease ends" in away.do) == ("fail", True)

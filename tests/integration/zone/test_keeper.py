@@ -6,6 +6,8 @@ import anyio
 import pytest
 from anyio import sleep
 
+from actors.zone.routing import MAP
+from actors.zone.rules.hub import LEAP
 from streams.clock import monotonic_s
 from streams.errors import RevisionConflict
 from tests.support.zone_keepers import LEASE_MS, Zone, country, until
@@ -152,6 +154,34 @@ async def test_without_the_hub_zones_work_until_their_lease_ends_and_nobody_is_t
         await land.has("east", [0, 1], within_s=20)
         await land.has("west", [2], within_s=20)
         assert {record.state for _, record in land.zones["east"].life.zones.items()} == {"in"}
+
+
+async def test_no_zone_works_while_the_hub_has_an_older_map_than_it(binary: Path, tmp_path: Path) -> None:
+    """The hub's store was put back to an earlier state: what it knows of the zones may not be true."""
+    async with country(tmp_path) as land:
+        east, west = land.zones["east"], land.zones["west"]
+        await land.set_map({"east": [0, 1], "west": [2]})
+        await land.has("west", [2])
+        old = await east.far("HUB_ROUTING").get(MAP)
+        assert old is not None
+        epoch = await land.set_map({"east": [0], "west": [1, 2]})
+        await land.has("west", [1, 2])
+        await until(lambda: _is_at(east, epoch))
+        await east.far("HUB_ROUTING").put(MAP, old.raw)
+        await until(lambda: _stands(east, west))
+        await until(lambda: _has_taken(east, epoch))
+        await land.set_map({"east": [0, 1], "west": [2]}, above=epoch + LEAP)
+        await land.has("east", [0, 1])
+        await land.has("west", [2])
+
+
+async def _is_at(zone: Zone, epoch: int) -> bool:
+    shards = await zone.map()
+    return shards is not None and shards.epoch == epoch
+
+
+async def _has_taken(zone: Zone, epoch: int) -> bool:
+    return all(record.taken == epoch for record in (await zone.keeper.records()).values())
 
 
 async def test_a_zone_that_lost_its_store_has_its_own_copies(binary: Path, tmp_path: Path) -> None:

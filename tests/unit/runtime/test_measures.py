@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from actors.runtime.measures import Measures, RateFigure
+from actors.runtime.measures import HubFigures, Measures, RateFigure
 
 
 def test_rates_and_flows_are_figures_when_they_are_asked_for() -> None:
@@ -25,5 +25,18 @@ def test_rates_and_flows_are_figures_when_they_are_asked_for() -> None:
         'penstock_flow_rows_loaded_total{flow="pay"} 7.0',
         'penstock_flow_loads_failed_total{flow="pay"} 1.0',
         'penstock_flow_rows_in_flight{flow="pay"} 9.0',
+    ):
+        assert line in told
+
+
+def test_a_zone_tells_how_it_stands_with_the_hub() -> None:
+    measures = Measures()
+    measures.follow_hub(lambda: HubFigures(is_linked=True, may_run=False, heard_s=7.5, behind=2))
+    told = generate_latest(measures.registry).decode().splitlines()
+    for line in (
+        "penstock_hub_up 1.0",
+        "penstock_zone_may_run 0.0",
+        "penstock_hub_heard_seconds 7.5",
+        "penstock_zone_epochs_behind 2.0",
     ):
         assert line in told
