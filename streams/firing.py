@@ -30,6 +30,8 @@ SCHEDULER = b"Nats-Scheduler"
 EXPECTED = b"Nats-Expected-Last-Subject-Sequence"
 """Our own moves have this header and SCHEDULER. A message that the server fired has SCHEDULER alone."""
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
+_NEVER = 2**63 - 1
+"""The sequence of no message."""
 
 End = Literal["fired", "gone", "refused", "lost"]
 """gone: fired, cancelled or replaced before."""
@@ -48,17 +50,20 @@ class Shot(NamedTuple):
 
 class Firing:
     """An async context manager over a connection. It calls `ended(shot, how, trip_s, error)` for each shot that it
-    sent. The callback is short and does not raise."""
+    sent, and `tried(trip_s)` for each answered publish of `try_trip`. The callbacks are short and do not raise."""
 
     def __init__(
         self,
         connection: Connection,
         namespace: Namespace,
         ended: Callable[[Shot, End, float, StreamError | None], None],
+        tried: Callable[[float], None],
     ) -> None:
         self._connection = connection
         self._namespace = namespace
         self._ended = ended
+        self._tried = tried
+        self._tries: dict[int, float] = {}
         self._sent: dict[int, tuple[Shot, float]] = {}
         self._number = 0
         self._window = WINDOW
@@ -67,6 +72,7 @@ class Firing:
         self._inbox = f"{self._connection.new_inbox()}."
         self._sid = self._connection.listen(f"{self._inbox}*", self._answered)
         self._remove = self._connection.on_disconnect(self._lose_all)
+        self._tries.clear()
         return self
 
     async def __aexit__(
@@ -118,6 +124,15 @@ class Firing:
         self._connection.client.send(frame)
         self._sent[number] = shot, monotonic_s()
 
+    def try_trip(self, shot: Shot) -> None:
+        """Learn how long the server takes for a publish: send one that goes the way of the shot, and cannot be stored.
+        Raises Disconnected or ConnectionLost if it was not sent."""
+        self._number = number = self._number + 1
+        names = f"{self._namespace.name}.jobs.*.{shot.name.decode()}"
+        block = f"{_HEAD}{_NEVER}\r\nNats-Expected-Last-Subject-Sequence-Subject: {names}\r\n\r\n".encode()
+        self._connection.client.send(publish_frame(shot.subject, f"{self._inbox}{number}", block, b""))
+        self._tries = {number: monotonic_s()}
+
     def lose_silent(self) -> None:
         """Give up shots that were never answered. Called at intervals."""
         since_s = monotonic_s() - SILENT_S
@@ -128,6 +143,8 @@ class Firing:
 
     def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         number = int(subject[len(self._inbox) :])
+        if number in self._tries:
+            self._tried(monotonic_s() - self._tries.pop(number))
         if number not in self._sent:
             return
         shot, sent_s = self._sent[number]

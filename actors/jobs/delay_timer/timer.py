@@ -19,6 +19,7 @@ import heapq
 import logging
 import math
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
@@ -57,6 +58,8 @@ HELD_UP_S = 0.1
 AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
 """Together at most a twentieth of a core."""
 LOOK_S = 0.0003
+TRY_EVERY_S = 0.05
+"""How often the timer measures a round trip while the last ones were too long for firing."""
 OVERLAP = 10_000
 """After a reconnect the timer reads what was stored meanwhile, and so many before it: notices overtake one another."""
 REST_S = 1.0
@@ -91,7 +94,7 @@ class DelayTimer:
         self._clock = clock
         self._measures = measures
         self._jobs = DelayedJobs(connection, namespace)
-        self._firing = Firing(connection, namespace, self._shot_ended)
+        self._firing = Firing(connection, namespace, self._shot_ended, self._took)
         self._partitions = Partitions(
             connection,
             namespace,
@@ -119,6 +122,7 @@ class DelayTimer:
         self._trips = RoundTrips()
         self._waits_for_answers = False
         self._fired_s = 0.0
+        self._tried_s = 0.0
         self._troubles: set[str] = set()
         self._sweep_alarm, self._load_alarm, self._fire_alarm = Alarm(), Alarm(), Alarm()
 
@@ -366,6 +370,7 @@ class DelayTimer:
         if partition_of(shot.name) not in self._fired or self._firing.room <= 0:
             return False
         if not may_fire(now_ms, shot.server_ms, trip_ms):
+            self._try_trip(shot)
             return False
         reach("job.fire")
         try:
@@ -374,12 +379,23 @@ class DelayTimer:
             return False
         return True
 
+    def _try_trip(self, shot: Shot) -> None:
+        """Find out whether the server has become faster again. A real shot could come too late, and make the job ready
+        twice."""
+        if monotonic_s() - self._tried_s >= TRY_EVERY_S:
+            self._tried_s = monotonic_s()
+            with suppress(Disconnected):
+                self._firing.try_trip(shot)
+
+    def _took(self, trip_s: float) -> None:
+        self._trips.took(trip_s * 1000, monotonic_s() * 1000)
+
     def _trip_ms(self) -> float:
         return self._trips.expected_ms(monotonic_s() * 1000, self._firing.in_flight)
 
     def _shot_ended(self, shot: Shot, how: End, trip_s: float, error: StreamError | None) -> None:
         if how != "lost":
-            self._trips.took(trip_s * 1000, monotonic_s() * 1000)
+            self._took(trip_s)
         if how == "fired":
             reach("job.fired")
             late_s = max(0.0, -self._clock.seconds_until(shot.due_ms))

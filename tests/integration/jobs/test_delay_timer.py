@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from actors.jobs.adds import Stored
-from actors.jobs.rules.due_times import PARTITIONS
+from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
@@ -151,6 +151,25 @@ async def test_what_is_too_late_is_left_to_the_server(connection: Connection, pu
             while not firer.heard.left:
                 await anyio.lowlevel.checkpoint()
             assert firer.heard.late_s == []
+
+
+async def test_after_a_slow_moment_jobs_are_fired_again_at_once(connection: Connection, publisher: Publisher) -> None:
+    """Without a look at the server the timer would leave all jobs of the next second to it."""
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            start_ms = now_ms() + 1_500
+            for n in range(60):
+                due_ms = start_ms + 10 * n
+                await delay(connection, publisher, f"after {n}", due_ms, server_ms=due_ms + 90)
+            while now_ms() < start_ms:
+                await anyio.lowlevel.checkpoint()
+            for _ in range(FEW):
+                firer.timer._trips.took(200.0, monotonic_s() * 1000)
+            await until_ready(connection, 60)
+            while len(firer.heard.late_s) + firer.heard.left < 60:
+                await anyio.lowlevel.checkpoint()
+            assert firer.heard.left <= 30
 
 
 async def test_notices_that_are_none_do_no_harm(connection: Connection, publisher: Publisher) -> None:
