@@ -166,10 +166,12 @@ class PageRules(Struct, frozen=True):
     has_live_total: each page counts anew, so the last one has the total at the end, and no further request is needed.
     Leave it out if a token may carry the first count along. numbered: any page can be asked for, by its number (from 0
     here) or by the offset of its first row. What cannot be halved further is read so, from the last page back. deepest:
-    the platform lists no row from this offset on, 0 for no limit. most_requests ends a reading that would not end by
-    itself. counts_rows: the total counts the rows of a list that may have an order more than once. has_end: an answer
-    says whether it is the last one. One that is, and has fewer rows than `size`, proves a window of one answer without
-    a total, and with end_is_proof (tokens that hold a place in the list) a window of many."""
+    the platform lists no row from this offset on, 0 for no limit. sort: `ascending` if the rows come in the order of
+    the windowed time, earliest first. Then a list without an upper bound needs not be read beyond the window.
+    most_requests ends a reading that would not end by itself. counts_rows: the total counts the rows of a list that may
+    have an order more than once. has_end: an answer says whether it is the last one. One that is, and has fewer rows
+    than `size`, proves a window of one answer without a total, and with end_is_proof (tokens that hold a place in the
+    list) a window of many."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Positive = 100
@@ -178,6 +180,7 @@ class PageRules(Struct, frozen=True):
     has_live_total: bool = False
     numbered: Literal["", "number", "offset"] = ""
     deepest: NotNegative = 0
+    sort: Literal["", "ascending"] = ""
     most_requests: Positive = 5_000
     counts_rows: bool = False
     has_end: bool = False
@@ -199,6 +202,7 @@ class Declaration(Struct, frozen=True):
     overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
     again_ms: when closed windows are looked at once more.
     account: the names that an account's values must have.
+    has_times: rows have the time by which the window selects.
     is_version_ordered: False when the version is `content_version`, which shows only that a state differs.
     largest_row, largest_answer: bytes. A bigger row is set aside. A bigger answer must not be read to its end.
     longest_wait_ms: the limit of a platform's own 'retry after'.
@@ -212,6 +216,7 @@ class Declaration(Struct, frozen=True):
     again_ms: tuple[Positive, ...] = ()
     rate: tuple[RateBucket, ...] = ()
     account: tuple[str, ...] = ()
+    has_times: bool = True
     is_version_ordered: bool = True
     largest_row: Positive = 512 * 1024
     largest_answer: Positive = 64 * 1024 * 1024

@@ -96,6 +96,7 @@ class PagesPart(Struct, frozen=True, forbid_unknown_fields=True):
     end_is_proof: bool = False
     first: Annotated[int, Meta(ge=0)] | None = None
     deepest: Annotated[int, Meta(ge=0)] = 0
+    sort: Literal["", "ascending"] = ""
     most_requests: Annotated[int, Meta(ge=1)] = 5_000
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from platforms.adapter import Page, PageRules
-from platforms.bounds import Window
+from platforms.bounds import Bounds, Window
 from platforms.errors import BrokenContract
 
 _FILL = 0.75  # parts are cut to be this full on average: at 100 a page they then overflow about once in 350
@@ -18,12 +19,42 @@ _MOST_REPEATS = 10  # pages in a row that list only what the part has listed bef
 Step = Literal["done", "unproven", "more", "count", "again", "split", "numbered", "next"]
 
 
-class Part:
-    """One piece of the window while it is being read."""
+class ListedBefore(NamedTuple):
+    """What a full answer has listed of a window: all of `window`, if the next answer confirms it. That one begins (or,
+    if the latest come first, ends) where this one has stopped. `keys`: of the rows in it. `shared`: of the rows beyond,
+    which the next answer must list again. `total`: of both. `readings`: of the window so far."""
 
-    def __init__(self, window: Window, readings: int = 1) -> None:
+    window: Window
+    keys: frozenset[str]
+    shared: frozenset[str]
+    total: int | None
+    readings: int
+
+    def again(self, *, is_bounded: bool) -> Part:
+        """Return the part that reads the window once more."""
+        return Part(self.window, self.readings + 1, may_walk=not is_bounded and self.readings < _MOST_READINGS)
+
+
+class Part:
+    """One piece of the window while it is being read. `behind`: what the answer before it has listed and its first
+    answer is to confirm. `is_check`: nothing of it is wanted but that. `may_walk`: a full answer may be followed by one
+    that goes on from its last row."""
+
+    def __init__(
+        self,
+        window: Window,
+        readings: int = 1,
+        *,
+        behind: ListedBefore | None = None,
+        is_check: bool = False,
+        may_walk: bool = True,
+    ) -> None:
         self.window = window
         self.readings = readings
+        self.behind = behind
+        self.is_check = is_check
+        self.may_walk = may_walk
+        self.latest_ms: int | None = None
         self.page: str | int | None = None
         self.pages = 0
         self.is_numbered = False
@@ -53,6 +84,8 @@ class Part:
         if self.pages == 0 and not self.is_numbered:
             self._page_size = len(page.rows) + len(page.bad)
         self.pages += 1
+        if rules.sort == "ascending" and page.rows:
+            self.latest_ms = page.rows[-1].modified_ms
         self.listed += len(page.rows) + len(page.bad)
         known = len(self.keys)
         if rules.counts_rows:
@@ -189,6 +222,67 @@ def _mend(part: Part, rules: PageRules, can_split: bool) -> Step:
     if rules.numbered:
         return "numbered"
     return "again" if part.pages > 1 and part.readings < _MOST_READINGS else "unproven"
+
+
+def walk_on(part: Part, page: Page, total: int | None, rules: PageRules, bounds: Bounds) -> Part | None:
+    """Return the part that goes on from the last row of a full answer, if rows come in the order of the windowed time.
+    That they seem to do so in one answer is no proof. The counts of this answer and the next one are (`confirmed`).
+    Without an upper bound the counts still find what is missing, and without a total the declaration must say it."""
+    is_first = part.pages == 1 and part.page is None and not (part.is_numbered or part.is_counting)
+    if rules.style != "one" or rules.counts_rows or not is_first or not part.may_walk or page.bad or not page.rows:
+        return None
+    is_bounded = bounds.upper != "absent"
+    if total is None and (is_bounded or rules.sort != "ascending" or len(page.rows) < rules.size):
+        return None
+    times = [row.modified_ms for row in page.rows if row.modified_ms is not None]
+    if bounds.lower == "absent" or len(times) < len(page.rows) or (total is not None and total <= len(part.keys)):
+        return None
+    step_ms = bounds.step_ms
+    if all(one <= other for one, other in pairwise(times)):
+        return _walk_up(part, page, total, times[-1] // step_ms * step_ms, is_bounded=is_bounded)
+    if is_bounded and all(one >= other for one, other in pairwise(times)):
+        return _walk_down(part, page, total, (times[-1] // step_ms + 1) * step_ms)
+    return None
+
+
+def _walk_up(part: Part, page: Page, total: int | None, seam_ms: int, *, is_bounded: bool) -> Part | None:
+    start_ms, end_ms = part.window.start_ms, part.window.end_ms
+    if seam_ms <= start_ms or (is_bounded and seam_ms >= end_ms):
+        return None
+    shared = {row.key for row in page.rows if (row.modified_ms or 0) >= seam_ms}
+    behind = _behind(part, Window(start_ms, min(seam_ms, end_ms)), page, shared, total)
+    if seam_ms < end_ms:
+        return Part(Window(seam_ms, end_ms), behind=behind)
+    if total is None:
+        return None
+    return Part(Window(seam_ms, seam_ms + 1), behind=behind, is_check=True)
+
+
+def _walk_down(part: Part, page: Page, total: int | None, seam_ms: int) -> Part | None:
+    start_ms, end_ms = part.window.start_ms, part.window.end_ms
+    if not start_ms < seam_ms < end_ms:
+        return None
+    shared = {row.key for row in page.rows if (row.modified_ms or 0) < seam_ms}
+    return Part(Window(start_ms, seam_ms), behind=_behind(part, Window(seam_ms, end_ms), page, shared, total))
+
+
+def _behind(part: Part, window: Window, page: Page, shared: set[str], total: int | None) -> ListedBefore:
+    keys = frozenset(row.key for row in page.rows if row.key not in shared)
+    return ListedBefore(window, keys, frozenset(shared), total, part.readings)
+
+
+def confirmed(
+    behind: ListedBefore, page: Page, total: int | None, *, is_bounded: bool
+) -> Literal["proven", "unproven", "no"]:
+    """Return whether the answer after `behind` confirms that it had listed all of its window. Without an upper bound
+    new orders come at the end of the list, and then the counts prove nothing."""
+    listed = {row.key for row in page.rows}
+    both = None if total is None else len(behind.keys - listed) + total
+    if behind.total is None or both is None:
+        return "no" if is_bounded else "unproven"
+    if not behind.shared <= listed or both < behind.total or (is_bounded and both != behind.total):
+        return "no"
+    return "proven" if both == behind.total else "unproven"
 
 
 def parts_for(total: int | None, size: int) -> int:

@@ -19,6 +19,11 @@ page number or offset if the platform has such pages, from the last page back, a
 reader takes the rows it has and marks the result unproven. If the platform counts more
 orders than it handed out, or ends a list that it says goes on, the result says where and by how much it is *short*.
 
+Where the rows of a full answer come in the order of the windowed time, the next request begins at the last row's time
+(or ends there, if the latest come first) instead of asking for the same rows again in smaller parts. Its rows and the
+two totals show whether anything was left out in between. If so, that piece is read by itself. Lists without an upper
+bound are read in this way as well, up to the end of the window.
+
 Orders that change between pages leave the window (their new version belongs to a later one) and move others under the
 reader. The count at the end detects that. It cannot detect that one order leaves and another comes in late between the
 same two answers. The later look at closed windows is there for that.
@@ -34,7 +39,7 @@ from msgspec import Raw, Struct
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
-from platforms.parts import Part, Step, cut_window, decide, parts_for, window_text
+from platforms.parts import Part, Step, confirmed, cut_window, decide, parts_for, walk_on, window_text
 from platforms.window_check import WindowCheck, thirds
 
 _MOST_BAD = 100  # of one window: with more, the declaration is wrong
@@ -106,16 +111,18 @@ class Reading:
             self._bounds.lower,
             self._bounds.upper,
         )
+        self._is_bounded = self._bounds.upper != "absent"
         self._sets_bad_aside = sets_bad_aside
         self._few_bad = _FEW_BAD if is_trusted else 1
         self._largest_row = declaration.largest_row
         self._window = window
         step_ms = self._bounds.step_ms
         longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen the window
-        self._todo = [Part(piece) for piece in reversed(cut_window(window, longest_ms, step_ms))]
+        pieces = cut_window(window, longest_ms, step_ms) if self._is_bounded else [window]
+        self._todo = [Part(piece) for piece in reversed(pieces)]
         self._versions: dict[str, int] = {}
         self._is_proven = self._is_counted = True
-        self._requests = self._cut = self._strays = 0
+        self._requests = self._cut = self._strays = self._moved = 0
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self.server_time_ms: int | None = None
@@ -133,6 +140,18 @@ class Reading:
         return self._requests
 
     @property
+    def done_until_ms(self) -> int:
+        """The time before which all of the window was read, and proven as far as it can be."""
+        if not self._todo:
+            return self._window.end_ms
+        part = self._todo[-1]
+        if part.behind is not None and part.pages == 0:
+            return min(part.window.start_ms, part.behind.window.start_ms)
+        if part.latest_ms is None:
+            return part.window.start_ms
+        return max(part.window.start_ms, min(part.window.end_ms, part.latest_ms))
+
+    @property
     def bad(self) -> tuple[BadRow, ...]:
         """Rows set aside so far."""
         return tuple(self._bad.values())
@@ -143,7 +162,7 @@ class Reading:
         if self._check is not None:
             return Ask(self._check.next(), None)
         if self._todo:
-            if self._requests >= self._rules.most_requests:
+            if self._requests - self._moved >= self._rules.most_requests:
                 raise BrokenContract(
                     f"{self._requests} requests did not come to the end of {window_text(self._window)}"
                 )
@@ -169,9 +188,38 @@ class Reading:
         is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
         total = page.total if is_a_count else None
         part.take(page, total, self._rules)
-        step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
-        self._move(part, step, page.next, total)
+        again = self._confirm(part, page, total)
+        following = walk_on(part, page, total, self._rules, self._bounds)
+        if following is not None:
+            self._moved = self._requests
+            self._todo[-1] = following
+        elif part.is_check:
+            self._todo.pop()
+        elif self._is_beyond(part):
+            self._is_proven = self._is_counted = False
+            self._todo.pop()
+        else:
+            step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
+            self._move(part, step, page.next, total)
+        if again is not None:
+            self._todo.append(again)
+            self._todo.sort(key=lambda each: -each.window.start_ms)
         return self._fresh(rows)
+
+    def _confirm(self, part: Part, page: Page, total: int | None) -> Part | None:
+        """Judge by the first answer of a part what the one before it has listed. Return what is to be read again."""
+        if part.behind is None or part.pages > 1:
+            return None
+        verdict = confirmed(part.behind, page, total, is_bounded=self._is_bounded)
+        self._is_proven = self._is_proven and verdict != "unproven"
+        self._is_counted = self._is_counted and part.behind.total is not None
+        return part.behind.again(is_bounded=self._is_bounded) if verdict == "no" else None
+
+    def _is_beyond(self, part: Part) -> bool:
+        """Return whether the rest of a list is of no interest: it lies behind the window."""
+        is_sorted = not self._is_bounded and self._rules.sort == "ascending"
+        is_whole = part.first_total == len(part.keys)
+        return is_sorted and not is_whole and part.latest_ms is not None and part.latest_ms >= self._window.end_ms
 
     def split(self) -> None:
         """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
@@ -300,7 +348,10 @@ class Reading:
         step_ms = self._bounds.step_ms
         length = part.window.end_ms - part.window.start_ms
         self._todo.pop()
+        if part.behind is not None and part.pages == 0:
+            self._todo.append(part.behind.again(is_bounded=self._is_bounded))
         self._todo.extend(Part(piece) for piece in reversed(cut_window(part.window, -(-length // count), step_ms)))
+        self._todo.sort(key=lambda each: -each.window.start_ms)
 
     def _can_split(self, window: Window) -> bool:
         step_ms = self._bounds.step_ms

@@ -40,7 +40,7 @@ MOST_ROWS = 60_000
 MOST_CONTENTS = MOST_ROWS // 3
 CONTENTS_MS = 7 * 86_400_000
 """How long contents are kept at least. A later backfill publishes again what it lists, and the store compares."""
-MOST_HOURS = 24
+MOST_HOURS = 72
 """Up to this number each hour is read alone. Beyond it, reading all digests of the source costs less."""
 SPARE_S = 3_600
 
@@ -141,9 +141,9 @@ class Digests:
 
     async def _touching(self, source: SourceKey, window: Window, longest_ms: int) -> list[Entry[Digest]]:
         touched = hours(window.start_ms - max(longest_ms, HOUR_MS), window.end_ms)
-        each_hour = [f"{source.key}.h{hour}.*" for hour in touched]
+        is_short = len(touched) <= MOST_HOURS
         found: list[Entry[Digest]] = []
-        for pattern in each_hour if len(each_hour) <= MOST_HOURS else [f"{source.key}.*.*"]:
+        for pattern in [f"{source.key}.h{hour}.*" for hour in touched] if is_short else [f"{source.key}.*.*"]:
             found += await self._matching(pattern, window)
         return found
 

@@ -22,11 +22,13 @@ from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.cutting import NOTHING_OFFERED, OfferKey, cut, next_due_ms, offer_key, offers_due
 from actors.fetch.rules.ledger import Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.tuning import Lengths, pages_of
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
+from platforms.adapter import Declaration
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.fetch_messages import SliceOffer, encode
@@ -55,6 +57,25 @@ class LastOffer(NamedTuple):
 def lane_name(lane: str, pin: str) -> str:
     """Return the lane's token. A pinned source has lanes of its own, from which only nodes with the pin pull."""
     return f"{lane}_{pin}" if pin else lane
+
+
+def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
+    """Return what bounds the slices of a source. A list whose windows can only be halved has one page in a slice. Of
+    such pages a quarter is left free, because a page that overflows costs two more."""
+    pages, bounds = declared.pages, declared.window.bounds
+    overlap_ms = max(settings.overlap_before_ms, declared.overlap_ms) + settings.overlap_after_ms
+    rates = [settings.rate, *(bucket.per_second for bucket in declared.rate)]
+    per_s = min([*rates, settings.platform_rate] if settings.platform_rate else rates)
+    is_halved = pages.style == "one" and (pages.counts_rows or not (pages.has_total and declared.has_times))
+    count = 1 if is_halved else pages_of(per_s, settings.timeout_ms)
+    return Lengths(
+        longest_ms=max(2 * overlap_ms, declared.window.longest_ms - 2 * bounds.step_ms - overlap_ms),
+        rows=max(1, pages.size * 3 // 4) if is_halved else pages.size * count,
+        pages=count,
+        overlap_ms=overlap_ms,
+        per_s=per_s,
+        is_one_walk=bounds.upper == "absent",
+    )
 
 
 class SliceAllocator:
@@ -126,11 +147,12 @@ class SliceAllocator:
         ledger = self._ledgers.peek(source)
         if ledger is None:
             raise MissingLedger(source)
-        if cut(ledger, settings, self._clock.now_ms()) is not ledger:
-            ledger = await self._ledgers.move(source, self._cutter(settings), tries=settings.claim_retries)
+        lengths = lengths_of(self._sources.adapter(source).declaration, settings)
+        if cut(ledger, settings, self._clock.now_ms(), lengths) is not ledger:
+            ledger = await self._ledgers.move(source, self._cutter(settings, lengths), tries=settings.claim_retries)
             reach("cut")
         offered = await self._offer(source, ledger, settings)
-        return next_due_ms(ledger, settings, self._clock.now_ms(), offered)
+        return next_due_ms(ledger, settings, self._clock.now_ms(), offered, lengths)
 
     def _settings_of(self, source: SourceKey) -> FetchSettings | None:
         """Return what is in force for the source, with at least the settle time of its adapter. `None`: the settings
@@ -141,9 +163,9 @@ class SliceAllocator:
         settle_ms = self._sources.adapter(source).declaration.settle_ms
         return settings if settle_ms <= settings.settle_ms else structs.replace(settings, settle_ms=settle_ms)
 
-    def _cutter(self, settings: FetchSettings) -> Callable[[Ledger], tuple[Ledger, Ledger]]:
+    def _cutter(self, settings: FetchSettings, lengths: Lengths) -> Callable[[Ledger], tuple[Ledger, Ledger]]:
         def move(ledger: Ledger) -> tuple[Ledger, Ledger]:
-            after = cut(ledger, settings, self._clock.now_ms())
+            after = cut(ledger, settings, self._clock.now_ms(), lengths)
             return after, after
 
         return move

@@ -48,7 +48,8 @@ def _default(setting: Setting) -> str:
 def _range(setting: Setting) -> str:
     """Return the range with its unit, where the numbers do not carry one themselves."""
     if setting.choices:
-        return ", ".join(f"`{choice}`" for choice in setting.choices)
+        words = ", ".join(f"`{choice}`" for choice in setting.choices)
+        return f"{words}, or {setting.low} to {setting.high}" if setting.high else words
     if not setting.high:
         return {"start": "a span back, or a moment", "label": "a label or a name"}.get(
             setting.unit, "a reference or URL"

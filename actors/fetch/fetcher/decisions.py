@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.fetch.fetch_events import hole_made, slice_failed, slice_split, source_parked, source_throttled
 from actors.fetch.rules import holding
@@ -33,9 +34,10 @@ queue to work that can start, and the slice is offered again at its end."""
 
 class WindowStored(msgspec.Struct, frozen=True, tag="stored"):
     """Every order of the window is stored, and so is the event that it was read. `is_readable`: whether any row of it
-    could be read. `None`: it had no rows."""
+    could be read. `None`: it had no rows. `rows`: how many it had."""
 
     is_readable: bool | None = None
+    rows: int | None = None
 
 
 class Short(msgspec.Struct, frozen=True, tag="short"):
@@ -149,8 +151,9 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """The outcome of reading a taken slice. `chance` in [0, 1) spreads the wait before a retry. `step_ms` is the
-    resolution of the platform's clock, at which a window can be cut."""
+    """The outcome of reading a taken slice. `upto_ms`: the slice is read before this time, its `rows` there are stored,
+    and the outcome is that of the rest. 0: nothing of it is complete. `chance` in [0, 1) spreads the wait before a
+    retry. `step_ms` is the resolution of the platform's clock, at which a window can be cut."""
 
     source: SourceKey
     slice: OpenSlice
@@ -158,6 +161,8 @@ class Ended(msgspec.Struct, frozen=True):
     settings: FetchSettings
     chance: float
     step_ms: int = STEP_MS
+    upto_ms: int = 0
+    rows: int = 0
 
 
 Message = Offered | Ended
@@ -165,12 +170,13 @@ Message = Offered | Ended
 
 class ReadSlice(msgspec.Struct, frozen=True):
     """Read this slice's window and store its orders. `slice.fence` is ours. `is_trusted`: its rows could be read
-    before."""
+    before. `wide_ms`: from here on no slice of the source was longer than an hour."""
 
     source: SourceKey
     slice: OpenSlice
     settings: FetchSettings
     is_trusted: bool = True
+    wide_ms: int = 0
 
 
 class Next(NamedTuple):
@@ -198,7 +204,8 @@ def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
     after, result = holding.take(ledger, offer.slice_id, offer.node, now_ms, most_losses=offer.settings.losses)
     match result:
         case holding.Taken(slice=piece):
-            return after, Next(Work(ReadSlice(offer.source, piece, offer.settings, ledger.trust > 0)))
+            wide_ms = ledger.tuning.wide_ms if ledger.tuning is not None else 0
+            return after, Next(Work(ReadSlice(offer.source, piece, offer.settings, ledger.trust > 0, wide_ms)))
         case holding.GaveUp(hole=hole):
             return after, Next(Ack(), (hole_made(offer.source, hole, now_ms),))
         case holding.Wait(until_ms=until_ms):
@@ -210,6 +217,8 @@ def _taken(ledger: Ledger, offer: Offered, now_ms: int) -> tuple[Ledger, Next]:
 
 
 def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
+    if ended.upto_ms:
+        return _advanced(ledger, ended, now_ms)
     after, result = _move(ended)(ledger, now_ms)
     if isinstance(result, holding.TooNarrow):
         reason = f"{_reason(ended.outcome)}; a window of one step of the platform's clock cannot be split"
@@ -228,6 +237,17 @@ def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
             return after, Next(then, _events(ended, result, ledger, after, now_ms))
         case _:
             return after, Next(Ack(), _events(ended, result, ledger, after, now_ms))
+
+
+def _advanced(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
+    """End the first part of the slice, and then the attempt at the rest. The message names a slice that is not open any
+    more, so it is settled, and the rest is offered by itself."""
+    held = ended.slice
+    after, rest = holding.advance(ledger, held.slice_id, held.fence, ended.upto_ms, now_ms, rows=ended.rows)
+    if isinstance(rest, holding.StaleFence):
+        return ledger, Next(_farewell(ledger, ended))
+    after, following = _ended(after, replace(ended, slice=rest, upto_ms=0, rows=0), now_ms)
+    return after, Next(Ack(), following.events)
 
 
 def _until(due_ms: int, now_ms: int) -> Ack | GiveBack:
@@ -271,8 +291,10 @@ def _move(ended: Ended) -> Move:
     slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
     policy = ended.settings.retry_policy
     match outcome:
-        case WindowStored(is_readable=is_readable):
-            return lambda ledger, now_ms: holding.complete(ledger, slice_id, fence, now_ms, is_readable=is_readable)
+        case WindowStored(is_readable=is_readable, rows=rows):
+            return lambda ledger, now_ms: holding.complete(
+                ledger, slice_id, fence, now_ms, is_readable=is_readable, rows=rows
+            )
         case Short(reason=reason, short=short, is_readable=is_readable):
             return lambda ledger, now_ms: holding.fall_short(
                 ledger, slice_id, fence, short, reason, policy, now_ms, chance=ended.chance, is_readable=is_readable

@@ -46,7 +46,9 @@ class UnfinishedReading:
         new: NewVersions | NewContents,
         *,
         fence: int,
+        began_ms: int = 0,
     ) -> None:
+        self.began_ms = began_ms
         self.adapter = adapter
         self.window = window
         self.reading = reading
@@ -77,6 +79,13 @@ class UnfinishedReading:
                 return Failed(f"{reason}, in a reading of several attempts; the next one begins anew")
             case _:
                 return outcome
+
+    def done_until_ms(self, step_ms: int) -> int:
+        """Return the time before which all was read and stored, on a whole step. 0: nobody knows."""
+        reading = self.reading
+        if self.is_void or not reading.requests or self.unpublished or reading.bad or reading.result.short:
+            return 0
+        return reading.done_until_ms // step_ms * step_ms
 
     def take(self, rows: list[Row], read_ms: int) -> Batch | None:
         """Take an answer's rows, and return what of them is to be published."""

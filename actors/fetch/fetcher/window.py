@@ -43,6 +43,7 @@ from actors.fetch.fetcher.prefetch import prefetching
 from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
+from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.events import outgoing_event
@@ -126,18 +127,50 @@ class WindowReader:
     async def read(self, work: ReadSlice) -> Ended:
         """Read the slice's window. Every foreseen trouble is an outcome. Raises FATAL errors."""
         attempt = _Attempt()
-        outcome = await self._outcome(work, attempt)
+        outcome, upto_ms, rows = await self._outcome(work, attempt), 0, 0
         if attempt.progress is not None:
-            outcome = await self._remember(work, attempt.progress, outcome)
+            upto_ms = await self._complete_part(work, attempt.progress, outcome)
+            rows = attempt.progress.reading.result.distinct
+            outcome = await self._remember(work, attempt.progress, outcome, is_part=upto_ms > 0)
         self._measures.slice_ended(work.source.platform, label_of(outcome))
         spread = 0.0 if isinstance(outcome, WindowStored) else chance()
-        return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work))
+        return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work), upto_ms, rows)
 
-    async def _remember(self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome) -> Outcome:
+    async def _complete_part(self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome) -> int:
+        """Return the time before which the slice is read, although the attempt did not come to its end, once the event
+        of that is stored. 0: none of it, as far as is known."""
+        if not isinstance(outcome, TimedOut | TooWide | Throttled | NotNow | Failed | Missed):
+            return 0
+        upto_ms = progress.done_until_ms(self._step_ms(work))
+        if not work.slice.start_ms < upto_ms < work.slice.end_ms or work.slice.short is not None:
+            return 0
+        part = replace(work, slice=replace(work.slice, end_ms=upto_ms))
+        try:
+            await self._store_fresh(part, progress)
+            await self._store_events(part, progress.reading.result, progress.new_rows, progress.began_ms, is_whole=True)
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.warning("fetcher.not_stored", extra=fields(source=str(work.source), error=str(error)))
+            return 0
+        return upto_ms
+
+    async def _store_fresh(self, work: ReadSlice, progress: UnfinishedReading) -> None:
+        """Keep which rows were published, for second looks."""
+        if work.settings.again_ms and isinstance(progress.new, NewVersions) and progress.new.fresh:
+            await self._digests.put(work.source, work.slice, progress.new.fresh, keep_ms=max(work.settings.again_ms))
+
+    async def _remember(
+        self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome, *, is_part: bool
+    ) -> Outcome:
         """Keep what was read: contents for every later reading, and after trouble that may pass the reading itself.
-        Return what the outcome is then."""
+        Return what the outcome is then. `is_part`: a part of the slice is complete, and its rest is another slice."""
         if isinstance(progress.new, NewContents) and progress.new.has_more:
             await self._store_contents(work, progress, progress.new)
+        if is_part and isinstance(outcome, TimedOut | TooWide):
+            return TimedOut(f"{outcome.reason}; the next attempt goes on from there", goes_on=True)
+        if is_part:
+            return outcome
         outcome = progress.ended(work.slice, outcome)
         if isinstance(outcome, TimedOut | Failed | Missed | Throttled | NotNow):
             self._kept.keep(work, progress, self._clock.now_ms())
@@ -202,13 +235,12 @@ class WindowReader:
         self._obeying.checked(work.source, adapter, reading.obeys)
         await self._set_aside(work, reading.bad)
         reach("publish")
-        if work.settings.again_ms and isinstance(progress.new, NewVersions) and progress.new.fresh:
-            await self._digests.put(work.source, work.slice, progress.new.fresh, keep_ms=max(work.settings.again_ms))
+        await self._store_fresh(work, progress)
         short = shortness(reading.result, work.slice.short)
         await self._store_events(work, reading.result, progress.new_rows, started_ms, is_whole=short is None)
         reach("tell")
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
-        return replace(short or WindowStored(), is_readable=is_readable)
+        return replace(short or WindowStored(rows=reading.result.distinct), is_readable=is_readable)
 
     async def _begun(self, work: ReadSlice, adapter: Adapter) -> UnfinishedReading:
         """Return the slice's unfinished reading, or a new one."""
@@ -225,7 +257,7 @@ class WindowReader:
             checks_window=self._obeying.wants_check(work.source, adapter),
         )
         new = await self._known(work, window, declared)
-        return UnfinishedReading(adapter, window, reading, new, fence=work.slice.fence)
+        return UnfinishedReading(adapter, window, reading, new, fence=work.slice.fence, began_ms=self._clock.now_ms())
 
     def _read_ms(self) -> int:
         """Return a time for an answer: the version of its rows if the platform has none. Later answers get later
@@ -265,7 +297,7 @@ class WindowReader:
     async def _known(self, work: ReadSlice, window: Window, declared: Declaration) -> NewVersions | NewContents:
         """Return what tells new rows from those that earlier readings of the window published. Where versions have an
         order, a first look needs none: stores know a version that comes again."""
-        longest_ms = max(work.settings.slice_ms, work.settings.again_slice_ms)
+        longest_ms = _longest_ms(work, window, declared)
         if not declared.is_version_ordered:
             latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
             return NewContents(latest, self._recent.of(work.source))
@@ -355,6 +387,15 @@ class WindowReader:
         for answer in await self._publisher.publish_many(messages):
             if isinstance(answer, Refused):
                 raise answer
+
+
+def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:
+    """Return how long slices that touch the window may be."""
+    if work.settings.slice_ms:
+        return max(work.settings.slice_ms, work.settings.again_slice_ms)
+    if window.start_ms >= work.wide_ms:
+        return max(WIDE_MS, work.settings.again_slice_ms)
+    return declared.window.longest_ms if declared.window.bounds.upper != "absent" else window.end_ms
 
 
 def widened(work: ReadSlice, overlap_ms: int) -> Window:

@@ -1,8 +1,9 @@
 """Which windows come next: cutting slices off a source's time, and when to offer them.
 
 Any node may cut. Compare-and-set decides between two that do. A slice is cut as soon as its end has settled (`now -
-settle`), whole, on a grid from the ledger's start. So the window of a slice depends on the settings and never on who
-looked when. A changed length moves the grid for new cuts. Open slices keep the windows they were cut with.
+settle`). If the settings have a length, slices lie on a grid from the ledger's start. So the window of a slice depends
+on the settings and never on who looked when. A changed length moves the grid for new cuts. Open slices keep the windows
+they were cut with. Without a length (`auto`) it follows from what the slices before have shown (`tuning`).
 
 Beside the tail there are passes. A backfill reads any past window once. A second look ("again") reads what the tail has
 completed once more, `delay` after a window's end, for orders that the platform showed late.
@@ -16,11 +17,13 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, find_open, 
 from actors.fetch.rules.outages import earliest_ms, offerable
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice, next_end_ms
+from actors.fetch.rules.tuning import Lengths, due_ms_of, end_ms_of, judged, most_open, with_cut
 
 OfferKey = tuple[Kind, int, int, int, int, int]
 """The identity of one offer: kind, epoch, start, end, attempt, and the moment from which it may be taken."""
 
 NOTHING_OFFERED: Mapping[OfferKey, int] = {}
+USUAL = Lengths()
 
 
 def offer_key(ledger: Ledger, held: OpenSlice) -> OfferKey:
@@ -30,7 +33,7 @@ def offer_key(ledger: Ledger, held: OpenSlice) -> OfferKey:
     return (held.kind, held.epoch, held.start_ms, held.end_ms, held.attempt, earliest_ms(ledger, held))
 
 
-def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
+def cut(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths = USUAL) -> Ledger:
     """Return the ledger with every slice cut that may be cut now. It is the same object if there is none.
 
     Tail: whole slices up to `now - settle`, while fewer than `max_open` tail slices are open and fewer than `max_holes`
@@ -41,13 +44,18 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int) -> Ledger:
     """
     if ledger.state != "running":
         return ledger
-    tail = _cut_tail(ledger, settings, now_ms)
+    tail = _cut_tail(ledger, settings, now_ms, lengths)
     passes = _without_late(_passes(ledger, settings), tail, now_ms)
-    back, passes = _cut_passes(ledger, passes, settings, now_ms)
+    back, passes = _cut_passes(ledger, passes, settings, now_ms, lengths)
     if not tail and not back:
         return ledger
     back = [_with_shortfall(held, ledger.holes) for held in back]
     after = replace(ledger, frontier_ms=tail[-1].end_ms if tail else ledger.frontier_ms, passes=passes)
+    if tail and not settings.slice_ms:
+        tuning = judged(ledger.tuning, lengths)
+        for fresh in tail:
+            tuning = with_cut(tuning, fresh.start_ms, fresh.end_ms)
+        after = replace(after, tuning=tuning)
     return revised(after, open=in_order((*ledger.open, *tail, *back)), holes=_not_again(ledger.holes, back))
 
 
@@ -67,13 +75,17 @@ def offers_due(
 
 
 def next_due_ms(
-    ledger: Ledger, settings: FetchSettings, now_ms: int, offered: Mapping[OfferKey, int] = NOTHING_OFFERED
+    ledger: Ledger,
+    settings: FetchSettings,
+    now_ms: int,
+    offered: Mapping[OfferKey, int] = NOTHING_OFFERED,
+    lengths: Lengths = USUAL,
 ) -> int | None:
     """Return the first moment, `now_ms` or later, at which `cut` or `offers_due` would yield something if the ledger
     stays as it is. `None`: time alone changes nothing."""
     if ledger.state != "running":
         return None
-    moments = _cut_moments(ledger, settings)
+    moments = _cut_moments(ledger, settings, lengths)
     moments += [_offer_at_ms(ledger, held, offered, settings.reoffer_ms) for held in offerable(ledger)]
     return max(now_ms, min(moments)) if moments else None
 
@@ -83,22 +95,41 @@ def _offer_at_ms(ledger: Ledger, held: OpenSlice, offered: Mapping[OfferKey, int
     return earliest_ms(ledger, held) if last is None else last + reoffer_ms
 
 
-def _cut_tail(ledger: Ledger, settings: FetchSettings, now_ms: int) -> list[OpenSlice]:
+def _cut_tail(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths) -> list[OpenSlice]:
     fresh: list[OpenSlice] = []
-    at_ms = ledger.frontier_ms
-    for _ in range(_tail_room(ledger, settings)):
-        end_ms = next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
-        if end_ms + settings.settle_ms > now_ms:
+    at_ms, settled_ms = ledger.frontier_ms, now_ms - settings.settle_ms
+    for _ in range(_tail_room(ledger, settings, lengths)):
+        end_ms = _tail_end_ms(ledger, settings, at_ms, settled_ms, lengths)
+        if end_ms is None:
             break
         fresh.append(OpenSlice("t", ledger.epoch, at_ms, end_ms, cut_ms=now_ms))
         at_ms = end_ms
     return fresh
 
 
-def _tail_room(ledger: Ledger, settings: FetchSettings) -> int:
+def _tail_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, settled_ms: int, lengths: Lengths) -> int | None:
+    """Return the end of the tail slice that begins at `at_ms`. `None`: it has not settled."""
+    if not settings.slice_ms:
+        return end_ms_of(at_ms, settled_ms, judged(ledger.tuning, lengths), lengths)
+    end_ms = next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
+    return end_ms if end_ms <= settled_ms else None
+
+
+def _tail_due_ms(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int:
+    if not settings.slice_ms:
+        settled_ms = due_ms_of(ledger.frontier_ms, judged(ledger.tuning, lengths), lengths)
+    else:
+        settled_ms = next_end_ms(ledger.frontier_ms, settings.slice_ms, ledger.start_ms)
+    return settled_ms + settings.settle_ms
+
+
+def _tail_room(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int:
     if len(ledger.holes) >= settings.max_holes:
         return 0
-    return settings.max_open - _count_open(ledger, "t")
+    most = settings.max_open
+    if not settings.slice_ms:
+        most = most_open(judged(ledger.tuning, lengths), most)
+    return most - _count_open(ledger, "t")
 
 
 def _count_open(ledger: Ledger, kind: Kind) -> int:
@@ -125,13 +156,13 @@ def _without_late(passes: tuple[Pass, ...], tail: list[OpenSlice], now_ms: int) 
 def _past_late(look: Pass, tail: list[OpenSlice], now_ms: int) -> Pass:
     cursor_ms = look.cursor_ms
     for fresh in tail:
-        if fresh.start_ms == cursor_ms and fresh.end_ms + look.delay_ms <= now_ms:
-            cursor_ms = fresh.end_ms
+        if fresh.start_ms == cursor_ms:
+            cursor_ms = min(fresh.end_ms, max(cursor_ms, now_ms - look.delay_ms))
     return look if cursor_ms == look.cursor_ms else replace(look, cursor_ms=cursor_ms)
 
 
 def _cut_passes(
-    ledger: Ledger, passes: tuple[Pass, ...], settings: FetchSettings, now_ms: int
+    ledger: Ledger, passes: tuple[Pass, ...], settings: FetchSettings, now_ms: int, lengths: Lengths
 ) -> tuple[list[OpenSlice], tuple[Pass, ...]]:
     """Cut one slice a pass in turn, until no pass has room or a window that is due."""
     fresh: list[OpenSlice] = []
@@ -141,7 +172,7 @@ def _cut_passes(
     while is_moving:
         is_moving = False
         for i, each in enumerate(cursors):
-            piece = _next_piece(ledger, each, settings)
+            piece = _next_piece(ledger, each, settings, lengths)
             if piece is None or room[each.kind] < 1 or _due_ms(piece, each, settings) > now_ms:
                 continue
             if any(same_slice(piece, other) for other in fresh):
@@ -153,13 +184,13 @@ def _cut_passes(
     return fresh, tuple(cursors)
 
 
-def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings) -> Slice | None:
+def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings, lengths: Lengths) -> Slice | None:
     """Return the window that `reading` would cut next. `None`: it is at its end, would pass the watermark, or the same
     window is open for another pass (a slice is known by its window, so this one waits for it)."""
     at_ms = reading.cursor_ms
     if reading.kind == "b":
         assert reading.end_ms is not None
-        end_ms = min(next_end_ms(at_ms, settings.slice_ms, ledger.start_ms), reading.end_ms)
+        end_ms = min(_back_end_ms(ledger, settings, at_ms, lengths) or reading.end_ms, reading.end_ms)
     else:
         end_ms = at_ms + settings.again_slice_ms
     is_beyond = end_ms > ledger.watermark_ms if reading.kind == "a" else at_ms >= end_ms
@@ -167,18 +198,25 @@ def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings) -> Slice
     return None if is_beyond or find_open(ledger, piece) else piece
 
 
+def _back_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, lengths: Lengths) -> int | None:
+    """Return the end of a backfill's slice. `None`: the end of the backfill, since the platform's lists have none."""
+    if settings.slice_ms:
+        return next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
+    return None if lengths.is_one_walk else at_ms + judged(ledger.tuning, lengths).length_ms
+
+
 def _due_ms(piece: Slice, reading: Pass, settings: FetchSettings) -> int:
     return piece.end_ms + (settings.settle_ms if reading.kind == "b" else reading.delay_ms)
 
 
-def _cut_moments(ledger: Ledger, settings: FetchSettings) -> list[int]:
+def _cut_moments(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> list[int]:
     """Return the moment of the next cut of the tail and of each pass that has room."""
     moments: list[int] = []
-    if _tail_room(ledger, settings) > 0:
-        moments.append(next_end_ms(ledger.frontier_ms, settings.slice_ms, ledger.start_ms) + settings.settle_ms)
+    if _tail_room(ledger, settings, lengths) > 0:
+        moments.append(_tail_due_ms(ledger, settings, lengths))
     room = {"b": settings.back_open > _count_open(ledger, "b"), "a": settings.back_open > _count_open(ledger, "a")}
     for each in _passes(ledger, settings):
-        piece = _next_piece(ledger, each, settings) if room[each.kind] else None
+        piece = _next_piece(ledger, each, settings, lengths) if room[each.kind] else None
         if piece is not None:
             moments.append(_due_ms(piece, each, settings))
     return moments

@@ -15,6 +15,7 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Shortfall, find_o
 from actors.fetch.rules.outages import answered, earliest_ms, lengthened, may_take, others_read
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import MalformedSliceId, middle_ms, parse_slice_id
+from actors.fetch.rules.tuning import read
 from streams.backoff import Backoff, next_delay_ms
 
 MAX_REASON = 300
@@ -116,16 +117,39 @@ def take(
 
 
 def complete(
-    ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None
+    ledger: Ledger, slice_id: str, fence: int, now_ms: int, *, is_readable: bool | None = None, rows: int | None = None
 ) -> tuple[Ledger, Completed | StaleFence]:
     """End the slice: everything in its window has been stored. The watermark moves if it waited for this slice, and the
-    source is not down any more. `is_readable`: whether any row of it could be read. `None`: it had no rows."""
+    source is not down any more. `is_readable`: whether any row of it could be read. `None`: it had no rows. `rows`: how
+    many it had, by which the lengths of later slices are tuned."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
+    ledger = _tuned(ledger, held, held.length_ms, rows)
     after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
     after = replace(after, answers=TRUST) if after.answers != TRUST else after
     return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
+
+
+def advance(
+    ledger: Ledger, slice_id: str, fence: int, upto_ms: int, now_ms: int, *, rows: int | None = None
+) -> tuple[Ledger, OpenSlice | StaleFence]:
+    """End the part of the slice before `upto_ms`, which has been stored. The rest stays open under the same fence, with
+    its first attempt, and is returned. What is known of its failures was about its beginning."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, StaleFence):
+        return ledger, held
+    assert held.start_ms < upto_ms < held.end_ms
+    rest = replace(held, start_ms=upto_ms, attempt=1, misses=0, others_read=False, anew=0, losses=0)
+    tuned = _tuned(ledger, held, upto_ms - held.start_ms, rows)
+    after = revised(replace(tuned, answers=TRUST), open=others_read(_swapped(ledger, held, rest)))
+    return answered(after, now_ms), find_open(after, rest) or rest
+
+
+def _tuned(ledger: Ledger, held: OpenSlice, length_ms: int, rows: int | None) -> Ledger:
+    if rows is None or ledger.tuning is None or held.kind != "t":
+        return ledger
+    return replace(ledger, tuning=read(ledger.tuning, length_ms, rows))
 
 
 def fail(

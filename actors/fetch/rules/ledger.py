@@ -99,6 +99,18 @@ class Outage(msgspec.Struct, frozen=True, omit_defaults=True):
     over_ms: int = 0
 
 
+class Tuning(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long slices are where nobody has set it. `span_ms`, `rows`: what was read since `length_ms` was last judged.
+    `is_sure`: it is known that longer slices would hold too much, or may not be longer. `wide_ms`: the end of the last
+    slice that was longer than an hour."""
+
+    length_ms: int
+    span_ms: int = 0
+    rows: int = 0
+    is_sure: bool = False
+    wide_ms: int = 0
+
+
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of one source. `open` is in the order of delivery: the tail's first, each by start.
 
@@ -123,6 +135,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: int = 0
     outage: Outage | None = None
     owes_end: bool = False
+    tuning: Tuning | None = None
 
 
 def first_ledger(start_ms: int) -> Ledger:

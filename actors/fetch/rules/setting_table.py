@@ -17,7 +17,8 @@ Unit = Literal[
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One row. `low`, `high` and `default` are written as a user writes them. `settable_at` is the narrowest level: one
-    that is settable at `platform` may be set at `default` and `platform`."""
+    that is settable at `platform` may be set at `default` and `platform`. A duration with `choices` may be one of these
+    words instead, which is 0 in the record."""
 
     what: str
     unit: Unit
@@ -40,12 +41,13 @@ SETTINGS: dict[str, Setting] = {
         why="three months, the span that merchants ask for when a shop joins",
     ),
     "slice": Setting(
-        what="length of the window that one reading covers",
+        what="length of the window that one reading covers. auto: it follows the orders",
         unit="duration",
         low="1s",
         high="31d",
-        default="60s",
-        why="short enough to spread a busy shop over nodes and to lose little work, long enough to hold a page",
+        choices=("auto",),
+        default="auto",
+        why="some pages in the past, days long if there are few orders, and seconds to a minute at the end of time",
     ),
     "settle": Setting(
         what="distance from now to the end of the newest window, so that the platform shows all its orders",

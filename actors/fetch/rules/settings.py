@@ -48,7 +48,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one source. Durations are milliseconds and end in `_ms`. `SETTINGS` says what each means."""
 
     start: str = "-90d"
-    slice_ms: int = 60_000
+    slice_ms: int = 0  # auto
     settle_ms: int = 30_000
     overlap_before_ms: int = 3_000
     overlap_after_ms: int = 1_000
@@ -187,6 +187,8 @@ def _bounded(name: str, setting: Setting, value: object, read: int | float) -> i
 
 
 def _bounded_duration(name: str, setting: Setting, value: object) -> int:
+    if value in setting.choices:
+        return 0
     read = read_duration(name, value)
     if not read_duration(name, setting.low) <= read <= read_duration(name, setting.high):
         raise BadSetting(name, value, f"is not within {setting.low} to {setting.high}", _instead(name))
@@ -219,7 +221,7 @@ def _instead(name: str) -> str:
 def _written(setting: Setting, value: object) -> object:
     if setting.unit == "duration":
         assert isinstance(value, int)
-        return duration_text(value)
+        return setting.choices[0] if setting.choices and not value else duration_text(value)
     if setting.unit == "durations":
         assert isinstance(value, tuple)
         return [duration_text(each) for each in value]
@@ -233,6 +235,8 @@ def _check_together(read: Mapping[str, object]) -> None:
         if not all(name in read for name in names):
             continue
         amounts = [_least(read[name]) for name in names]
+        if SETTINGS[high].choices and not amounts[-1]:
+            continue  # auto is long enough
         if sum(amounts[:-1]) > amounts[-1]:
             words = " + ".join(f"{name} {duration_text(amount)}" for name, amount in zip(low, amounts, strict=False))
             raise BadSetting(low[0], words, f"{why} ({high} is {duration_text(amounts[-1])})", do)
