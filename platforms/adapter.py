@@ -9,7 +9,7 @@ All times are whole milliseconds UTC. Windows are half-open. `bounds` has how a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -201,8 +201,9 @@ class Declaration(Struct, frozen=True):
     settle_ms: how far behind the platform's own clock (`Page.server_time_ms`) a window may end.
     overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
     again_ms: when closed windows are looked at once more.
-    account: the names that an account's values must have.
     has_times: rows have the time by which the window selects.
+    account: the names that an account's values must have. granted: those that a login brings, before any other request.
+    detail_batch: the list is partial, and a detail request takes so many keys (see `Detailing`). 0: the list is whole.
     is_version_ordered: False when the version is `content_version`, which shows only that a state differs.
     largest_row, largest_answer: bytes. A bigger row is set aside. A bigger answer must not be read to its end.
     longest_wait_ms: the limit of a platform's own 'retry after'.
@@ -217,6 +218,8 @@ class Declaration(Struct, frozen=True):
     rate: tuple[RateBucket, ...] = ()
     account: tuple[str, ...] = ()
     has_times: bool = True
+    granted: tuple[str, ...] = ()
+    detail_batch: NotNegative = 0
     is_version_ordered: bool = True
     largest_row: Positive = 512 * 1024
     largest_answer: Positive = 64 * 1024 * 1024
@@ -247,10 +250,25 @@ class Adapter(Protocol):
 
 
 @runtime_checkable
+class Detailing(Protocol):
+    """An adapter whose list may be partial. Its `declaration.detail_batch` says whether it is."""
+
+    def detail_request(self, keys: Sequence[str], account: Account, now_ms: int) -> Request: ...
+
+    def detail_page(self, response: Response, listed: Sequence[Row]) -> Page:
+        """Return the whole orders of the listed ones, as `Adapter.page`. One that is not there is a bad row."""
+        ...
+
+
+@runtime_checkable
 class Refreshing(Protocol):
     """An adapter that can get fresh credentials by itself. One refresh at a time per account is the caller's duty."""
 
     def refresh(self, account: Account, now_ms: int) -> Request: ...
+
+    def login_outcome(self, response: Response) -> Outcome | None:
+        """Return what to do instead of reading the answer to `refresh`, or None when it may be read."""
+        ...
 
     def refreshed(self, response: Response) -> Mapping[str, str]:
         """Return the account values to replace. BrokenContract when the answer holds none."""

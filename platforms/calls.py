@@ -12,7 +12,7 @@ from platforms.bodies import JsonTemplate
 from platforms.declared_file import AuthPart, FieldValue, RequestPart
 from platforms.errors import BadDeclaration
 from platforms.signing import Signer
-from platforms.templates import Template, Values
+from platforms.templates import KeyList, Template, Values
 
 _SECRET_NAME = re.compile(
     r"(.*[-_])?(authorization|cookie|password|passwd|secret|session|api[-_]?key|access[-_]?key|token)", re.I
@@ -71,7 +71,7 @@ class CompiledRequest:
         return Request(self._method, url or base_url + path, tuple(params), tuple(headers), body)
 
     def _path_text(self, values: Values) -> str:
-        quoted: dict[str, str | int | None] = {}
+        quoted: dict[str, str | int | KeyList | None] = {}
         for name in self._path.names:
             value = values[name]
             if value is None or str(value) in ("", ".", ".."):

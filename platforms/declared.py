@@ -7,18 +7,31 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from platforms.adapter import Account, Declaration, Outcome, Page, PageRules, RateBucket, Request, Response, WindowRules
+from platforms.adapter import (
+    Account,
+    Declaration,
+    Outcome,
+    Page,
+    PageRules,
+    RateBucket,
+    Request,
+    Response,
+    Row,
+    WindowRules,
+)
 from platforms.bounds import Bounds, Window
 from platforms.calls import CompiledRequest
-from platforms.declared_file import AdapterFile, TimePart, WindowPart, read_file
+from platforms.declared_file import AdapterFile, TimePart, VersionPart, WindowPart, read_file
+from platforms.details import DetailCall
 from platforms.errors import BadDeclaration
+from platforms.login import LoginCall
 from platforms.outcomes import graphql_outcome, json_outcome, usual_outcome, with_text
 from platforms.pages import PageReader
 from platforms.rules import Rules
-from platforms.templates import Values
+from platforms.templates import KeyList, Values
 from platforms.times import TimeStyle, has_jumps
 from platforms.urls import check_base_url, next_url
 
@@ -38,7 +51,8 @@ def declare_toml(text: str) -> DeclaredAdapter:
 
 def declare(table: Mapping[str, object]) -> DeclaredAdapter:
     """Return the adapter that a table describes. BadDeclaration with the path of its first fault."""
-    return DeclaredAdapter(read_file(table))
+    file = read_file(table)
+    return DeclaredAdapter(file) if file.login is None else DeclaredLoginAdapter(file)
 
 
 class DeclaredAdapter:
@@ -52,8 +66,10 @@ class DeclaredAdapter:
         self._rules = Rules(file.errors, int(file.longest_wait))
         self._reader = PageReader(file)
         self._first_place = _first_place(file)
-        self._account_names = self._find_account_names()
-        self._declaration = _declaration(file, self._account_names)
+        self._login = None if file.login is None else LoginCall(file.login)
+        self._detail = None if file.detail is None else DetailCall(file.detail, file.auth)
+        self._account_names = _account_names(self._call, self._detail)
+        self._declaration = _declaration(file, *_needed(file, self._account_names, self._login))
 
     @property
     def declaration(self) -> Declaration:
@@ -79,6 +95,25 @@ class DeclaredAdapter:
     def page(self, response: Response) -> Page:
         return self._reader.read(response)
 
+    def detail_request(self, keys: Sequence[str], account: Account, now_ms: int) -> Request:
+        """Return the request for the whole orders of up to `Declaration.detail_batch` keys."""
+        detail, part = self._detail, self.file.detail
+        assert detail is not None
+        assert part is not None
+        style = _style("detail.request.now", part.request.now)
+        values: dict[str, str | int | KeyList | None] = {
+            "now": _kept_number(style.write(now_ms), is_number=style.format in _NUMBERS),
+            "detail.keys": KeyList(keys, part.join),
+            "detail.key": keys[0],
+        }
+        values |= {f"account.{name}": account_value(account, name) for name in self._account_names}
+        return detail.request.make(self._base_url(account), values)
+
+    def detail_page(self, response: Response, listed: Sequence[Row]) -> Page:
+        """Return the whole orders of a part of a list."""
+        assert self._detail is not None
+        return self._detail.page(response, listed)
+
     def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Values:
         asked = self._declaration.window.bounds.request(window)
         place = None if isinstance(page, str) else (page or 0) + self._first_place
@@ -99,15 +134,55 @@ class DeclaredAdapter:
 
     def _base_url(self, account: Account) -> str:
         own = account.values.get("base_url")
-        if own:
+        if own or not self.file.request.base_url:
+            own = account_value(account, "base_url")
             return check_base_url(f"account {account.name}: base_url", own)
         return self.file.request.base_url.rstrip("/")
 
-    def _find_account_names(self) -> tuple[str, ...]:
-        names = {name for template in self._call.templates for name in template.account_names}
-        if not self.file.request.base_url:
-            names.add("base_url")
-        return tuple(sorted(names))
+
+class DeclaredLoginAdapter(DeclaredAdapter):
+    """A platform whose file has a login: see `adapter.Refreshing`."""
+
+    def refresh(self, account: Account, now_ms: int) -> Request:
+        login, part = self._login, self.file.login
+        assert login is not None
+        assert part is not None
+        style = _style("login.request.now", part.request.now)
+        values: dict[str, str | int | None] = {
+            "now": _kept_number(style.write(now_ms), is_number=style.format in _NUMBERS)
+        }
+        values |= {f"account.{name}": account_value(account, name) for name in login.account_names}
+        return login.request.make(part.request.base_url.rstrip("/") or self._base_url(account), values)
+
+    def login_outcome(self, response: Response) -> Outcome | None:
+        ruled = self._rules.judge(response)
+        if ruled is not None:
+            return None if ruled == "fine" else ruled
+        usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms)
+        return None if usual is None else with_text(usual, response)
+
+    def refreshed(self, response: Response) -> Mapping[str, str]:
+        assert self._login is not None
+        return self._login.granted(response, self._declaration.granted)
+
+
+def _account_names(call: CompiledRequest, detail: DetailCall | None) -> tuple[str, ...]:
+    templates = [*call.templates, *([] if detail is None else detail.request.templates)]
+    return tuple(sorted({name for template in templates for name in template.account_names}))
+
+
+def _needed(
+    file: AdapterFile, own: tuple[str, ...], login: LoginCall | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the account values that a person gives, and those that a login brings."""
+    given, granted = set(own), set[str]()
+    if login is not None:
+        granted = given.intersection(login.takes)
+        given = given - granted | login.account_names
+        granted -= login.account_names
+    if not file.request.base_url:
+        given.add("base_url")
+    return tuple(sorted(given)), tuple(sorted(granted))
 
 
 def _kept_number(text: str | None, *, is_number: bool) -> str | int | None:
@@ -134,6 +209,8 @@ def check_file(file: AdapterFile) -> None:
         raise BadDeclaration("name", f"{file.name!r} is not made of 1 to 64 letters, digits, - and _")
     if request.base_url:
         check_base_url("request.base_url", request.base_url)
+    if file.login is not None and file.login.request.base_url:
+        check_base_url("login.request.base_url", file.login.request.base_url)
     if pages.style != "one" and not (pages.next or pages.next_header):
         raise BadDeclaration("pages.next", f"is needed for style {pages.style!r}")
     if (pages.next and pages.next_header) or (pages.total and pages.total_header):
@@ -143,12 +220,17 @@ def check_file(file: AdapterFile) -> None:
     if pages.style == "link" and file.auth.kind == "sign" and file.auth.place != "headers":
         raise BadDeclaration("auth.place", "a next link cannot be signed again; use style 'token'")
     _check_placeholders(file)
-    version = file.record.version
+    _check_version("record.version", file.record.version)
+    if file.detail is not None and file.detail.version is not None:
+        _check_version("detail.version", file.detail.version)
+
+
+def _check_version(where: str, version: VersionPart) -> None:
     if (version.kind == "hash") == bool(version.path):
-        raise BadDeclaration("record.version.path", "goes with kind 'number' or 'time', and not with 'hash'")
+        raise BadDeclaration(f"{where}.path", "goes with kind 'number' or 'time', and not with 'hash'")
     if version.kind == "time" and version.format == "wall" and has_jumps(version.zone):
         raise BadDeclaration(
-            "record.version",
+            where,
             f"wall time of {version.zone} repeats an hour each year, so a later version can look older",
         )
 
@@ -190,7 +272,11 @@ def _style(where: str, part: TimePart | WindowPart) -> TimeStyle:
         raise BadDeclaration(f"{where}.zone", error.problem) from error
 
 
-def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declaration:
+def _version_part(file: AdapterFile) -> VersionPart:
+    return file.record.version if file.detail is None or file.detail.version is None else file.detail.version
+
+
+def _declaration(file: AdapterFile, account: tuple[str, ...], granted: tuple[str, ...]) -> Declaration:
     window, pages = file.window, file.pages
     bounds = Bounds(window.lower, window.upper, int(window.step), int(window.clock), _style("window", window))
     return Declaration(
@@ -214,9 +300,11 @@ def _declaration(file: AdapterFile, account_names: tuple[str, ...]) -> Declarati
         overlap_ms=int(file.overlap),
         again_ms=tuple(int(each) for each in file.again),
         rate=tuple(RateBucket(part.per_second, part.burst, part.scope) for part in file.rate),
-        account=account_names,
         has_times=file.record.modified is not None,
-        is_version_ordered=file.record.version.kind != "hash",
+        account=account,
+        granted=granted,
+        is_version_ordered=_version_part(file).kind != "hash",
+        detail_batch=0 if file.detail is None else file.detail.batch,
         largest_row=file.record.largest,
         largest_answer=file.largest_answer,
         longest_wait_ms=int(file.longest_wait),

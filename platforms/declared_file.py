@@ -139,11 +139,20 @@ class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
 
 
+class WaitPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an answer says how long to wait: the first number in a header or at a path in the body. is: seconds (one is
+    added, since platforms round), ms, or rate: requests a second, so that the wait is that of one request."""
+
+    header: str = ""
+    body: str = ""
+    is_: Literal["seconds", "ms", "rate"] = msgspec.field(default="seconds", name="is")
+
+
 class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
     """One rule. All its conditions must hold, and the first rule that matches wins. status: 429, '5xx', or a list of
     these. header, body: a header's name, a path in the body. The value must exist (and not be null, false, empty or 0),
-    or be one of `equals`, or contain `contains`. `after`: the wait if the answer itself names none. `text`: the path of
-    the platform's own words, for the reason."""
+    or be one of `equals`, or contain `contains`. `wait`: where the answer names a wait in its own way. `after`: the
+    wait if it names none. `text`: the path of the platform's own words, for the reason."""
 
     outcome: OutcomeName
     status: int | str | list[int | str] | None = None
@@ -152,6 +161,7 @@ class ErrorPart(Struct, frozen=True, forbid_unknown_fields=True):
     equals: Scalar | list[Scalar] | None = None
     contains: str = ""
     after: Duration | None = None
+    wait: WaitPart | None = None
     reason: str = ""
     text: str = ""
 
@@ -170,6 +180,28 @@ class AuthPart(Struct, frozen=True, forbid_unknown_fields=True):
     recipe: Recipe = Recipe()
 
 
+class DetailPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A second request for the orders of a list that is partial. Its values may hold {detail.keys}: up to `batch` keys,
+    joined by `join`, or a list of them where it is a JSON value of its own. {detail.key}: the key, if `batch` is 1.
+    rows: a list, or one order. key and version: as in `record`. Without `version` the version of the list counts."""
+
+    request: RequestPart
+    key: str | list[str]
+    rows: str = ""
+    version: VersionPart | None = None
+    batch: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    join: str = ","
+
+
+class LoginPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A request that brings credentials. take: names of account values, and where the answer has each one: a path in
+    its body, `header:NAME`, or `cookie:NAME`. They replace the account's own values of these names."""
+
+    request: RequestPart
+    take: dict[str, str]
+    auth: AuthPart = AuthPart()
+
+
 class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A platform as data. settle, overlap, again: see `adapter.Declaration`."""
 
@@ -179,6 +211,8 @@ class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     window: WindowPart = WindowPart()
     pages: PagesPart = PagesPart()
     auth: AuthPart = AuthPart()
+    login: LoginPart | None = None
+    detail: DetailPart | None = None
     rate: list[RatePart] = []
     errors: list[ErrorPart] = []
     settle: Duration = Duration(300_000)

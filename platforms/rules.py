@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any, Literal
 
 import msgspec
 
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
-from platforms.declared_file import ErrorPart, Scalar
+from platforms.declared_file import ErrorPart, Scalar, WaitPart
 from platforms.errors import BadDeclaration
 from platforms.fields import Field, Picker, steps_of
 from platforms.mending import read_json
@@ -16,6 +18,7 @@ from platforms.outcomes import Steps, platform_text, retry_after_ms
 
 Fine = Literal["fine"]
 Condition = Callable[[Response], bool]
+_NUMBER = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 _ABSENT = (None, False, "", 0)
 
 
@@ -33,7 +36,9 @@ class Rules:
         return None
 
     def _outcome(self, part: ErrorPart, path: Steps, response: Response) -> Outcome | Fine:
-        asked_ms = retry_after_ms(response.headers, self._longest_wait_ms)
+        asked_ms = _named_wait_ms(part.wait, response, self._longest_wait_ms)
+        if asked_ms is None:
+            asked_ms = retry_after_ms(response.headers, self._longest_wait_ms)
         after_ms = part.after if asked_ms is None else asked_ms
         said = platform_text(response.body, path)
         reason = part.reason or f"the platform's answer ({response.status}) meets the rule on {_subject(part)}"
@@ -52,6 +57,7 @@ class Rules:
 
 
 def _conditions(where: str, part: ErrorPart) -> list[Condition]:
+    _check_wait(where, part.wait)
     if part.header and part.body:
         raise BadDeclaration(where, "asks for a header and for the body; make two rules of it")
     found: list[Condition] = []
@@ -100,6 +106,30 @@ def _body(where: str, part: ErrorPart) -> Condition:
 def _last_name(where: str, path: str) -> str:
     """Return the last name on a path. A path begins with a name."""
     return next(step for step in reversed(steps_of(where, path)) if isinstance(step, str))
+
+
+def _named_wait_ms(part: WaitPart | None, response: Response, longest_ms: int) -> int | None:
+    """Return the wait that an answer names in its platform's own way, None if it names none."""
+    if part is None:
+        return None
+    text = response.headers.get(part.header.lower(), "") if part.header else ""
+    if part.body:
+        text = platform_text(response.body, steps_of("wait.body", part.body))
+    found = _NUMBER.search(text)
+    number = float(found[0]) if found is not None else 0.0
+    if not number:
+        return None
+    wait_ms = {"seconds": (number + 1) * 1000, "ms": number, "rate": 1000 / number}[part.is_]
+    return ceil(min(wait_ms, longest_ms))
+
+
+def _check_wait(where: str, part: WaitPart | None) -> None:
+    if part is None:
+        return
+    if bool(part.header) == bool(part.body):
+        raise BadDeclaration(f"{where}.wait", "needs a header or a path in the body, one of them")
+    if part.body:
+        steps_of(f"{where}.wait.body", part.body)
 
 
 def _text_path(number: int, part: ErrorPart) -> Steps:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from platforms.errors import BadDeclaration, nearest
@@ -16,7 +16,19 @@ _ACCOUNT_NAME = re.compile(r"account\.[a-z][a-z0-9_]*")
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _KINDS = ("", "text", "number")
 
-Values = Mapping[str, str | int | None]
+
+class KeyList(list[str]):
+    """Keys: a list in JSON, a joined text anywhere else."""
+
+    def __init__(self, keys: Iterable[str], join: str) -> None:
+        super().__init__(keys)
+        self._join = join
+
+    def __str__(self) -> str:
+        return self._join.join(self)
+
+
+Values = Mapping[str, str | int | KeyList | None]
 LEFT_OUT: Any = object()
 """The value of a JSON field whose placeholder has no value this time."""
 

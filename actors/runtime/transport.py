@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -68,7 +68,7 @@ class Transport:
                 async with AsyncExitStack() as turn:
                     with anyio.fail_after(timeout_s):
                         body = await self._read(answer, most_bytes, turn)
-                return Response(answer.status, {k.lower(): v for k, v in answer.headers.items()}, body)
+                return Response(answer.status, _headers(answer.headers), body)
         except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
             raise PlatformDown(
                 f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_error_text(error)}"
@@ -91,6 +91,15 @@ class Transport:
                     await turn.enter_async_context(self._turns[answer.url.host or ""])
         inflater.end()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with names in lower case. Cookies stand on lines of their own, since there may be several."""
+    found = dict[str, str]()
+    for name, value in headers.items():
+        name = name.lower()
+        found[name] = f"{found[name]}\n{value}" if name == "set-cookie" and name in found else value
+    return found
 
 
 def check_url(url: str) -> URL:

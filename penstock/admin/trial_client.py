@@ -16,6 +16,7 @@ from platforms.adapter import (
     Adapter,
     Bug,
     Declaration,
+    Detailing,
     Empty,
     Later,
     Login,
@@ -94,7 +95,7 @@ class TrialClient:
         self._account = account
         self._hidden = _hidden(account, stored)
         self._transport = transport
-        self._has_renewed = False
+        self._has_renewed = self._has_details = False
         self.body = b""
         self.longest_ms = 0
 
@@ -104,6 +105,8 @@ class TrialClient:
 
     async def page(self, window: Window, page: str | int | None) -> Page | None:
         """Return the page, None if the platform finds the window too wide. Raises TrialRefused, PlatformError."""
+        if any(name not in self._account.values for name in self.declared.granted):
+            await self._renew()
         for tried in range(TRIES + 1):
             request = called(self.adapter.request, window, page, self._account, self.now_ms)
             response = await self._send(request)
@@ -111,7 +114,7 @@ class TrialClient:
             match called(self.adapter.outcome, response):
                 case None:
                     try:
-                        return called(self.adapter.page, response)
+                        return await self._with_details(called(self.adapter.page, response))
                     except Garbled:
                         if tried == TRIES:
                             raise
@@ -131,6 +134,30 @@ class TrialClient:
                         raise TrialRefused(_later(response, said), self._refusal_hint(response, request))
                     await anyio.sleep(wait_s)
         raise TrialRefused("the platform could not answer")
+
+    async def _with_details(self, page: Page) -> Page:
+        """Ask once for the details of the first orders, if the list is partial. The others stay as they are listed."""
+        batch, adapter = self.declared.detail_batch, self.adapter
+        if not batch or not isinstance(adapter, Detailing) or not page.rows or self._has_details:
+            return page
+        self._has_details, body = True, self.body
+        listed = page.rows[:batch]
+        keys = [row.key for row in listed]
+        response = await self._send(called(adapter.detail_request, keys, self._account, self.now_ms))
+        outcome = called(self.adapter.outcome, response)
+        if outcome is not None:
+            said = without_secrets(getattr(outcome, "reason", ""))
+            raise TrialRefused(f"no details (HTTP {response.status}): {said}", "[detail]: look at its request")
+        try:
+            whole = called(adapter.detail_page, response, listed)
+        except BrokenContract as error:
+            raise TrialRefused(error.reason, "[detail] rows: it is no path of the answer") from error
+        self.body = body
+        if whole.bad:
+            reason = without_secrets(whole.bad[0].reason)
+            raise TrialRefused(f"{len(whole.bad)} of {len(keys)} details are missing: {reason}", "[detail] key or rows")
+        page.rows[: len(listed)] = whole.rows
+        return page
 
     async def _send(self, request: Request) -> Response:
         if self.log.sent >= MOST_REQUESTS:
@@ -175,11 +202,17 @@ class TrialClient:
                 f"the platform refuses the credentials (HTTP {response.status}){words}",
                 "[auth]: look at its kind and names, and at the account's values",
             )
+        await self._renew()
+
+    async def _renew(self) -> None:
+        assert isinstance(self.adapter, Refreshing)
         self._has_renewed = True
         renewed = await self._send(called(self.adapter.refresh, self._account, self.now_ms))
-        if called(self.adapter.outcome, renewed) is not None:
+        refusal = called(self.adapter.login_outcome, renewed)
+        if refusal is not None:
+            said = without_secrets(getattr(refusal, "reason", ""))
             raise TrialRefused(
-                f"the platform refuses to log in (HTTP {renewed.status})",
+                f"the platform refuses to log in (HTTP {renewed.status}){f': {said}' if said else ''}",
                 "[login]: look at its request, and at the account's values",
             )
         granted = called(self.adapter.refreshed, renewed)

@@ -117,6 +117,9 @@ class MallAdapter:
         body = json.dumps({"key": account.values.get("key", "")}).encode()
         return Request("POST", f"{_base_url(account)}/_mall/login", (), (("content-type", "application/json"),), body)
 
+    def login_outcome(self, response: Response) -> Outcome | None:
+        return self.outcome(response)
+
     def refreshed(self, response: Response) -> Mapping[str, str]:
         try:
             return {"token": msgspec.json.decode(response.body, type=_Granted).access_token}

@@ -33,11 +33,18 @@ class Teashop:
         self.orders = sorted(orders, key=lambda order: (order.changed_s, order.number))
         self.url = ""
         self.requests = 0
+        self.logins: list[str] = []
+        """The keys that were shown, in their order."""
+        self.largest_batch = 0
+        self._session_left = 0
 
     def app(self) -> web.Application:
         app = web.Application()
         app.router.add_get("/v2/orders", self._list)
         app.router.add_post("/graphql", self._graphql)
+        app.router.add_post("/v1/login", self._login)
+        app.router.add_get("/v1/numbers", self._numbers)
+        app.router.add_get("/v1/details", self._details)
         return app
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -57,6 +64,36 @@ class Teashop:
         ]
         following = str(at + limit) if at + limit < len(found) else None
         return web.json_response({"data": {"orders": rows}, "meta": {"count": len(found), "next_cursor": following}})
+
+    async def _login(self, request: web.Request) -> web.Response:
+        shown = (await request.json())["key"]
+        if shown != (f"refresh-{len(self.logins)}" if self.logins else KEY):
+            return web.json_response({"fault": {"text": f"{shown} was used before"}}, status=401)
+        self.logins.append(shown)
+        self._session_left = 20
+        answer = web.json_response({"session": f"session-{len(self.logins)}"})
+        answer.set_cookie("other", "1")
+        answer.set_cookie("refresh", f"refresh-{len(self.logins)}")
+        return answer
+
+    def _is_in(self, request: web.Request) -> bool:
+        self.requests += 1
+        self._session_left -= 1
+        return self._session_left >= 0 and request.headers.get("x-session") == f"session-{len(self.logins)}"
+
+    async def _numbers(self, request: web.Request) -> web.Response:
+        if not self._is_in(request):
+            return web.json_response({"fault": {"code": "out"}})
+        since, until = (int(request.query[name]) for name in ("day_from", "day_to"))
+        return web.json_response([{"number": each.number} for each in self.orders if since <= each.changed_s < until])
+
+    async def _details(self, request: web.Request) -> web.Response:
+        if not self._is_in(request):
+            return web.json_response({"fault": {"code": "out"}})
+        wanted = request.query["numbers"].split(",")
+        self.largest_batch = max(self.largest_batch, len(wanted))
+        rows = [order._asdict() for order in self.orders if str(order.number) in wanted]
+        return web.json_response({"found": rows})
 
     async def _graphql(self, request: web.Request) -> web.Response:
         self.requests += 1

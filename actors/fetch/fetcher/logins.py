@@ -14,7 +14,7 @@ import anyio
 
 from actors.fetch.fetcher.calling import called
 from actors.fetch.sources import SourceKey, Sources
-from actors.runtime.secrets import Secret
+from actors.runtime.secrets import Secret, without_secrets
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
 from streams.clock import Clock
@@ -57,8 +57,10 @@ class Logins:
             now = self.account(source)
             if now.values != refused.values or not isinstance(adapter, Refreshing):
                 return now  # a file was replaced, or another slice renewed before us
+            granted = await self._ask(adapter, now)  # a renewed refresh key takes the place of the account's own
             account = self._sources.account(source)
-            self._grants[source] = _Grant(account.values, await self._ask(adapter, account))
+            known = {name: value for name, value in now.values.items() if account.values.get(name) != value}
+            self._grants[source] = _Grant(account.values, {**known, **granted})
             return self.account(source)
 
     async def _ask(self, adapter: Adapter, account: Account) -> Mapping[str, str]:
@@ -69,13 +71,15 @@ class Logins:
             response = await self._transport.send(request, timeout_s=timeout_s, most_bytes=MOST_BYTES)
         except TooMuch as error:
             raise PlatformDown(str(error)) from error
-        match called(adapter.outcome, response):
+        match called(adapter.login_outcome, response):
             case None:
                 granted = called(adapter.refreshed, response)
             case Later() | SlowDown():
                 raise PlatformDown("the platform renews no credentials at the moment")
-            case _:
-                raise LoginRefused("the platform refuses to renew the credentials")
+            case outcome:
+                said = getattr(outcome, "reason", "")
+                words = f": {without_secrets(said)}" if said else ""
+                raise LoginRefused(f"the platform refuses to renew the credentials (HTTP {response.status}){words}")
         for value in granted.values():
             Secret(value)  # the log's redaction knows it from here on
         return granted

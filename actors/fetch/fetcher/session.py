@@ -6,6 +6,7 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import anyio
@@ -33,15 +34,19 @@ from platforms.adapter import (
     Account,
     Adapter,
     Bug,
+    Detailing,
     Empty,
     Later,
     Login,
+    Page,
     Park,
+    Request,
     Response,
     Row,
     SlowDown,
     Split,
 )
+from platforms.details import without_details
 from platforms.errors import BrokenContract, Garbled
 from platforms.reading import Ask, Reading
 from streams.backoff import Backoff, next_delay_ms
@@ -57,6 +62,8 @@ REFUSED_ATTEMPTS = 3
 """Attempts that must all end so before renewable credentials count as refused, and need a person."""
 
 MOST_SHOWN = 4096
+MOST_DETAILS = 2_000
+"""Whole orders that a session keeps."""
 
 Trouble = Later | SlowDown | PlatformDown
 
@@ -119,6 +126,8 @@ class PlatformSession:
         self._renewals = 0
         self._has_others = True
         self._status = 0
+        self._details: dict[str, tuple[int, Row]] = {}
+        """Whole orders by key, with the version that the list gave them: a window that is cut lists them again."""
 
     async def request(self, reading: Reading, ask: Ask) -> list[Row]:
         """Return the rows of the next response. Raises Stopped with the outcome that ends the reading."""
@@ -135,8 +144,11 @@ class PlatformSession:
     async def _once(self, reading: Reading, ask: Ask) -> list[Row] | Trouble:
         """Send one request. A response that is cut off or too long says nothing about the rest of the window."""
         platform = self._work.source.platform
+        if any(name not in self._account.values for name in self._adapter.declaration.granted):
+            await self._log_in("")  # the first login of all
+        adapter = self._adapter
         try:
-            response = await self._send(ask)
+            response = await self._send(lambda now_ms: adapter.request(ask.window, ask.page, self._account, now_ms))
         except PlatformDown as error:
             self._budgets.timed_out(platform)
             return error
@@ -157,6 +169,7 @@ class PlatformSession:
         match called(self._adapter.outcome, response):
             case (None | Empty()) as fine:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
+                page = await self._with_details(page)
                 budgets.went_well(work.source.platform)
                 self._renewals = 0
                 self._time.was_answered = True
@@ -178,11 +191,67 @@ class PlatformSession:
             case Later() as passing:
                 return passing
 
-    async def _send(self, ask: Ask) -> Response:
+    async def _with_details(self, page: Page) -> Page:
+        """Return the page with whole orders, if its platform lists only parts of them. This comes before the reading
+        gets the page: a reading that goes on later must not take orders for read that nobody has."""
+        adapter, batch = self._adapter, self._adapter.declaration.detail_batch
+        if not batch or not isinstance(adapter, Detailing) or not page.rows:
+            return page
+        new = [row for row in page.rows if self._details.get(row.key, (None, None))[0] != row.version]
+        for at in range(0, len(new), batch):
+            listed = new[at : at + batch]
+            whole = await self._detail_page(adapter, listed)
+            versions = {row.key: row.version for row in listed}
+            if len(self._details) > MOST_DETAILS:
+                self._details = {row.key: self._details[row.key] for row in page.rows if row.key in self._details}
+            self._details |= {row.key: (versions[row.key], row) for row in whole.rows}
+            page.bad += whole.bad
+        page.rows = [self._details[row.key][1] for row in page.rows if row.key in self._details]
+        return page
+
+    async def _detail_page(self, adapter: Detailing, listed: Sequence[Row]) -> Page:
+        """Return the whole orders of the listed ones. Raises Stopped if there is no answer."""
+        keys = tuple(row.key for row in listed)
+        for tried in count():
+            trouble: Trouble
+            try:
+                response = await self._send(lambda now_ms: adapter.detail_request(keys, self._account, now_ms))
+                self._status = response.status
+                match called(self._adapter.outcome, response):
+                    case None:
+                        return called(adapter.detail_page, response, listed)
+                    case Empty():
+                        return Page([], bad=[without_details(row) for row in listed])
+                    case Later() | SlowDown() as trouble:
+                        pass
+                    case Login(reason=said):
+                        trouble = await self._log_in(without_secrets(said))
+                    case Park(reason=reason):
+                        raise Stopped(PlatformRefused(without_secrets(reason)))
+                    case Split():
+                        raise Stopped(
+                            Hopeless(f"the platform finds {len(keys)} details too many; lower [detail] batch")
+                        )
+                    case Bug(reason=reason):
+                        raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
+            except Garbled:
+                trouble = Later()
+            except (PlatformDown, TooMuch) as error:
+                trouble = PlatformDown(str(error))
+            if isinstance(trouble, SlowDown):
+                self._budgets.was_throttled(self._work.source.platform)
+                self._budgets.hold(self._work.source, wait_of(trouble, self._work.settings, 0))
+            wait_ms = wait_of(trouble, self._work.settings, tried)
+            if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
+                raise Stopped(self._ending(trouble))
+            await anyio.sleep(wait_ms / 1000)
+        raise AssertionError("count() does not end")
+
+    async def _send(self, make: Callable[[int], Request]) -> Response:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
         await self._pace()
         async with self._budgets.one_of(platform, settings.concurrency):
-            request = called(self._adapter.request, ask.window, ask.page, self._account, self._clock.now_ms())
+            request = called(make, self._clock.now_ms())
             timeout_s = min(declared.timeout_s, settings.request_timeout_ms / 1000)
             return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
 

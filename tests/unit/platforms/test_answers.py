@@ -431,3 +431,27 @@ def test_a_total_may_count_rows(
     params = {"from": "{window.start}", "to": "{window.end}"}
     style = {"style": "one", "next": "", "total_counts": counts, "size": 50}
     assert read_pages([page] * 3, pages=style, request={"params": params}) == told
+
+
+@pytest.mark.parametrize(
+    ("wait", "response", "after_ms"),
+    [
+        ({"header": "x-rate", "is": "rate"}, answer({"code": 7}, 429, x_rate="0.0167"), 59_881),
+        ({"header": "x-rate", "is": "rate"}, answer({"code": 7}, 429, x_rate="0.000001"), 900_000),
+        ({"header": "x-rate", "is": "rate"}, answer({"code": 7}, 429, x_rate="0"), 5_000),
+        ({"header": "x-wait", "is": "ms"}, answer({"code": 7}, x_wait="250"), 250),
+        ({"body": "e.msg"}, answer({"code": 7, "e": {"msg": "This ban will last for 3 more seconds"}}), 4_000),
+        ({"body": "e.msg"}, answer({"code": 7, "e": {"msg": "banned"}}), 5_000),
+        ({"body": "e.msg"}, answer({"code": 7}, retry_after="2"), 2_000),
+    ],
+)
+def test_a_wait_is_read_as_the_platform_writes_it(wait: dict[str, str], response: Response, after_ms: int) -> None:
+    rule = {"outcome": "throttled", "body": "code", "equals": 7, "after": "5s", "wait": wait}
+    outcome = adapter(errors=[rule]).outcome(response)
+    assert isinstance(outcome, SlowDown)
+    assert outcome.after_ms == after_ms
+
+
+def test_a_wait_has_one_place() -> None:
+    with pytest.raises(BadDeclaration, match=r"errors\[0\]\.wait: needs a header or a path in the body"):
+        adapter(errors=[{"outcome": "throttled", "status": 429, "wait": {"is": "ms"}}])

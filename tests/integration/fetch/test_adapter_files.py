@@ -1,0 +1,143 @@
+"""Files of under 60 lines, written from a platform's page alone, read its shops whole with default settings."""
+
+import time
+import tomllib
+from typing import Any
+
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.sources import SourceKey
+from streams.connection import Connection
+from streams.publisher import Publisher
+from tests.support.engine import add_source, ledger_when, put_setting, running_node, stored_orders
+from tests.support.teashop import KEY, TeaOrder, open_teashop
+
+REST = """
+name = "tearest"
+settle = "1m"
+[request]
+path = "/v2/orders"
+[request.params]
+updated_from = "{window.start}"
+updated_to = "{window.end}"
+limit = "{page.size}"
+cursor = "{page.token}"
+[auth]
+kind = "header"
+name = "x-api-key"
+value = "{account.code}"
+[window]
+lower = "excludes"
+upper = "includes"
+format = "unix_s"
+step = "1s"
+[pages]
+style = "token"
+size = 50
+next = "meta.next_cursor"
+total = "meta.count"
+[record]
+rows = "data.orders"
+key = "number"
+version = { kind = "number", path = "rev" }
+modified = { path = "changed", format = "unix_s" }
+"""
+
+GRAPHQL = """
+name = "teaql"
+settle = "1m"
+[request]
+path = "/graphql"
+[request.graphql]
+query = '''
+query ($first: Int!, $after: String, $since: String!, $until: String!) {
+  orders(first: $first, after: $after, since: $since, until: $until) {
+    nodes { id updatedAt }
+    pageInfo { hasNextPage endCursor }
+  }
+}'''
+[request.graphql.variables]
+first = "{page.size}"
+after = "{page.token}"
+since = "{window.start}"
+until = "{window.end}"
+[window]
+format = "iso_offset"
+step = "1s"
+[pages]
+style = "token"
+size = 40
+next = "data.orders.pageInfo.endCursor"
+more = "data.orders.pageInfo.hasNextPage"
+end_is_proof = true
+[record]
+rows = "data.orders.nodes"
+key = "id"
+version = { kind = "time", path = "updatedAt" }
+modified = { path = "updatedAt" }
+"""
+
+PARTIAL = """
+name = "teapart"
+settle = "1m"
+[request]
+path = "/v1/numbers"
+params = { day_from = "{window.start}", day_to = "{window.end}" }
+headers = { x-session = "{account.session}" }
+[window]
+format = "unix_s"
+step = "1s"
+[pages]
+size = 1000
+[record]
+key = "number"
+[detail]
+batch = 20
+rows = "found"
+key = "number"
+version = { kind = "number", path = "rev" }
+[detail.request]
+path = "/v1/details"
+params = { numbers = "{detail.keys}" }
+headers = { x-session = "{account.session}" }
+[login]
+take = { session = "session", code = "cookie:refresh" }
+[login.request]
+path = "/v1/login"
+body = { key = "{account.code}" }
+[[errors]]
+body = "fault.code"
+equals = "out"
+outcome = "login"
+"""
+
+
+async def test_short_files_read_whole_shops_with_default_settings(connection: Connection, publisher: Publisher) -> None:
+    now_s = int(time.time())
+    crowd = [TeaOrder(1_000 + number, 1, now_s - 3_000) for number in range(120)]
+    orders = [TeaOrder(number, 1 + number % 3, now_s - 400 - 30 * number) for number in range(200)] + crowd
+    files = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}
+    assert all(len(text.strip().splitlines()) < 60 for text in files.values())
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        for name, text in files.items():
+            table: dict[str, Any] = tomllib.loads(text)
+            await put_setting(connection, publisher, f"adapter.{name}", table)
+            key = SourceKey(name, "s1")
+            start_ms = (now_s - 7_000) * 1000
+            account = {"code": KEY}
+            await add_source(connection, publisher, key, adapter=name, url=shop.url, start_ms=start_ms, account=account)
+            await put_setting(connection, publisher, f"fetch.{name}", {})  # the defaults
+
+        def is_over(ledger: Ledger) -> bool:
+            return ledger.watermark_ms > (now_s - 350) * 1000
+
+        for name in files:
+            ledger = await ledger_when(node.engine, SourceKey(name, "s1"), is_over, within_s=120)
+            assert (ledger.holes, ledger.state) == ((), "running")
+        found: dict[str, set[tuple[str, int]]] = {name: set() for name in files}
+        for order in await stored_orders(connection):
+            found[order.platform].add((order.order_key, order.version))
+    numbered = {(str(order.number), order.rev) for order in orders}
+    assert found["tearest"] == found["teapart"] == numbered
+    assert found["teaql"] == {(f"gid://{order.number}", order.changed_s * 1000) for order in orders}
+    assert shop.largest_batch == 20
+    assert shop.logins[:2] == [KEY, "refresh-1"]
