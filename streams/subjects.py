@@ -22,7 +22,7 @@ can share a server. Subjects, with the namespace left out:
     gone                                              core     requests to handlers' nodes about a deleted job
     rates                                             core     requests of nodes for shares of the cluster's rates
     rates-begun                                       core     requests to all nodes for what they began under rates
-    api.flow-loads.<flow>.<group>                     core     requests to load rows of one shard
+    api.flow-loads.<flow>.<group>[.<zone>]            core     requests to load rows of one shard
     api.<service>.<endpoint>                          core     requests to a node, and its replies
     ask.<program>.…                                   core     requests of a node to programs that run items
 """
@@ -206,9 +206,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject of requests to all nodes for what they began under the cluster's rates. Each replies."""
         return self.subject("rates-begun")
 
-    def flow_loads(self, flow: str, group: str) -> str:
-        """Return the subject of requests to load rows of one of a flow's shards, to the nodes of a group."""
-        return self.subject("api", "flow-loads", flow, group)
+    def flow_loads(self, flow: str, group: str, zone: str = "") -> str:
+        """Return the subject of requests to load rows of one of a flow's shards, to the nodes of a group. `zone`: only
+        to those in this zone."""
+        return self.subject("api", "flow-loads", flow, group, *((zone,) if zone else ()))
 
     def api(self, service: str, endpoint: str) -> str:
         """Return the subject of an endpoint of a node's service."""

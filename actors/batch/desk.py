@@ -34,6 +34,7 @@ from actors.batch.views import (
     sheet_of,
     upload_name,
 )
+from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import check_path, key_reader
 from actors.runtime.transport import shown_url
@@ -418,6 +419,7 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     try:
         limits = msgspec.convert({**declared, **values, **changed}, TaskLimits)
         check_path("slot_key", limits.slot_key)
+        read_bound("zone", limits.zone)
         return limits
     except BadSetting as error:
         raise BatchRefused(f"limits: {error}") from error

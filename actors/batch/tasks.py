@@ -43,6 +43,8 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Where the key is in an item, as a dotted path. Empty: all items are under one key."""
     when_full: WhenFull = "queue"
     """What becomes of an item whose key has no free slot."""
+    zone: str = ""
+    """Where its code may run (actors/runtime/rules/bounds.py). Empty: anywhere."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

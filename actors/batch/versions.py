@@ -1,8 +1,12 @@
 """Which versions of a task's code are at work, by the reports of the live nodes."""
 
+from collections.abc import Callable
+
 from actors.batch.rules.record import FINAL, Instance, made_so_far
 from actors.batch.rules.versions import is_older, newest
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.membership import Members
+from actors.runtime.rules.bounds import nobody_text
 
 
 def newest_version(members: Members, task: str) -> str | None:
@@ -22,13 +26,18 @@ def is_too_new(members: Members, record: Instance) -> bool:
     return at_work is not None and is_older(at_work, version_of(record))
 
 
-def waits_for(members: Members, record: Instance) -> str:
-    """Return what an instance waits for, and what to do. Empty if it is over, or a node may work on it."""
+def waits_for(members: Members, bounds: WorkBounds, bound_of: Callable[[str], str], record: Instance) -> str:
+    """Return what an instance waits for, and what to do. Empty if it is over, or a node may work on it. `bound_of`:
+    where the code of a task may run."""
     if record.state in FINAL or record.is_cancelling:
         return ""
     at_work = newest_version(members, record.task)
     if at_work is None:
         return f"waits: no process serves {record.task}; start one with `penstock work`"
+    bound = bound_of(record.task)
+    serving = [name for name, node in members.live().items() if record.task in node.tasks]
+    if bound and not bounds.among(bound, serving):
+        return f"waits: {nobody_text(bound, bounds.zone_of(bound))}"
     if is_too_new(members, record):
         has = at_work or "one without a version"
         return f"waits: its items need version {version_of(record)} of the code; at work is {has}"

@@ -47,16 +47,16 @@ FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSourc
 
 
 class LastOffer(NamedTuple):
-    """When each open slice of a source was last offered, to the lanes of one pin. A forgotten slice is offered once
+    """When each open slice of a source was last offered, to the lanes of one place. A forgotten slice is offered once
     more."""
 
-    pin: str = ""
+    place: str = ""
     at_ms: Mapping[OfferKey, int] = NOTHING_OFFERED
 
 
-def lane_name(lane: str, pin: str) -> str:
-    """Return the lane's token. A pinned source has lanes of its own, from which only nodes with the pin pull."""
-    return f"{lane}_{pin}" if pin else lane
+def lane_name(lane: str, place: str) -> str:
+    """Return the lane's token. A pinned or bound source has lanes of its own, from which only nodes pull that may."""
+    return f"{lane}_{place}" if place else lane
 
 
 def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
@@ -173,11 +173,11 @@ class SliceAllocator:
     async def _offer(self, source: SourceKey, ledger: Ledger, settings: FetchSettings) -> Mapping[OfferKey, int]:
         """Offer what is due and was not offered lately. Return when each open slice was offered."""
         now_ms, last = self._clock.now_ms(), self._offered.get(source, LastOffer())
-        known = last.at_ms if last.pin == settings.pin else NOTHING_OFFERED  # offers in other lanes do not count
+        known = last.at_ms if last.place == settings.place else NOTHING_OFFERED  # offers in other lanes do not count
         due = offers_due(ledger, now_ms, known, settings.reoffer_ms)
         fresh: dict[OfferKey, int] = {}
         if due:
-            offers = [self._offer_of(source, piece, settings.pin, now_ms) for piece in due]
+            offers = [self._offer_of(source, piece, settings.place, now_ms) for piece in due]
             answers = await self._publisher.publish_many(offers)
             reach("offer")
             for answer in answers:
@@ -192,13 +192,13 @@ class SliceAllocator:
             }
         waiting = [offer_key(ledger, piece) for piece in ledger.open if not piece.is_taken]
         at_ms = {key: fresh.get(key) or known[key] for key in waiting if key in fresh or key in known}
-        self._offered[source] = LastOffer(settings.pin, at_ms)
+        self._offered[source] = LastOffer(settings.place, at_ms)
         return at_ms
 
-    def _offer_of(self, source: SourceKey, piece: OpenSlice, pin: str, now_ms: int) -> Outgoing:
+    def _offer_of(self, source: SourceKey, piece: OpenSlice, place: str, now_ms: int) -> Outgoing:
         """Return the offer. Its id lets the publisher repeat an offer whose receipt was lost. It contains the moment,
         since the same slice may rightly be offered again."""
-        lane = lane_name(piece.lane, pin)
+        lane = lane_name(piece.lane, place)
         subject = self._namespace.slice_offer(source.platform, lane, source.source, piece.slice_id)
         offer = SliceOffer(platform=source.platform, source=source.source, slice_id=piece.slice_id)
         offer_id = message_id("offer", self._members.name, str(source), lane, piece.slice_id, str(now_ms))

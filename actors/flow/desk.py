@@ -39,7 +39,7 @@ RANGES = {
     "load_timeout": (100, LONGEST_LOAD_MS),
 }
 SLOTS = ("slots", "slot_key", "when_full")
-SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", *SLOTS)
+SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", "zone", *SLOTS)
 
 
 class FlowJobsDoor(Protocol):
@@ -65,6 +65,10 @@ class FlowJobsDoor(Protocol):
 
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have rounds at this interval."""
+        ...
+
+    async def bind(self, flow: str, bound: str) -> None:
+        """Have rounds and rows where a bound says."""
         ...
 
     async def job(self, flow: str, shard: str, key: str) -> RowJob | None:
@@ -150,8 +154,8 @@ class FlowDesk:
 
     async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
-        (calls of `execute` at once under each key, 0: no limit), slot_key, when_full. `None` resets one to the value in
-        the code."""
+        (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (where it runs, as `east` or
+        `shard:7`). `None` resets one to the value in the code."""
         record = self._flows.current(flow)
         if unknown := [name for name in values if name not in SETTINGS]:
             raise BadFlow(f"{unknown[0][:80]!a}: is not a setting of flows; {nearest(unknown[0], SETTINGS)}")
@@ -166,6 +170,7 @@ class FlowDesk:
                 raise BadFlow(str(error)) from error
         if changes:
             record = await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
+            await self._jobs.bind(flow, record.limits.zone)
             await self._jobs.follow(flow, interval_ms(record.limits, self._flows.progress(flow).every_ms))
         if rate is not None:
             await self._jobs.change(flow, rate=rate)
@@ -195,7 +200,7 @@ class FlowDesk:
 
 def _document(limits: FlowLimits) -> dict[str, object]:
     spans = {name: duration_text(getattr(limits, field)) for name, field in SPANS.items()}
-    return {**spans, "most_in_flight": limits.most_in_flight, "groups": limits.groups}
+    return {**spans, "most_in_flight": limits.most_in_flight, "groups": limits.groups, "zone": limits.zone}
 
 
 def _slots_document(slots: Slots | None) -> dict[str, object]:

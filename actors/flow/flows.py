@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from actors.flow.rules.groups import check_groups
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.rules.bounds import read_bound
 from streams.bucket import Bucket
 from streams.entries import Entry
 from streams.errors import MalformedMessage
@@ -42,7 +43,8 @@ Every = Annotated[int, Meta(ge=SHORTEST_EVERY_MS, le=LONGEST_EVERY_MS)]
 class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`every_ms` and `longest_ms`: the bounds of the interval between two rounds. Equal: it does not change. `lead_ms`:
     for how long rows are in flight beyond the interval. `most_in_flight`: rows that are loaded at most. `groups`: which
-    groups of nodes load which part of the shards. Empty: any node loads any shard. `load_timeout_ms`: of one shard."""
+    groups of nodes load which part of the shards. Empty: any node loads any shard. `load_timeout_ms`: of one shard.
+    `zone`: where all of the flow runs (actors/runtime/rules/bounds.py). Empty: anywhere."""
 
     every_ms: Every = 5_000
     longest_ms: Every = 5_000
@@ -50,6 +52,7 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     most_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     groups: dict[str, float | str] = {}
     load_timeout_ms: Annotated[int, Meta(ge=100, le=STORED_LOAD_MS)] = 10_000
+    zone: str = ""
 
 
 class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,7 +131,7 @@ def checked_limits(values: Mapping[str, object], limits: FlowLimits) -> FlowLimi
     """Return the limits with these values. Raises BadFlow."""
     try:
         made = msgspec.convert({**msgspec.to_builtins(limits), **values}, FlowLimits)
-        made = msgspec.structs.replace(made, groups=check_groups(made.groups))
+        made = msgspec.structs.replace(made, groups=check_groups(made.groups), zone=read_bound("zone", made.zone))
     except (msgspec.ValidationError, ValueError) as error:
         raise BadFlow(f"{', '.join(values)}: {error}") from error
     if made.load_timeout_ms > LONGEST_LOAD_MS:

@@ -1,7 +1,10 @@
 """A flow as an application declares it, and what its code gets."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -13,25 +16,53 @@ class FlowContext(Struct, frozen=True, kw_only=True):
     """What a call of the user's code is about. `shard`: empty in `split`. `after`: in `load`, the key of the last row
     that was read of this shard, empty at its start. A loader that reads its table in the order of the key begins behind
     it. A loader that claims its rows, or reads those first that wait longest, ignores it. `key` and `attempt` (from 1):
-    in `execute`."""
+    in `execute`.
+
+    Of a flow in each zone: `zone` is the one in which the call runs. In `split`, `shards` are those that the zone owns,
+    and `epoch` is the version of the shard map."""
 
     flow: str
     shard: str = ""
     after: str = ""
     key: str = ""
     attempt: int = 1
+    zone: str = ""
+    shards: tuple[int | str, ...] = ()
+    epoch: int = 0
+
+
+class ShardScope(Protocol):
+    """The shards of this node's zone, for a flow in each zone. `shard` is as the flow's `split` names it."""
+
+    @property
+    def zone(self) -> str: ...
+
+    def split_context(self, flow: str) -> FlowContext:
+        """Return what `split` gets."""
+        ...
+
+    def since(self, shard: str) -> int | None:
+        """Return since which epoch the zone has a shard. `None`: it is another zone's, or this node may not work."""
+        ...
+
+    def hold(self, shard: str) -> AbstractContextManager[int | None]:
+        """Return the same. The shard goes to no other zone before the block ends. A thread may call it."""
+        ...
 
 
 class FlowHandler(Struct, frozen=True, kw_only=True):
-    """A flow's code. `split(context)` returns the names of shards. `load(context, shard, limit)` returns rows with
-    their keys. Both are guarded: they raise exceptions only. `rate`: rows a second, declared. 0: no limit."""
+    """A flow's code. `key`: as its class is declared. `scope`: of a flow in each zone. `split(context)` returns the
+    names of shards. `load(context, shard, limit)` returns rows with their keys. Both are guarded: they raise exceptions
+    only. `rate`: rows a second, declared. 0: no limit."""
 
     flow: str
+    key: str
     limits: FlowLimits
     rate: float
     attempts: int
     split: Callable[[FlowContext], Awaitable[Any]]
     load: Callable[[FlowContext, str, int], Awaitable[Any]]
+    scope: ShardScope | None = None
     loads_at_once: int = 4
     """Shards that one node loads at the same time."""
 
@@ -58,10 +89,12 @@ def reason_of(error: Exception, late: str) -> str:
 
 
 class RowBody(Struct, frozen=True, array_like=True):
-    """A row in flight."""
+    """A row in flight. `since`: since which epoch its shard was the zone's when it was loaded, of a flow in each
+    zone."""
 
     shard: str
     row: msgspec.Raw
+    since: int = 0
 
 
 ROW_PATH = "1."
@@ -91,7 +124,7 @@ class Loaded(NamedTuple):
         return "" if not self.refused else f"{len(self.refused)} of {self.read} rows left out: {self.refused[0]}"
 
 
-def rows_of(answer: Any, shard: str) -> Loaded:
+def rows_of(answer: Any, shard: str, since: int = 0) -> Loaded:
     """Return the rows of a loader's answer: pairs of a key and a row, or a mapping from one to the other. A row that
     cannot be in flight keeps none of the others back. Raises BadRows if the answer is something else."""
     pairs = answer.items() if isinstance(answer, dict) else () if answer is None else answer
@@ -108,7 +141,7 @@ def rows_of(answer: Any, shard: str) -> Loaded:
                 last = _key(key)
                 if last in found:
                     raise BadRows(f"key {last!r} is there twice; give each row a key of its own")
-                found[last] = LoadedRow(last, f"{shard}:{last}", _body(last, row, shard))
+                found[last] = LoadedRow(last, f"{shard}:{last}", _body(last, row, shard, since))
             except BadRows as error:
                 refused.append(str(error))
     except (TypeError, ValueError) as error:
@@ -123,9 +156,10 @@ def _key(key: Any) -> str:
     return text
 
 
-def _body(key: str, row: Any, shard: str) -> msgspec.Raw:
+def _body(key: str, row: Any, shard: str, since: int) -> msgspec.Raw:
     try:
-        body = msgspec.json.encode(RowBody(shard, msgspec.Raw(msgspec.json.encode(row))))
+        raw = msgspec.Raw(msgspec.json.encode(row))
+        body = msgspec.json.encode(RowBody(shard, raw, since) if since else (shard, raw))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadRows(f"row {key!r} cannot be written as JSON: {error}") from error
     if len(body) > MOST_ROW_BYTES:

@@ -11,6 +11,7 @@ nothing) the reply says why, and a later round makes up for it.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -20,8 +21,10 @@ from anyio.abc import TaskStatus
 
 from actors.flow.flows import FlowLimits
 from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, reason_of, rows_of
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.rules.bounds import bound_text
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
@@ -52,7 +55,8 @@ class RowDoor(Protocol):
 
 
 class Loader:
-    """A node's part of this. `labels`: the groups to which the node belongs. `limits(flow)`: the settings in force.
+    """A node's part of this. `labels`: the groups to which the node belongs. `zone`: its zone. `limits(flow)`: the
+    settings in force.
     `version`: of the service, `1.2.3`."""
 
     def __init__(
@@ -65,6 +69,8 @@ class Loader:
         labels: Sequence[str],
         version: str,
         stop: anyio.Event,
+        zone: str = "",
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._handlers = {handler.flow: handler for handler in handlers}
         self._places = {flow: anyio.Semaphore(handler.loads_at_once) for flow, handler in self._handlers.items()}
@@ -72,11 +78,15 @@ class Loader:
         self._door = door
         self._limits = limits
         self._stop = stop
+        self._bounds = bounds or Anywhere()
+        self._loading: Counter[str] = Counter()
+        self._bounds.watch(lambda: [bound for bound, count in self._loading.items() if count])
         flow_loads = connection.namespace.flow_loads
         endpoints = [
-            Endpoint(f"{flow}-{group}"[:64], flow_loads(flow, group), self._answer, most=MOST_LOADS)
+            Endpoint(f"{flow}-{group}"[:64], flow_loads(flow, group, where), self._answer, most=MOST_LOADS)
             for flow in self._handlers
             for group in (ANY_GROUP, *labels)
+            for where in ("", *([zone] if zone else []))
         ]
         self._service = Service(
             connection, name="penstock-flows", version=version, about="loads rows of flows", endpoints=endpoints
@@ -94,15 +104,30 @@ class Loader:
             raise RequestRefused(400, f"no request to load a shard: {error}") from error
         if is_inbox(ask.taken.encode()):
             await self._connection.publish_core(ask.taken)
-        return msgspec.json.encode(await self.load(handler, ask))
+        bound = self._limits(ask.flow).zone
+        if not self._bounds.may_run(bound):
+            raise RequestRefused(503, f"flow {ask.flow} is {bound_text(bound, self._bounds.zone_of(bound))}")
+        self._loading[bound] += 1
+        try:
+            return msgspec.json.encode(await self._load_in_zone(handler, ask))
+        finally:
+            self._loading[bound] -= 1
 
-    async def load(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
-        """Load rows of a shard until `ask.limit` are new, or there are no more."""
+    async def _load_in_zone(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
+        if handler.scope is None:
+            return await self.load(handler, ask)
+        with handler.scope.hold(ask.shard) as since:
+            if since is None:
+                return ShardLoaded(after="", error=f"the shard is no longer of zone {handler.scope.zone}")
+            return await self.load(handler, ask, since)
+
+    async def load(self, handler: FlowHandler, ask: LoadShard, since: int = 0) -> ShardLoaded:
+        """Load rows of a shard until `ask.limit` are new, or there are no more. `since`: for the rows."""
         done = ShardLoaded(after=ask.after)
         limit, read, left_out = ask.limit, 0, ""
         while read < READS and done.new < ask.limit and not done.error:
             begun_after = done.after
-            done, count, refused = await self._read(handler, ask, done, limit)
+            done, count, refused = await self._read(handler, ask, done, limit, since)
             left_out = left_out or refused
             read += 1
             done = msgspec.structs.replace(done, is_short=count < limit)
@@ -114,7 +139,7 @@ class Loader:
         return done if done.error else msgspec.structs.replace(done, error=left_out[:LONGEST_ERROR])
 
     async def _read(
-        self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int
+        self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int, epoch: int
     ) -> tuple[ShardLoaded, int, str]:
         """Read once, and put in flight what is new. Return the reply so far, how many rows were read, and why some are
         left out."""
@@ -124,8 +149,9 @@ class Loader:
             async with self._places[ask.flow]:  # of calls, and not of adds: those wait for the server, not for a core
                 since = self._door.since()
                 with anyio.fail_after(limit_ms / 1000):
-                    context = FlowContext(flow=ask.flow, shard=ask.shard, after=done.after)
-                    loaded = rows_of(await handler.load(context, ask.shard, limit), ask.shard)
+                    zone = "" if handler.scope is None else handler.scope.zone
+                    context = FlowContext(flow=handler.key, shard=ask.shard, after=done.after, zone=zone)
+                    loaded = rows_of(await handler.load(context, ask.shard, limit), ask.shard, epoch)
             rows, count, refused = loaded.rows, loaded.read, loaded.error
             if refused:
                 log.warning("flow.rows_left_out", extra=fields(flow=ask.flow, shard=ask.shard, error=refused))

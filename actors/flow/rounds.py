@@ -21,6 +21,7 @@ from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundR
 from actors.flow.handler import FlowContext, FlowHandler, StillRunning, reason_of
 from actors.flow.rules.groups import split_shards
 from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from streams.clock import Clock, monotonic_s
@@ -84,6 +85,7 @@ class Rounds:
         living: Callable[[str], frozenset[str]],
         clock: Clock,
         measures: Measures | None = None,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._connection = connection
         self._flows = flows
@@ -92,6 +94,7 @@ class Rounds:
         self._living = living
         self._clock = clock
         self._measures = measures
+        self._bounds = bounds or Anywhere()
 
     async def run(self, handler: FlowHandler, due_ms: int) -> RoundReport | None:
         """Make the round that was due at `due_ms`. Return what it did. None: nothing, because the flow is paused or the
@@ -118,7 +121,11 @@ class Rounds:
         flow, began_s = handler.flow, monotonic_s()
         try:
             with anyio.fail_after(limits.load_timeout_ms / 1000):
-                shards = shards_of(await handler.split(FlowContext(flow=flow)))
+                scope = handler.scope
+                context = FlowContext(flow=handler.key) if scope is None else scope.split_context(handler.key)
+                shards = shards_of(await handler.split(context))
+                if scope is not None:
+                    shards = [shard for shard in shards if scope.since(shard) is not None]
         except Exception as error:  # the border to the user's code
             reason = reason_of(error, f"took more than {limits.load_timeout_ms} ms")
             reason = f"split: {reason.removeprefix('split: ')}"[:LONGEST_ERROR]
@@ -134,7 +141,8 @@ class Rounds:
         busy = {shard for shard, state in states.items() if state.busy_ms > began_ms}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = max(0, wanted - in_flight)
-        asking = _Asking(self._connection, flow, groups, states, self._clock)
+        zone = self._bounds.zone_of(limits.zone) or ""
+        asking = _Asking(self._connection, flow, groups, states, self._clock, zone)
         spread = spread_s(self._rows.rate(flow), every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
         await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
@@ -179,10 +187,12 @@ class _Asking:
         groups: Mapping[str, str],
         states: Mapping[str, ShardState],
         clock: Clock,
+        zone: str = "",
     ) -> None:
         self._connection = connection
         self._flow = flow
         self._groups = groups
+        self._zone = zone
         self._clock = clock
         self.states = dict(states)
         self.new = self.known = self.silent = 0
@@ -240,7 +250,7 @@ class _Asking:
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
         """Return the reply of a node of the shard's group. None: there was none in time. NOT_ASKED: no node has
         a request, so nothing will come of it."""
-        subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP))
+        subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP), self._zone)
         ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
         may_come = False
         while monotonic_s() < deadline_s:

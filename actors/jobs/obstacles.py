@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from actors.jobs.reads import Found
 from actors.jobs.replies import listed_of
-from actors.jobs.rules.obstacles import JobWhy, Queue, why
+from actors.jobs.rules.obstacles import NOBODY, JobWhy, Queue, why
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.slot_look import SlotLook
 from streams.clock import Clock
@@ -26,26 +28,32 @@ class Obstacles:
     """`serving(topic)`: the live nodes with handlers of it. `clock` is the server's."""
 
     def __init__(
-        self, connection: Connection, topics: Topics, serving: Callable[[str], Collection[str]], clock: Clock
+        self,
+        connection: Connection,
+        topics: Topics,
+        serving: Callable[[str], Collection[str]],
+        clock: Clock,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._connection = connection
         self._topics = topics
         self._serving = serving
         self._clock = clock
+        self._bounds = bounds or Anywhere()
         self._slots = SlotLook(connection)
 
     async def of(self, found: Sequence[Found]) -> list[JobWhy]:
         """Return the reason for each of these jobs. Raises as `Connection.api`."""
-        return [
-            why(
-                listed_of(each),
-                self._topics.current(each.topic),
-                await self._queue(each, each.job) if each.job is not None else NOT_READY,
-                self._serving(each.topic),
-                self._clock.now_ms(),
-            )
-            for each in found
-        ]
+        return [await self._why(each) for each in found]
+
+    async def _why(self, found: Found) -> JobWhy:
+        settings, nodes = self._topics.current(found.topic), self._serving(found.topic)
+        nobody = NOBODY
+        if nodes and settings.zone:
+            nobody = nobody_text(settings.zone, self._bounds.zone_of(settings.zone))
+            nodes = self._bounds.among(settings.zone, nodes)
+        queue = await self._queue(found, found.job) if found.job is not None else NOT_READY
+        return why(listed_of(found), settings, queue, nodes, self._clock.now_ms(), nobody=nobody)
 
     async def _queue(self, found: Found, job: JobRecord) -> Queue:
         is_put_off = found.state == "delayed" and job.put_off > 0

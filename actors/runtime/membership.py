@@ -72,6 +72,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: float = 0.0
     version: str = ""
     is_leaving: bool = False
+    taken: int = 0
+    """The epoch of the newest shard map for which this node has given up what its zone lost."""
     actors: tuple[ActorState, ...] = ()
 
     def has_role(self, role: str) -> bool:
@@ -90,6 +92,7 @@ class Status(msgspec.Struct, frozen=True):
     """Tasks whose items run on this node."""
     versions: tuple[tuple[str, str], ...] = ()
     """The code version of each of these tasks that names one."""
+    taken: int = 0
     actors: tuple[ActorState, ...] = ()
 
 
@@ -334,6 +337,7 @@ class Members:
             topics=now.topics,
             tasks=now.tasks,
             versions=now.versions,
+            taken=now.taken,
             actors=now.actors,
             is_leaving=is_leaving,
         )
@@ -391,5 +395,6 @@ def _place(record: NodeRecord) -> tuple[object, ...]:
         record.topics,
         record.tasks,
         record.versions,
+        record.taken,
         record.run,
     )

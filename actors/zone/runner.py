@@ -30,6 +30,7 @@ from actors.runtime.actor import FATAL
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.zone.offsets import Offsets, Stored, records_of
+from actors.zone.overdue import Overdue
 from actors.zone.routing import Routing
 from actors.zone.rules.offsets import runnable, start_of, to_free
 from actors.zone.rules.routing import ShardMap
@@ -37,7 +38,7 @@ from actors.zone.run import RunEnded, ShardRun, claim
 from streams.backoff import Backoff, next_delay_ms
 from streams.bucket import Bucket
 from streams.chance import chance
-from streams.clock import Clock, monotonic_s
+from streams.clock import Clock
 from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused
 from streams.lease import Lease, acquire, hold
 
@@ -109,8 +110,7 @@ class ZoneRunner:
         self._stop = stop
         self._changed = anyio.Event()
         self._failures = 0
-        self._due: dict[str, tuple[int, float]] = {}
-        """Since which epoch a shard is the zone's, and when its former owner will have had its time."""
+        self._overdue = Overdue(zone)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Serve the job until the node stops, and the run under way has ended."""
@@ -259,13 +259,7 @@ class ZoneRunner:
         return run if newest is not None and run.names <= newest.shards_of(self.zone) else None
 
     def _runnable(self, shards: ShardMap, stored: Stored) -> frozenset[str]:
-        due_s, before = monotonic_s() + shards.drain_ms / 1000, self._due
-        self._due = {}
-        for shard in shards.shards_of(self.zone):
-            since = shards.since.get(shard, 0)
-            known = before.get(shard)
-            self._due[shard] = known if known is not None and known[0] == since else (since, due_s)
-        overdue = {shard for shard, (_, at_s) in self._due.items() if monotonic_s() >= at_s}
+        overdue = self._overdue.of(shards)
         return runnable(shards, self.zone, records_of(stored), dead=self._life.dead(), overdue=overdue)
 
     async def _serve(self, run: ShardRun, lease: Lease) -> None:

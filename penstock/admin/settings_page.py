@@ -51,9 +51,11 @@ def _range(setting: Setting) -> str:
         words = ", ".join(f"`{choice}`" for choice in setting.choices)
         return f"{words}, or {setting.low} to {setting.high}" if setting.high else words
     if not setting.high:
-        return {"start": "a span back, or a moment", "label": "a label or a name"}.get(
-            setting.unit, "a reference or URL"
-        )
+        return {
+            "start": "a span back, or a moment",
+            "label": "a label or a name",
+            "bound": "a zone, or shard:NAME",
+        }.get(setting.unit, "a reference or URL")
     unit = f" {setting.unit}" if setting.unit in ("requests/s", "orders/s") else ""
     several = ", rising" if setting.unit == "durations" else ""
     return f"{setting.low} to {setting.high}{unit}{several}"

@@ -32,12 +32,14 @@ class SliceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class SliceWorld(NamedTuple):
     """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
-    orders pile up before a sink, in words, empty if not."""
+    orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
+    is bound, in words."""
 
     settle_ms: int
     pin: str
     nodes: Sequence[str]
     sink: str
+    elsewhere: str = ""
 
 
 def slice_why(shown: Overview, ledger: Ledger, piece: Slice, world: SliceWorld, now_ms: int) -> SliceWhy:
@@ -80,6 +82,8 @@ def _obstacle(
             f"attempt {found.attempt - 1 or 1} failed: {found.reason or 'no reason'}",
             found.not_before_ms,
         )
+    if world.elsewhere and not world.nodes:
+        return state, "nobody", world.elsewhere, 0
     if not world.nodes:
         need = f" with the label {world.pin}" if world.pin else ""
         return state, "nobody", f"no live node{need} fetches; start one with `penstock up`", 0

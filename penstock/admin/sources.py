@@ -78,7 +78,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
         await _store_adapter(records, wanted.adapter, may_replace=False)
     revision = await _store_settings(records, source, values)
     settings = await records.settings_of(source)
-    await ensure_lanes(records, source, settings.pin)
+    await ensure_lanes(records, source, settings.place)
     made = ledger or await make_ledger(records, source, settings.first_ms(now_ms))
     record = SourceRecord(adapter=wanted.adapter_name, account=wanted.account, settings_revision=revision)
     try:
@@ -119,16 +119,16 @@ async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
         changed += await _store_adapter(records, name, may_replace=True)
         name = name.name
     changed += await _change_settings(records, source, edit, is_trial=False)
-    await ensure_lanes(records, source, (await records.settings_of(source)).pin)
+    await ensure_lanes(records, source, (await records.settings_of(source)).place)
     if (name, account) != (known.adapter, dict(known.account)):
         changed += await _store_record(records, source, known, name, account)
     return changed
 
 
-async def ensure_lanes(records: Records, source: SourceKey, pin: str) -> None:
+async def ensure_lanes(records: Records, source: SourceKey, place: str) -> None:
     """Make the consumers that the source's slices are pulled from, if they are not there."""
     for lane in ("tail", "back"):
-        spec = fetch_consumer(records.namespace, source.platform, lane_name(lane, pin))
+        spec = fetch_consumer(records.namespace, source.platform, lane_name(lane, place))
         await ensure_consumer(records.connection, spec)
 
 

@@ -89,7 +89,10 @@ async def slice_world(records: "Records", source: "SourceKey") -> "SliceWorld":
     from actors.fetch.fetcher.lanes import SINK
     from actors.fetch.settings_levels import LevelName
     from actors.runtime.membership import living
+    from actors.runtime.rules.bounds import nobody_text
     from actors.runtime.rules.placement import serves
+    from actors.zone.routing import Routing
+    from actors.zone.rules.binding import zone_of
     from penstock.admin.slice_why import SliceWorld
     from streams.backlog import consumers_pending
 
@@ -97,13 +100,19 @@ async def slice_world(records: "Records", source: "SourceKey") -> "SliceWorld":
     settings = levels.settings(LevelName(source.platform, source.source))
     settle_ms = await _settle_ms(records, levels, source, await records.source(source), {})
     nodes = await living(records.session.bucket("NODES"))
-    able = [one.node for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, settings.pin)]
+    able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, settings.pin)]
+    elsewhere = ""
+    if able and settings.zone:
+        zone = zone_of(await Routing(records.session.bucket("ROUTING")).fresh(), settings.zone)
+        elsewhere = nobody_text(settings.zone, zone)
+        able = [one for one in able if zone and one.zone == zone]
     pending = await consumers_pending(records.connection, records.namespace.stream("ORDERS"))
     waiting = {name: count for name, count in pending.items() if name.startswith(SINK)}
     slowest = max(waiting, key=waiting.__getitem__, default="")
     is_full = waiting.get(slowest, 0) > settings.sink_backlog
     sink = f"{waiting.get(slowest, 0)} messages of orders wait before {slowest}, more than sink_backlog allows"
-    return SliceWorld(settle_ms, settings.pin, sorted(able), sink if is_full else "")
+    able_names = sorted(one.node for one in able)
+    return SliceWorld(settle_ms, settings.pin, able_names, sink if is_full else "", elsewhere)
 
 
 def _row(each: "Overview") -> list[object]:

@@ -129,7 +129,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         files=files,
         beats=beats,
         clock=node.clock,
-        waits_for=partial(waits_for, node.members),
+        waits_for=partial(waits_for, node.members, node.bounds, lambda task: _limits(tasks, task).zone),
         callbacks=parse_allowed(node.config.callback_hosts),
         admit=node.connection.store.admit,
         full_key=SlotLook(node.connection).full,
@@ -187,6 +187,8 @@ def _executor(
         newest=lambda task: newest_version(node.members, task),
         may_take=lambda task: at_once(task) != 0,
         stop=node.stop,
+        bound_of=lambda task: _limits(tasks, task).zone,
+        bounds=node.bounds,
     )
 
 

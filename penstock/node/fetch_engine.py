@@ -83,6 +83,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 reader=reader,
                 clock=node.clock,
                 stop=node.stop,
+                bounds=node.bounds,
             ),
             allocator=SliceAllocator(
                 ledgers=ledgers,

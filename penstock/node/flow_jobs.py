@@ -96,6 +96,13 @@ class FlowJobs:
         """Have a round now, beside the schedule. Return its id."""
         return (await self._schedules.trigger(rounds_topic(flow), ROUND)).id
 
+    async def bind(self, flow: str, bound: str) -> None:
+        """Have rounds and rows where a bound says. Topics that are bound so stay as they are."""
+        for topic in (rows_topic(flow), rounds_topic(flow)):
+            if self._topics.current(topic).zone != bound:
+                await self._topics.use(topic, "normal")
+                await self._topics.change(topic, {"zone": bound or None})
+
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""
         await self._topics.use(rounds_topic(flow), "normal")

@@ -12,13 +12,15 @@ from anyio.abc import TaskStatus
 
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import FlowRecord, Flows, interval_ms, rounds_topic, rows_topic
-from actors.flow.handler import FlowHandler
+from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
+from actors.zone.bindings import Bindings
+from actors.zone.scope import FlowScope
 from penstock.api.service.service import DeskService
 from penstock.node.flow_jobs import FlowJobs
 from penstock.node.jobs_engine import JobsEngine
@@ -35,8 +37,9 @@ ROUND_TTR_MS = 60_000
 class FlowHandlers:
     """The job handlers of a node's flows. They are made before the engine, which they use once they run."""
 
-    def __init__(self, codes: Mapping[str, FlowCode] | None = None) -> None:
-        self.codes = dict(flow_handlers() if codes is None else codes)
+    def __init__(self, codes: Mapping[str, FlowCode] | None = None, bounds: Bindings | None = None) -> None:
+        found = dict(flow_handlers() if codes is None else codes)
+        self.codes = {name: code for key, each in found.items() for name, code in _in_zone(key, each, bounds)}
         self.rounds: Rounds | None = None
 
     def job_handlers(self) -> list[Handler]:
@@ -50,6 +53,17 @@ class FlowHandlers:
 
         topic = rounds_topic(flow.flow)
         return Handler(topic=topic, name="rounds", take=take, is_async=True, concurrency=2, ttr_ms=ROUND_TTR_MS)
+
+
+def _in_zone(key: str, code: FlowCode, bounds: Bindings | None) -> Iterator[tuple[str, FlowCode]]:
+    """Yield the flow of this node, with its key: of one in each zone that of the node's zone."""
+    if code.in_zone is None:
+        yield key, code
+    elif bounds is not None and bounds.zone:
+        name = f"{key}__{bounds.zone}"
+        yield name, code.in_zone(name, FlowScope(bounds, FlowContext))
+    else:
+        log.warning("zone.none", extra=fields(flow=key, do="start the node with --zone"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +106,7 @@ class FlowLoads:
             log.info("flow.rate", extra=told)
             await self.jobs.change(flow, rate=handler.rate)
         limits = self.flows.current(flow).limits
+        await self.jobs.bind(flow, limits.zone)
         await self.jobs.follow(flow, interval_ms(limits, self.flows.progress(flow).every_ms))
 
 
@@ -110,11 +125,11 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
 
     def serving(flow: str) -> dict[str, tuple[str, ...]]:
         topic = rows_topic(flow)
-        return {name: node_.labels for name, node_ in node.members.live().items() if topic in node_.topics}
+        serving = {name: node_.labels for name, node_ in node.members.live().items() if topic in node_.topics}
+        return {name: serving[name] for name in node.bounds.among(flows.current(flow).limits.zone, serving)}
 
     def living(flow: str) -> frozenset[str]:
-        nodes = (each for each in node.members.live().values() if rows_topic(flow) in each.topics)
-        return frozenset(label for each in nodes for label in each.labels)
+        return frozenset(label for labels in serving(flow).values() for label in labels)
 
     def in_flight() -> Iterator[tuple[str, int]]:
         for flow in flows.known():
@@ -129,6 +144,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         living=living,
         clock=engine.clock,
         measures=node.measures,
+        bounds=node.bounds,
     )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
     loader = Loader(
@@ -139,6 +155,8 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         labels=node.config.labels,
         version=version("penstock"),
         stop=node.stop,
+        zone=node.config.zone,
+        bounds=node.bounds,
     )
     desk_of_flows = FlowDesk(flows, jobs, clock=engine.clock, serving=serving)
     yield FlowLoads(

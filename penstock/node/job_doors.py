@@ -13,6 +13,7 @@ from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.submissions import job_submissions
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.membership import Members
 from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
@@ -40,6 +41,7 @@ async def open_job_desk(
         rates=rates,
         clock=clock,
         handling=handling_nodes(node.members),
+        bounds=node.bounds,
     )
     async with opened as desk:
         yield desk
@@ -54,6 +56,7 @@ async def open_desk(
     rates: SharedRates,
     clock: Clock,
     handling: Callable[[str], Collection[str]],
+    bounds: WorkBounds | None = None,
 ) -> AsyncIterator[JobDesk]:
     """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead."""
     async with PullOnce(connection) as pulls:
@@ -71,7 +74,7 @@ async def open_desk(
                 handout=handout,
                 copies=Copies(connection, handling),
                 replay=JobReplay(connection, store, clock),
-                obstacles=Obstacles(connection, topics, handling, clock),
+                obstacles=Obstacles(connection, topics, handling, clock, bounds),
                 clock=clock,
                 admit=connection.store.admit,
                 check=partial(connection.store.check, connection.namespace.stream("JOBS")),

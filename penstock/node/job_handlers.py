@@ -53,6 +53,7 @@ def open_job_workers(
         measures=node.measures,
         stop=node.stop,
         is_heard=node.members.is_heard,
+        bounds=node.bounds,
     )
 
     async def run(*, task_status: TaskStatus[None]) -> None:

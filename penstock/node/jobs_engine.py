@@ -1,6 +1,6 @@
 """Wires the delay queue of one node: what its parts share, and the actors with their roles."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -56,10 +56,13 @@ class JobsEngine:
 
 @asynccontextmanager
 async def open_jobs_engine(
-    node: Node, built_in: Sequence[Handler] = (), accept: Callable[[Schedule], None] | None = None
+    node: Node,
+    built_in: Sequence[Handler] = (),
+    accept: Callable[[Schedule], None] | None = None,
+    expand: Callable[[Mapping[str, Handler]], Iterable[Handler]] = lambda known: known.values(),
 ) -> AsyncIterator[JobsEngine]:
     """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own. `accept`
-    checks the target of a schedule."""
+    checks the target of a schedule. `expand`: returns what this node handles for the app's own handlers."""
     namespace = node.connection.namespace
     clock = node.rates.clock = ServerClock(node.connection, namespace.stream("JOBS"))
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
@@ -71,7 +74,7 @@ async def open_jobs_engine(
         topics=topics,
         rates=rates,
         clock=clock,
-        registered={**registered(), **{handler.topic: handler for handler in built_in}},
+        registered={handler.topic: handler for handler in (*expand(registered()), *built_in)},
     )
     timer = DelayTimer(
         connection=node.connection,

@@ -9,6 +9,7 @@ import anyio
 
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.events import Events
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
@@ -33,7 +34,8 @@ is such a failure. A node that went on would act as if the bucket had always bee
 
 @dataclass(slots=True)
 class Node:
-    """One node's shared parts. An engine may replace `status`, to report its load in the node's record."""
+    """One node's shared parts. An engine may replace `status`, to report its load in the node's record. `bounds`: what
+    may run in its zone."""
 
     config: Config
     connection: Connection
@@ -47,6 +49,7 @@ class Node:
     clock: Clock = SYSTEM
     status: Callable[[], Status] = field(default=Status)
     measures: Measures = field(default_factory=Measures)
+    bounds: WorkBounds = field(default_factory=Anywhere)
     rates: LeasedRates = field(init=False)
     slots: NodeSlots = field(init=False)
 

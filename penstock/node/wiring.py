@@ -20,6 +20,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.api.service.service import DeskService
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
+    from penstock.node.each_zone import EachZone
     from penstock.node.fetch_engine import open_fetch_engine
     from penstock.node.flow_engine import open_flow_engine
     from penstock.node.flow_loads import FlowHandlers, open_flow_loads
@@ -31,9 +32,10 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.session import Session
     from penstock.node.sinks import open_sink_actors
-    from penstock.node.zone_engine import ZoneHandlers, open_zone_engine
+    from penstock.node.zone_engine import ZoneHandlers, open_zone_engine, zone_ground
 
-    flow_handlers, zone_handlers = FlowHandlers(), ZoneHandlers(node.config)
+    ground, zone_handlers = zone_ground(node), ZoneHandlers(node.config)
+    flow_handlers, each_zone = FlowHandlers(bounds=ground.bounds), EachZone(node, ground.bounds)
     async with (
         open_fetch_engine(node) as fetch,
         open_callbacks(node) as callbacks,
@@ -47,16 +49,19 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 target_handler(batches.desk, fetch.ledgers),
             ),
             accepts(batches.desk, fetch.sources),
+            each_zone.handlers,
         ) as jobs,
         open_flow_engine(node) as flow,
         open_flow_loads(node, flow_handlers, jobs) as loads,
-        open_zone_engine(node, zone_handlers, jobs) as zones,
+        open_zone_engine(node, ground, zone_handlers, jobs) as zones,
     ):
+        each_zone.engine = jobs
         node.status = lambda: Status(
             platforms=fetch.fetcher.platforms,
             topics=jobs.handlers.topics(),
             tasks=batches.served,
             versions=batches.versions,
+            taken=ground.bounds.taken,
         )
         notices = StoreNotices(
             Alerts(Notifier(fetch.transport)),
@@ -87,6 +92,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         )
         with serve_metrics(node.config.metrics, node.measures.registry):
             yield (
+                *ground.actors(),
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),
                 *await open_sink_actors(node),
                 *flow.actors(),

@@ -15,12 +15,13 @@ from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorSpec
+from actors.zone.bindings import Bindings
 from actors.zone.desk import ZoneDesk
 from actors.zone.life import MemberLife
 from actors.zone.offsets import Offsets
 from actors.zone.routing import Routing
 from actors.zone.rules.hub import EPOCHS
-from actors.zone.runner import ZoneHandler, ZoneRunner
+from actors.zone.runner import ZoneHandler, ZoneLife, ZoneRunner
 from actors.zone.takeover import Takeover
 from penstock.api.service.service import DeskService
 from penstock.node.config import Config
@@ -29,7 +30,7 @@ from penstock.node.node import AT_ONCE, Node
 from penstock.node.zone_hub import ZoneHub, zone_hub
 from penstock.sdk.zones import zone_handlers
 
-__all__ = ["ZoneEngine", "ZoneHandlers", "open_zone_engine"]
+__all__ = ["ZoneEngine", "ZoneGround", "ZoneHandlers", "open_zone_engine", "zone_ground"]
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +70,39 @@ class ZoneHandlers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneGround:
+    """What a node knows of the zones, and of who lives. Every engine asks `bounds`."""
+
+    routing: Routing
+    hub: ZoneHub | None
+    life: ZoneLife
+    bounds: Bindings
+
+    def actors(self) -> tuple[ActorSpec, ...]:
+        """Return the actors in start order. They start before those that ask `bounds`."""
+        return (
+            ActorSpec(name="routing", role="", run=self.routing.run, policy=AT_ONCE),
+            *(self.hub.actors() if self.hub is not None else ()),
+            ActorSpec(name="bounds", role="", run=self.bounds.run),
+        )
+
+
+def zone_ground(node: Node) -> ZoneGround:
+    """Return a node's view, and have its engines ask it."""
+    routing, hub = Routing(node.bucket("ROUTING")), zone_hub(node)
+    life: ZoneLife = hub.life if hub is not None else MemberLife(node.members, routing.current)
+    if hub is not None:
+        node.measures.follow_hub(partial(hub.figures, routing))
+    bounds = node.bounds = Bindings(zone=node.config.zone, members=node.members, routing=routing, life=life)
+    return ZoneGround(routing=routing, hub=hub, life=life, bounds=bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneEngine:
     """One node's part of the zones."""
 
-    routing: Routing
     handlers: ZoneHandlers
     jobs: JobsEngine
-    hub: ZoneHub | None
     takeover: Takeover
     desk: ZoneDesk
     service: DeskService
@@ -83,8 +110,6 @@ class ZoneEngine:
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the actors in start order. The runners start after the job engine's actors."""
         return (
-            ActorSpec(name="routing", role="", run=self.routing.run, policy=AT_ONCE),
-            *(self.hub.actors() if self.hub is not None else ()),
             *(
                 ActorSpec(name=f"zoned {job}", role="worker", run=partial(self._serve, runner), drains=True)
                 for job, runner in self.handlers.runners.items()
@@ -104,14 +129,12 @@ class ZoneEngine:
 
 
 @asynccontextmanager
-async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine) -> AsyncIterator[ZoneEngine]:
+async def open_zone_engine(
+    node: Node, ground: ZoneGround, handlers: ZoneHandlers, jobs: JobsEngine
+) -> AsyncIterator[ZoneEngine]:
     """Open what the zones of a node share."""
-    bucket, leases = node.bucket("ROUTING"), node.bucket("LEASES")
-    routing, offsets = Routing(bucket), Offsets(node.bucket("OFFSETS"))
-    hub = zone_hub(node)
-    if hub is not None:
-        node.measures.follow_hub(partial(hub.figures, routing))
-    life = hub.life if hub is not None else MemberLife(node.members, routing.current)
+    routing, hub, life = ground.routing, ground.hub, ground.life
+    bucket, leases, offsets = node.bucket("ROUTING"), node.bucket("LEASES"), Offsets(node.bucket("OFFSETS"))
     known, changes, step = (hub.routing, hub.changes, EPOCHS) if hub is not None else (routing, bucket, 1)
 
     def nodes() -> Mapping[str, Sequence[str]]:
@@ -155,10 +178,8 @@ async def open_zone_engine(node: Node, handlers: ZoneHandlers, jobs: JobsEngine)
         step=step,
     )
     yield ZoneEngine(
-        routing=routing,
         handlers=handlers,
         jobs=jobs,
-        hub=hub,
         takeover=takeover,
         desk=desk,
         service=DeskService("zones", desk, node.connection, node.stop),

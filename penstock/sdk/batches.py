@@ -33,6 +33,8 @@ import msgspec
 from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
 from actors.batch.executor.handler import Reject, Skip, TaskHandler
 from actors.batch.tasks import TaskLimits, TaskRecord
+from actors.runtime.rules.bounds import read_bound
+from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import Slots
 from penstock.errors import UsageError
 from penstock.rows.batch_rows import row_reader
@@ -66,7 +68,8 @@ class TaskOptions(TypedDict, total=False):
     time under each key, as `penstock.Slots(2, key="merchant.id")`, a path into the item. `most_failures`: the share
     of the items that may fail before the instance is stopped. `streaming`: items run while the split still runs. If the
     split begins again, it must give the same items in the same order. `callback`: the URL for instances whose submitter
-    names none. The operator must allow its host."""
+    names none. The operator must allow its host. `zone`: where its code runs, as `east`, or `shard:7` for the zone that
+    owns that shard."""
 
     item_rate: float
     item_concurrency: int
@@ -82,6 +85,7 @@ class TaskOptions(TypedDict, total=False):
     callback: str
     version: str
     slots: Slots | None
+    zone: str
 
 
 class BatchOptions(TaskOptions, total=False):
@@ -153,8 +157,9 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
             fields["is_streaming" if name == "streaming" else name] = value
     record = TaskRecord(task=_checked_key(task), app=cls.__module__, limits=TaskLimits(**limits), **fields)
     try:
+        read_bound("zone", record.limits.zone)
         return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
-    except msgspec.ValidationError as error:
+    except (BadSetting, msgspec.ValidationError) as error:
         raise UsageError(f"task {task!r}: {error}") from error
 
 

@@ -15,6 +15,9 @@ returned after `load` began to read. So let `execute` change the row before it r
 not find it again. If it raises, the row runs again after a wait. After the last attempt it is a dead letter. `raise
 penstock.Reject(reason)` makes it one at once. `raise penstock.Skip(reason)` says that there was nothing to do.
 
+With `each_zone=True` the flow runs in each zone: `split` gets the shards that the zone owns in `ctx.shards`, and a row
+whose shard has moved is left to the other zone.
+
 A row may run twice, because its process may die before its end is stored: let the change name the state before, as
 `UPDATE … SET state = 'paid' WHERE id = … AND state = 'new'`.
 """
@@ -22,18 +25,22 @@ A row may run twice, because its process may die before its end is stored: let t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from actors.batch.executor.handler import Reject, Skip
 from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits, rows_topic
-from actors.flow.handler import ROW_PATH, FlowContext, FlowHandler, RowBody, StillRunning
+from actors.flow.handler import ROW_PATH, FlowContext, FlowHandler, RowBody, ShardScope, StillRunning
 from actors.flow.rates_desk import checked_rate
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
 from actors.jobs.worker.threads import WorkThread
+from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting, Duration, span_ms
 from actors.runtime.rules.slot_keys import Slots
 from penstock.errors import UsageError
@@ -44,8 +51,15 @@ from streams.subjects import TOKEN
 
 __all__ = ["FlowContext", "flow", "flow_handlers"]
 
+log = logging.getLogger(__name__)
+
 ClassT = TypeVar("ClassT", bound=type)
 Every = Duration | tuple[Duration, Duration]
+
+
+ZONE_PART = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*", re.ASCII)
+LONGEST_IN_ZONES = 24
+"""Characters of the key of a flow in each zone, whose name is a part of the topics beside it."""
 
 
 class FlowCode(NamedTuple):
@@ -54,6 +68,8 @@ class FlowCode(NamedTuple):
     flow: FlowHandler
     rows: Handler
     app: str
+    in_zone: Callable[[str, ShardScope], FlowCode] | None = None
+    """Of a flow in each zone: returns that of one zone, under the key of that flow."""
 
 
 _flows: dict[str, tuple[FlowCode, type]] = {}
@@ -74,6 +90,8 @@ def flow(
     attempts: int = 5,
     ttr: Duration = "30s",
     slots: Slots | None = None,
+    zone: str = "",
+    each_zone: bool = False,
 ) -> Callable[[ClassT], ClassT]:
     """Have the decorated class run the flow. It is made without arguments, once in each process.
 
@@ -82,7 +100,9 @@ def flow(
     default half of it. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
     `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a node. `most`: rows in one call of
     `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of `execute` at once under each key in
-    the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. Raises UsageError.
+    the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. `zone`: where all of it runs, as
+    `east`, or `shard:7` for the zone that owns that shard. `each_zone`: it runs in each zone, over the shards that the
+    zone owns (`ctx.shards`), under the key `KEY__ZONE`. Then `rate` is that of each zone. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -93,6 +113,11 @@ def flow(
         known = _flows.get(key)
         if known is not None and known[1] is not cls:
             raise UsageError(f"flow {key!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
+        if each_zone and (zone or not ZONE_PART.fullmatch(key) or len(key) > LONGEST_IN_ZONES):
+            raise UsageError(
+                f"flow {key!r}: in each zone it has no `zone` of its own, and a key of 1 to {LONGEST_IN_ZONES} of"
+                " A-Z a-z 0-9 - and single _ inside"
+            )
         try:
             shortest, longest = every if isinstance(every, tuple) else (every, every)
             limits = checked_limits(
@@ -103,16 +128,22 @@ def flow(
                     "groups": dict(groups or {}),
                     "most_in_flight": most_in_flight,
                     "load_timeout_ms": span_ms("load_timeout", load_timeout),
+                    "zone": zone,
                 },
                 FlowLimits(),
             )
             _check_numbers(rate=rate, loads=loads, limits=limits)
-            code = _code(key, cls, limits, rate, loads)
-            rows = _rows_handler(key, cls, code.user, concurrency, most, attempts, span_ms("ttr", ttr))
-            rows = msgspec.structs.replace(rows, slots=_row_slots(slots))
+            code, ttr_ms, row_slots = _code(key, cls, limits, rate, loads), span_ms("ttr", ttr), _row_slots(slots)
+
+            def made(name: str, scope: ShardScope | None) -> FlowCode:
+                rows = _rows_handler(_Rows(key, scope), name, cls, code.user, concurrency, most, attempts, ttr_ms)
+                rows = msgspec.structs.replace(rows, slots=row_slots)
+                return FlowCode(code.handler(attempts, name, scope), rows, cls.__module__)
+
+            registered = made(key, None)
         except (BadFlow, BadSetting, ValueError) as error:
             raise UsageError(f"flow {key}: {error}") from error
-        _flows[key] = FlowCode(code.handler(attempts), rows, cls.__module__), cls
+        _flows[key] = registered._replace(in_zone=made if each_zone else None), cls
         return cls
 
     return register
@@ -148,10 +179,13 @@ class _Code(NamedTuple):
     rate: float
     loads: int
 
-    def handler(self, attempts: int) -> FlowHandler:
+    def handler(self, attempts: int, name: str, scope: ShardScope | None) -> FlowHandler:
+        limits = self.limits if scope is None else msgspec.structs.replace(self.limits, zone=scope.zone)
         return FlowHandler(
-            flow=self.key,
-            limits=self.limits,
+            flow=name,
+            key=self.key,
+            scope=scope,
+            limits=limits,
             rate=float(self.rate),
             attempts=attempts,
             split=_async(self.user.split),
@@ -224,19 +258,21 @@ class _KeptThreads:
 # ---- rows
 
 
-def _rows_handler(key: str, cls: type, user: Any, concurrency: int, most: int, attempts: int, ttr_ms: int) -> Handler:
+def _rows_handler(
+    rows: _Rows, flow: str, cls: type, user: Any, concurrency: int, most: int, attempts: int, ttr_ms: int
+) -> Handler:
     many = getattr(user, "execute_many", None)
     function = user.execute if many is None else many
-    _check_takes(key, function, function.__name__, 2)
+    _check_takes(flow, function, function.__name__, 2)
     is_async = inspect.iscoroutinefunction(function)
-    rows = _Rows(key, decoder_of(_row_type(function, is_list=many is not None)))
+    rows.decode = decoder_of(_row_type(function, is_list=many is not None))
     take: Callable[..., Any]
     if many is None:
         take = rows.async_one(function) if is_async else rows.plain_one(function)
     else:
         take = rows.async_many(function) if is_async else rows.plain_many(function)
     handler = Handler(
-        topic=rows_topic(key),
+        topic=rows_topic(flow),
         name=f"{cls.__qualname__}.{function.__name__}",
         take=take,
         is_async=is_async,
@@ -263,76 +299,107 @@ def _row_type(function: Callable[..., Any], *, is_list: bool) -> Any:
     return (get_args(parameter.annotation) or (Any,))[0] if is_list else parameter.annotation
 
 
+class _Calls:
+    """The rows of one call. `unfit`: what is no row, by the id of its job."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.contexts: list[FlowContext] = []
+        self.rows: list[Any] = []
+        self.unfit: dict[str, Bury] = {}
+
+    def of_one(self) -> Iterator[tuple[FlowContext, Any]]:
+        """Return the arguments for one row, if it is to be called. Raises Bury."""
+        for error in self.unfit.values():
+            raise error
+        return zip(self.contexts, self.rows, strict=True)
+
+    def of_many(self, jobs: Sequence[Job]) -> bool:
+        """Bury what is no row. Return whether there are rows to call."""
+        for job in jobs:
+            if job.id in self.unfit:
+                job.bury(self.unfit[job.id].reason)
+        return bool(self.jobs)
+
+
+@contextmanager
+def _one() -> Iterator[None]:
+    """Take what the code of one row raises to say how it ended."""
+    try:
+        yield
+    except Skip:
+        return
+    except Reject as error:
+        raise Bury(str(error)) from error
+
+
 class _Rows:
-    """Turns jobs into calls of the user's code."""
+    """Turns jobs into calls of the user's code. `scope`: of a flow in each zone. A row of a shard that has left the
+    zone since it was loaded ends without a call: the zone that owns the shard now loads it again."""
 
-    def __init__(self, key: str, decode: Callable[[Any], Any]) -> None:
+    def __init__(self, key: str, scope: ShardScope | None) -> None:
         self._key = key
-        self._decode = decode
+        self._scope = scope
         self._bodies = msgspec.json.Decoder(RowBody)
+        self.decode: Callable[[Any], Any] = decoder_of(Any)
 
-    def _call(self, job: Job) -> tuple[FlowContext, Any]:
-        """Return the arguments of a call. Raises Bury for what is no row."""
-        try:
-            body = self._bodies.decode(job.record.body)
-            row = self._decode(body.row)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Bury(f"the row is not what `execute` takes: {error}") from error
-        key = job.id.removeprefix(f"{body.shard}:")
-        return FlowContext(flow=self._key, shard=body.shard, key=key, attempt=job.attempt), row
+    @contextmanager
+    def _calls(self, jobs: Sequence[Job]) -> Iterator[_Calls]:
+        """Give the rows to call, and their contexts. Their shards stay in the zone until the block ends."""
+        found = _Calls()
+        with ExitStack() as held:
+            for job in jobs:
+                try:
+                    body = self._bodies.decode(job.record.body)
+                    row = self.decode(body.row)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    found.unfit[job.id] = Bury(f"the row is not what `execute` takes: {error}")
+                    continue
+                scope, zone = self._scope, ""
+                if scope is not None:
+                    zone = scope.zone
+                    if held.enter_context(scope.hold(body.shard)) != body.since:
+                        log.info("flow.row_left", extra=fields(flow=self._key, zone=zone, shard=body.shard))
+                        continue
+                key = job.id.removeprefix(f"{body.shard}:")
+                found.jobs.append(job)
+                found.contexts.append(
+                    FlowContext(flow=self._key, shard=body.shard, key=key, attempt=job.attempt, zone=zone)
+                )
+                found.rows.append(row)
+            yield found
 
     def async_one(self, function: Callable[..., Awaitable[Any]]) -> Callable[[Job], Awaitable[None]]:
         async def take(job: Job) -> None:
-            try:
-                await function(*self._call(job))
-            except Skip:
-                return
-            except Reject as error:
-                raise Bury(str(error)) from error
+            with self._calls([job]) as calls, _one():
+                for arguments in calls.of_one():
+                    await function(*arguments)
 
         return take
 
     def plain_one(self, function: Callable[..., Any]) -> Callable[[Job], None]:
         def take(job: Job) -> None:
-            try:
-                function(*self._call(job))
-            except Skip:
-                return
-            except Reject as error:
-                raise Bury(str(error)) from error
+            with self._calls([job]) as calls, _one():
+                for arguments in calls.of_one():
+                    function(*arguments)
 
         return take
 
     def async_many(self, function: Callable[..., Awaitable[Any]]) -> Callable[[list[Job]], Awaitable[None]]:
         async def take(jobs: list[Job]) -> None:
-            sound, contexts, rows = self._calls(jobs)
-            if sound:
-                self._answer(sound, await function(contexts, rows))
+            with self._calls(jobs) as calls:
+                if calls.of_many(jobs):
+                    self._answer(calls.jobs, await function(calls.contexts, calls.rows))
 
         return take
 
     def plain_many(self, function: Callable[..., Any]) -> Callable[[list[Job]], None]:
         def take(jobs: list[Job]) -> None:
-            sound, contexts, rows = self._calls(jobs)
-            if sound:
-                self._answer(sound, function(contexts, rows))
+            with self._calls(jobs) as calls:
+                if calls.of_many(jobs):
+                    self._answer(calls.jobs, function(calls.contexts, calls.rows))
 
         return take
-
-    def _calls(self, jobs: Sequence[Job]) -> tuple[list[Job], list[FlowContext], list[Any]]:
-        sound: list[Job] = []
-        contexts: list[FlowContext] = []
-        rows: list[Any] = []
-        for job in jobs:
-            try:
-                context, row = self._call(job)
-            except Bury as error:
-                job.bury(error.reason)
-                continue
-            sound.append(job)
-            contexts.append(context)
-            rows.append(row)
-        return sound, contexts, rows
 
     def _answer(self, jobs: Sequence[Job], answers: Any) -> None:
         """Take the outcomes of a list: None if all went well, else one for each row, an exception for one that

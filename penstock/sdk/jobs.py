@@ -21,6 +21,7 @@ stop. Its place stays taken until it returns, and a late return does not count.
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
@@ -40,6 +41,9 @@ __all__ = ["BadBody", "Bury", "Job", "JobLost", "Retry", "handlers", "job"]
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 SINGLES, LISTS = 16, 4
 """Calls at the same time by default: of one job each, and of lists."""
+LONGEST_IN_ZONES = 32
+"""Characters of a topic whose jobs each zone runs: it is a part of the topics of the zones."""
+ZONE_PART = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*", re.ASCII)
 _handlers: dict[str, tuple[Handler, object]] = {}
 
 
@@ -52,13 +56,15 @@ def job(
     most: int = 1,
     priorities: Sequence[Priority] = ALL_LANES,
     slots: Slots | None = None,
+    each_zone: bool = False,
 ) -> Callable[[FunctionT], FunctionT]:
     """Have the decorated function run the topic's jobs.
 
     `concurrency`: calls at the same time on each node, by default 16, or 4 with lists. `ttr` (time to run) and
     `attempts` replace the values of each job. `most`: jobs in one call. Above 1 the function takes a list.
     `priorities`: the lanes to serve, if some nodes are for urgent jobs only. `slots`: calls at once under each key in
-    the whole cluster, as `penstock.Slots(2, key="merchant.id")`. Raises UsageError for values out of range.
+    the whole cluster, as `penstock.Slots(2, key="merchant.id")`. `each_zone`: each job, as the tick of a schedule, is
+    run by one node in each zone, as a job of the topic `each__ZONE__TOPIC`. Raises UsageError for values out of range.
     """
 
     def register(function: FunctionT) -> FunctionT:
@@ -82,6 +88,7 @@ def job(
                 attempts=attempts,
                 lanes=tuple(priorities),
                 slots=slots_of(slots),
+                each_zone=each_zone,
             )
             _check(handler)
         except ValueError as error:
@@ -117,6 +124,10 @@ def _check(handler: Handler) -> None:
             msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
             raise ValueError(f"{name}: {str(value)[:80]!r}: {error}") from error
+    if handler.each_zone and (not ZONE_PART.fullmatch(handler.topic) or len(handler.topic) > LONGEST_IN_ZONES):
+        raise ValueError(
+            f"topic {handler.topic!r}: in each zone use 1 to {LONGEST_IN_ZONES} of A-Z a-z 0-9 - and single _"
+        )
     if not handler.lanes or len(set(handler.lanes)) < len(handler.lanes):
         raise ValueError(f"priorities: {handler.lanes!r}: name each lane once, out of {', '.join(ALL_LANES)}")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -29,6 +30,7 @@ from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.rules.record import FINAL, made_so_far
 from actors.batch.rules.versions import is_older
 from actors.runtime.actor import FATAL, handle_each
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from streams.batch_messages import Pointer, decode_pointer
 from streams.connection import Connection
@@ -63,7 +65,8 @@ class TooOld(Exception):
 
 class Executor:
     """Serves tasks in one process. `newest(task)`: the newest version of its code on any live node. `may_take(task)`:
-    whether its items may run here. They may not if other processes already run as many as the limit allows."""
+    whether its items may run here. They may not if other processes already run as many as the limit allows.
+    `bound_of(task)`: where its code may run, by `bounds`."""
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class Executor:
         newest: Callable[[str], str | None],
         may_take: Callable[[str], bool],
         stop: anyio.Event,
+        bound_of: Callable[[str], str] = lambda _task: "",
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
         self._connection = connection
@@ -85,7 +90,12 @@ class Executor:
         self._newest = newest
         self._may_take = may_take
         self._aside: set[Puller] = set()
-        self._shared: dict[Puller, TaskHandler] = {}
+        self._shared: dict[Puller, tuple[TaskHandler, bool]] = {}
+        """With whether the task's limit of items counts."""
+        self._bound_of = bound_of
+        self._bounds = bounds or Anywhere()
+        self._working: Counter[str] = Counter()
+        self._bounds.watch(lambda: [bound for bound, count in self._working.items() if count])
         self._logged_old: set[str] = set()
         self._stop = stop
 
@@ -108,7 +118,7 @@ class Executor:
                 steps, maps = batch_consumers(namespace, handler.record.task, is_clustered=is_clustered)
                 for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
                     await ensure_consumer(self._connection, spec)
-                    serve = partial(self._serve, handler, spec.stream, spec.name, most, has_share=spec is maps)
+                    serve = partial(self._serve, handler, spec.stream, spec.name, most, is_map=spec is maps)
                     await tasks.start(serve)
             task_status.started()
 
@@ -119,14 +129,13 @@ class Executor:
         consumer: str,
         most: int,
         *,
-        has_share: bool,
+        is_map: bool,
         task_status: TaskStatus[None],
     ) -> None:
         opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
         async with opened as puller:
-            if has_share:
-                self._shared[puller] = handler
-                self._share(handler, puller)
+            self._shared[puller] = handler, is_map
+            self._share(puller)
             try:
                 await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
             finally:
@@ -135,23 +144,56 @@ class Executor:
     async def _keep_shares(self) -> None:
         """Look after the parts of all tasks, until the node stops."""
         for turn in itertools.count():
-            some = list(self._shared.items())
+            some = list(self._shared)
             parts = 1 if len(some) <= FEW else 4  # of many tasks each is looked at once a second
-            for puller, handler in some[turn % parts :: parts]:
-                self._share(handler, puller)
+            for puller in some[turn % parts :: parts]:
+                self._share(puller)
             await anyio.sleep(SHARE_S)
             if self._stop.is_set():
                 return
 
-    def _share(self, handler: TaskHandler, puller: Puller) -> None:
-        """Take no chunks while other processes are as many as may work on the task's items."""
+    def _share(self, puller: Puller) -> None:
+        """Take nothing that is bound to another zone, and no chunks while other processes are as many as may work on
+        the task's items."""
+        if puller not in self._shared:
+            return
+        handler, is_map = self._shared[puller]
         task = handler.record.task
-        most = handler.chunks + self._chunks.stuck(task) if self._may_take(task) else 0
+        most = handler.chunks + self._chunks.stuck(task) if is_map else STEPS_AT_ONCE
+        if not self._may_run(task) or (is_map and not self._may_take(task)):
+            most = 0
         if puller.capacity != most and puller not in self._aside and not self._stop.is_set():
             puller.set_capacity(most)
 
+    def _may_run(self, task: str) -> bool:
+        return self._bounds.may_run(self._bound_of(task))
+
     async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         """Work on one pointer, to its end. Raises FATAL errors only."""
+        bound = self._bound_of(handler.record.task)
+        if not self._bounds.may_run(bound):
+            self._share(puller)
+            await self._give_back(delivery)
+            return
+        self._working[bound] += 1
+        try:
+            await self._work_on(handler, puller, delivery)
+        finally:
+            self._working[bound] -= 1
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        """Leave a pointer to a node of another zone."""
+        try:
+            await delivery.nak()
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.debug("executor.not_given_back", extra=fields(subject=delivery.subject, error=str(error)))
+        finally:
+            if not delivery.is_settled:
+                delivery.forget()
+
+    async def _work_on(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         try:
             pointer = decode_pointer(delivery.payload)
             await self._work(handler, pointer, delivery.delivered)

@@ -9,7 +9,8 @@ cannot go on: a lane that cannot be served (no consumer, no server) is tried aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 import anyio
 import msgspec
@@ -24,6 +25,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, Ack, Actor, Decision, GiveBack, Mailbox, Settle, ticks
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
@@ -64,13 +66,13 @@ class Lane(msgspec.Struct, frozen=True, order=True):
         return self.name.startswith("tail")
 
 
-def lanes_of(pins: Iterable[tuple[str, str]], *, labels: Iterable[str], node: str) -> set[Lane]:
-    """Return the lanes that a node pulls from: the tail's and the back's of each (platform, pin) that it may serve."""
-    labels = tuple(labels)
+def lanes_of(settings: Iterable[tuple[str, FetchSettings]], may_read: Callable[[FetchSettings], bool]) -> set[Lane]:
+    """Return the lanes that a node pulls from: the tail's and the back's of each platform and place of sources that it
+    may read. `settings`: of the sources, each with its platform."""
     return {
-        Lane(platform, lane_name(lane, pin))
-        for platform, pin in pins
-        if serves(labels, node, pin)
+        Lane(platform, lane_name(lane, each.place))
+        for platform, each in settings
+        if may_read(each)
         for lane in ("tail", "back")
     }
 
@@ -99,6 +101,7 @@ class Fetcher:
         reader: WindowReader,
         clock: Clock,
         stop: anyio.Event,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._node = node
         self._labels = labels
@@ -110,12 +113,16 @@ class Fetcher:
         self._reader = reader
         self._clock = clock
         self._stop = stop
+        self._bounds = bounds or Anywhere()
+        self._reading: Counter[str] = Counter()
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()
         self._is_gate_closed = False
         # Here and not in `run`, because the supervisor may call `run` again.
         sources.on_change(self._look_again)
         settings.on_change(self._look_again)
+        self._bounds.on_change(lambda: self._changed.set())
+        self._bounds.watch(lambda: [bound for bound, count in self._reading.items() if count])
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -146,8 +153,8 @@ class Fetcher:
 
     def _follow(self, tasks: TaskGroup) -> None:
         """Start new lanes, stop those that are not wanted any more, and set all slots as the settings say."""
-        pins = {(key.platform, self._settings.current(key.platform, key.source).pin) for key in self._sources.known()}
-        wanted = lanes_of(pins, labels=self._labels, node=self._node)
+        known = ((key.platform, self._settings.current(key.platform, key.source)) for key in self._sources.known())
+        wanted = lanes_of(known, self._may_read)
         for lane in set(self._running) - wanted:
             self._running.pop(lane).stop.set()
         for lane in sorted(wanted - set(self._running)):
@@ -198,7 +205,7 @@ class Fetcher:
             decode=self._offered,
             home=lambda message: message.source,
             decide=self._decide,
-            work=self._reader.read,
+            work=self._read,
             tries=TRIES,
             verdict=_verdict,
         )
@@ -226,7 +233,20 @@ class Fetcher:
         revision = self._sources.settings_revision(source)
         if source not in self._sources or not self._settings.has_seen(source.platform, source.source, revision):
             return "unknown" if delivered < MOST_UNKNOWN else "elsewhere"
-        return "ours" if serves(self._labels, self._node, settings.pin) else "elsewhere"
+        return "ours" if self._may_read(settings) else "elsewhere"
+
+    def _may_read(self, settings: FetchSettings) -> bool:
+        """Return whether this node may read sources with these settings."""
+        return serves(self._labels, self._node, settings.pin) and self._bounds.may_run(settings.zone)
+
+    async def _read(self, work: ReadSlice) -> Message:
+        """Read a window. A shard to which it is bound goes to another zone only after that."""
+        bound = work.settings.zone
+        self._reading[bound] += 1
+        try:
+            return await self._reader.read(work)
+        finally:
+            self._reading[bound] -= 1
 
     def _decide(self, ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Decision[ReadSlice]]:
         after, step = decide(ledger, message, now_ms)

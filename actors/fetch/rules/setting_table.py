@@ -11,7 +11,17 @@ Level = Literal["default", "platform", "source"]
 LEVELS: tuple[Level, ...] = ("default", "platform", "source")
 
 Unit = Literal[
-    "duration", "durations", "count", "requests/s", "orders/s", "share", "choice", "start", "label", "reference"
+    "duration",
+    "durations",
+    "count",
+    "requests/s",
+    "orders/s",
+    "share",
+    "choice",
+    "start",
+    "label",
+    "bound",
+    "reference",
 ]
 
 
@@ -313,6 +323,12 @@ SETTINGS: dict[str, Setting] = {
         unit="label",
         default="",
         why="for platforms that allow listed addresses only, or data that must stay in a place",
+    ),
+    "zone": Setting(
+        what="zone whose nodes alone may read this, or shard:7 for the zone that owns it. Empty: all nodes",
+        unit="bound",
+        default="",
+        why="for data that must stay in a zone, and shops that move with their shard",
     ),
     "webhook": Setting(
         what="where notices of holes are sent: env:NAME, file:/path or a URL. Empty: nowhere",

@@ -7,10 +7,12 @@ When either refuses, a node that follows the bucket keeps the last good record.
 
 import sys
 from collections.abc import Mapping
+from hashlib import blake2b
 
 import msgspec
 
 from actors.fetch.rules.setting_table import LEVELS, SETTINGS, Level, Setting
+from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_document import read_document
 from actors.runtime.rules.setting_values import (
     BadSetting,
@@ -42,6 +44,10 @@ TOGETHER: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
 
 LevelValues = Mapping[str, object]
 """Names to values, as in the JSON document."""
+
+
+LONGEST_PLACE = 58
+"""Characters of a lane's token, beside those that name the lane."""
 
 
 class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +88,16 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     sink_backlog: int = 100_000
     lag_alarm_ms: int = 900_000
     pin: str = ""
+    zone: str = ""
     webhook: str = ""
+
+    @property
+    def place(self) -> str:
+        """The token of the lanes of the sources that are pinned and bound alike. Empty: the common lanes."""
+        if not self.zone:
+            return self.pin
+        place = f"{self.pin}_at_{self.zone.replace(':', '_')}".lstrip("_")
+        return place if len(place) <= LONGEST_PLACE else f"at_{blake2b(place.encode(), digest_size=12).hexdigest()}"
 
     @property
     def retry_policy(self) -> Backoff:
@@ -175,6 +190,8 @@ def _read(name: str, setting: Setting, value: object) -> object:
             return read_start(name, value)
         case "label":
             return read_label(name, value)
+        case "bound":
+            return read_bound(name, value)
         case "reference":
             return read_reference(name, value)
 

@@ -12,12 +12,14 @@ from actors.runtime.rules.texts import some_of
 
 Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "slot", "rate", "turn"]
 MOST_NAMED = 3
+NOBODY = "no live node has a handler of its topic; start one with `penstock work`, or reserve it"
 
 
 class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job is not running. `code` is the kind of obstacle: `over` (the job has ended), `held` (a caller reserved
     it), `at_work` (a node has it: it runs it or runs it next), `due` (it is delayed), `retry` (an attempt failed),
-    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic), `slot` (as many jobs of its
+    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic, or none
+    in the zone to which it is bound), `slot` (as many jobs of its
     key run as may), `rate` (the topic's limit) or `turn` (others are before it). `until_ms`: when that ends, by the
     server's clock, as far as is known."""
 
@@ -41,15 +43,17 @@ class Queue(NamedTuple):
     held: int = 0
 
 
-def why(job: Listed, settings: TopicSettings, queue: Queue, nodes: Collection[str], now_ms: int) -> JobWhy:
-    """Return what is in the way of a job. `nodes`: the live ones with a handler of its topic. `queue` counts for a job
-    that is ready."""
-    code, reason, until_ms = _obstacle(job, settings, queue, sorted(nodes), now_ms)
+def why(
+    job: Listed, settings: TopicSettings, queue: Queue, nodes: Collection[str], now_ms: int, *, nobody: str = NOBODY
+) -> JobWhy:
+    """Return what is in the way of a job. `nodes`: the live ones that may run it. `nobody`: what to say if there are
+    none. `queue` counts for a job that is ready."""
+    code, reason, until_ms = _obstacle(job, settings, queue, sorted(nodes), now_ms, nobody)
     return JobWhy(topic=job.topic, id=job.id, state=job.state, code=code, reason=reason, until_ms=until_ms)
 
 
 def _obstacle(
-    job: Listed, settings: TopicSettings, queue: Queue, nodes: list[str], now_ms: int
+    job: Listed, settings: TopicSettings, queue: Queue, nodes: list[str], now_ms: int, nobody: str
 ) -> tuple[Obstacle, str, int]:
     match job.state:
         case "done":
@@ -70,7 +74,7 @@ def _obstacle(
         still = "; a node that had it before may still run it" if queue.is_delivered else ""
         return "paused", f"its topic is paused; go on with `penstock jobs topic {job.topic} --resume`{still}", 0
     if not nodes:
-        return "nobody", "no live node has a handler of its topic; start one with `penstock work`, or reserve it", 0
+        return "nobody", nobody, 0
     if queue.full:
         at_node = "; a node has it, and runs it in one of them or has it wait" if queue.is_delivered else ""
         return "slot", f"{queue.full}{at_node}", 0

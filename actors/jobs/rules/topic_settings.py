@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_document import read_document
 from actors.runtime.rules.setting_values import (
     BadSetting,
@@ -42,6 +43,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     `slots`: calls at once under each key, in the whole cluster. `0`: no limit. `slot_key`: where the key is in the
     body, as a dotted path. `when_full`: what becomes of a job whose key has no free slot. `declared_slots`: what the
     code said last about these three, so that it does not undo what a person has set since.
+
+    `zone`: where its handlers run (actors/runtime/rules/bounds.py). Empty: anywhere.
     """
 
     ttr_ms: int = 60_000
@@ -58,6 +61,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     slot_key: str = ""
     when_full: WhenFull = "queue"
     declared_slots: str = ""
+    zone: str = ""
 
     @property
     def backoff(self) -> Backoff:
@@ -192,4 +196,5 @@ _READERS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "slot_key": ("slot_key", check_path),
     "when_full": ("when_full", check_when_full),
     "declared_slots": ("declared_slots", read_text),
+    "zone": ("zone", read_bound),
 }

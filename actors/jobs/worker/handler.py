@@ -35,6 +35,8 @@ class Handler(Struct, frozen=True, kw_only=True):
     lanes: tuple[Priority, ...] = ALL_LANES
     slots: Slots | None = None
     """Calls at once under each key, in the whole cluster. It becomes a setting of the topic."""
+    each_zone: bool = False
+    """Whether each job is run once in each zone."""
 
 
 def async_taker(function: Callable[..., Awaitable[object]], type_: object, *, has_job: bool, most: int) -> Taker:

@@ -10,6 +10,7 @@ from actors.jobs.worker.hold import Hold
 from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.slices import Slices
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.measures import Measures
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
@@ -33,4 +34,5 @@ class Shared:
     clock: Clock
     chance: Callable[[], float]
     measures: Measures
+    bounds: WorkBounds
     stirred: set[str] = field(default_factory=set)

@@ -214,8 +214,18 @@ class TopicWorker:
         """Jobs that are this node's at present."""
         return sum(puller.held for puller in self._pullers.values())
 
+    @property
+    def bound(self) -> str:
+        """Where the topic's jobs may run."""
+        return self._settings.zone
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call of the handler is under way."""
+        return any(place.call is not None for place in self._places)
+
     def take_settings(self, settings: TopicSettings) -> None:
-        """Follow the topic's settings: pause, rate, lanes."""
+        """Follow the topic's settings: pause, rate, lanes, zone."""
         self._settings = self._ends.settings = settings
         self._stir()
         self._changed.set()
@@ -278,9 +288,11 @@ class TopicWorker:
             if self.ready.keyed is not None:
                 self.ready.keyed.tend()
             capacity = self._tune()
+            is_elsewhere = self._is_elsewhere()
             excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._suspicion)
+            excess = len(self.ready) if is_elsewhere else excess
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
-            if excess and (self._suspicion != "none" or now_s - self._excess_since_s > PATIENCE_S):
+            if excess and (self._suspicion != "none" or is_elsewhere or now_s - self._excess_since_s > PATIENCE_S):
                 self._excess += self.ready.remove_last(excess)
                 self._has_leaving.set()
             if self.is_troubled and now_s - self._looked_s > MISSING_S:
@@ -369,7 +381,7 @@ class TopicWorker:
         capacity = capacity_of(places, running, ahead, self._suspicion)
         if self.ready.keyed is not None:
             capacity += min(MOST_PARKED, len(self.ready.keyed) + sum(1 for _ in self._going()))
-        if self._settings.is_paused or self.is_ending:
+        if self._settings.is_paused or self.is_ending or self._is_elsewhere():
             capacity = 0
         pullers = list(self._pullers.values())
         for puller, own in zip(
@@ -383,6 +395,7 @@ class TopicWorker:
         settings = self._settings
         self.ready.is_limited = (
             settings.is_paused
+            or bool(settings.zone)
             or settings.rate > 0
             or self._suspicion == "grave"
             or self._hold.is_in_doubt
@@ -428,7 +441,7 @@ class TopicWorker:
     def _may_start(self, most: int) -> int:
         """Return how many jobs may be begun now. If none, `ready` is woken when some may."""
         now_s = monotonic_s()
-        if self._settings.is_paused or not self._hold.may_begin(now_s):
+        if self._settings.is_paused or self._is_elsewhere() or not self._hold.may_begin(now_s):
             return 0
         if self._suspicion == "grave":
             if self._alone is not None and now_s < self._alone_until_s:
@@ -440,6 +453,9 @@ class TopicWorker:
             if not most:
                 self._wake_in(wait_ms / 1000)
         return most
+
+    def _is_elsewhere(self) -> bool:
+        return not self._shared.bounds.may_run(self._settings.zone)
 
     def _unused(self, count: int) -> None:
         """Take back what `_may_start` granted."""

@@ -32,6 +32,7 @@ from actors.jobs.worker.shared import Shared
 from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.shares import SharedRates
@@ -77,6 +78,7 @@ class JobWorker:
         measures: Measures,
         stop: anyio.Event,
         is_heard: Callable[[], bool] = lambda: True,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._handlers = handlers
         self._node = node
@@ -91,6 +93,7 @@ class JobWorker:
         self._measures = measures
         self._stop = stop
         self._is_heard = is_heard
+        self._bounds = bounds or Anywhere()
         self._has_ended = False
         self._topics: dict[str, TopicWorker] = {}
         self._requests: deque[Message] = deque()
@@ -116,7 +119,11 @@ class JobWorker:
         self._topics = {handler.topic: TopicWorker(handler, shared) for handler in self._handlers}
         for name in self._topics:
             self._follow(name)
-        remove = self._settings.on_change(self._follow)
+        removers = (
+            self._settings.on_change(self._follow),
+            self._bounds.on_change(self._follow_bounds),
+            self._bounds.watch(lambda: [topic.bound for topic in self._topics.values() if topic.is_running]),
+        )
         subscription = await self._connection.subscribe(self._connection.namespace.gone(), self._hear_gone)
         try:
             async with restarts.watching():
@@ -132,7 +139,8 @@ class JobWorker:
                         keeping.cancel_scope.cancel()
             self._has_ended = True
         finally:
-            remove()
+            for remove in removers:
+                remove()
             await subscription.unsubscribe()
 
     @property
@@ -172,6 +180,7 @@ class JobWorker:
             clock=self._clock,
             chance=self._chance,
             measures=self._measures,
+            bounds=self._bounds,
         )
 
     def _pullers(self) -> Iterable[Puller]:
@@ -194,6 +203,11 @@ class JobWorker:
         topic = self._topics.get(name)
         if topic is not None:
             topic.take_settings(self._settings.current(name))
+
+    def _follow_bounds(self) -> None:
+        for topic in self._topics.values():
+            if topic.bound:
+                self._follow(topic.topic)
 
     async def _tend(self, watchdog: Watchdog, shared: Shared) -> None:
         while True:

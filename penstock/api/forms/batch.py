@@ -140,7 +140,8 @@ class ToRetry(RequestForm, frozen=True, kw_only=True):
 
 class TaskChanges(RequestForm, frozen=True, kw_only=True):
     """Limits over the whole cluster. 0: no limit. null resets one to the value in the code. Rates are per second.
-    `slots`: items at once under each key. `slot_key`: where the key is in an item, as a dotted path."""
+    `slots`: items at once under each key. `slot_key`: where the key is in an item, as a dotted path. `zone`: where its
+    code runs, as east or shard:7, empty for anywhere."""
 
     main_concurrency: Number | UnsetType | None = UNSET
     main_rate: Rate | UnsetType | None = UNSET
@@ -149,6 +150,7 @@ class TaskChanges(RequestForm, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
     slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType | None = UNSET
+    zone: Annotated[str, Meta(max_length=70)] | UnsetType | None = UNSET
 
 
 class BatchCall(Struct, frozen=True, kw_only=True):
@@ -210,6 +212,7 @@ class TaskShown(Struct, frozen=True, kw_only=True):
     slots: int
     slot_key: str
     when_full: WhenFull
+    zone: str
     attempts: int
     is_idempotent: bool
     is_streaming: bool

@@ -43,7 +43,7 @@ class FlowChanges(RequestForm, frozen=True, kw_only=True):
     """Settings of a flow. null resets one to the value in its code. `every` (the shortest interval between two rounds),
     `longest`, `lead` and `load_timeout` are spans, as 5s. `rate`: rows a second over the whole cluster, 0: no limit.
     `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `slots`: calls of `execute` at once under each key,
-    0: no limit. `slot_key`: where the key is in a row, as a dotted path."""
+    0: no limit. `slot_key`: where the key is in a row, as a dotted path. `zone`: where it runs, as east or shard:7."""
 
     every: str | UnsetType | None = UNSET
     longest: str | UnsetType | None = UNSET
@@ -55,6 +55,7 @@ class FlowChanges(RequestForm, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
     slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType | None = UNSET
+    zone: Annotated[str, Meta(max_length=70)] | UnsetType | None = UNSET
 
 
 class FlowsShown(Struct, frozen=True):

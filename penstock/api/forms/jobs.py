@@ -410,6 +410,7 @@ class TopicChanges(RequestForm, frozen=True, kw_only=True):
     slots: Annotated[int, Meta(ge=0, le=MOST_SLOTS)] | UnsetType | None = UNSET
     slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType | None = UNSET
+    zone: Annotated[str, Meta(max_length=70)] | UnsetType | None = UNSET
 
 
 class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -69,7 +69,14 @@ async def split(ctx: FlowContext) -> Any:
 
 def handler_of(load: Load, *, at_once: int = 4) -> FlowHandler:
     return FlowHandler(
-        flow="pay", limits=FlowLimits(), rate=0.0, attempts=1, split=split, load=_async(load), loads_at_once=at_once
+        key="pay",
+        flow="pay",
+        limits=FlowLimits(),
+        rate=0.0,
+        attempts=1,
+        split=split,
+        load=_async(load),
+        loads_at_once=at_once,
     )
 
 

@@ -1,31 +1,54 @@
 """Which lanes a node pulls from."""
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.fetch.fetcher.lanes import Lane, lanes_of
+from actors.fetch.rules.settings import LONGEST_PLACE, FetchSettings
+from actors.runtime.rules.placement import serves
 
 PINS = st.sets(st.tuples(st.sampled_from(["mall", "shop"]), st.sampled_from(["", "cn", "eu", "n1"])))
 
 
+def lanes(pins: Iterable[tuple[str, str]], *, labels: Iterable[str], bound: str = "", zone: str = "") -> set[Lane]:
+    """Return the lanes of a node in a zone, if the sources have these pins and this bound."""
+    settings = [(platform, FetchSettings(pin=pin, zone=bound)) for platform, pin in pins]
+    return lanes_of(settings, lambda each: serves(tuple(labels), "n1", each.pin) and each.zone in ("", zone))
+
+
 def test_a_platform_has_a_lane_for_the_tail_and_one_for_all_that_can_wait() -> None:
-    assert lanes_of([("mall", "")], labels=(), node="n1") == {Lane("mall", "tail"), Lane("mall", "back")}
+    assert lanes([("mall", "")], labels=()) == {Lane("mall", "tail"), Lane("mall", "back")}
 
 
 def test_a_pinned_platform_has_lanes_of_its_own_for_nodes_with_the_label() -> None:
     pinned = {Lane("mall", "tail_cn"), Lane("mall", "back_cn")}
-    assert lanes_of([("mall", "cn")], labels=("cn",), node="n1") == pinned
-    assert lanes_of([("mall", "cn")], labels=("eu",), node="n1") == set()
-    assert lanes_of([("mall", "n1")], labels=(), node="n1") == {Lane("mall", "tail_n1"), Lane("mall", "back_n1")}
+    assert lanes([("mall", "cn")], labels=("cn",)) == pinned
+    assert lanes([("mall", "cn")], labels=("eu",)) == set()
+    assert lanes([("mall", "n1")], labels=()) == {Lane("mall", "tail_n1"), Lane("mall", "back_n1")}
+
+
+def test_a_bound_source_has_lanes_of_its_own() -> None:
+    bound = {Lane("mall", "tail_cn_at_east"), Lane("mall", "back_cn_at_east")}
+    assert lanes([("mall", "cn")], labels=("cn",), bound="east", zone="east") == bound
+    assert lanes([("mall", "cn")], labels=("cn",), bound="east", zone="west") == set()
+    assert FetchSettings(zone="shard:7").place == "at_shard_7"
+
+
+def test_a_place_of_any_length_is_a_token_of_its_own() -> None:
+    places = {FetchSettings(pin="p" * 32, zone=f"shard:{'x' * 60}{last}").place for last in "abc"}
+    assert len(places) == 3
+    assert all(len(place) <= LONGEST_PLACE for place in places)
 
 
 @given(PINS, st.sets(st.sampled_from(["cn", "eu"])))
 def test_every_pin_is_served_by_some_node_and_no_lane_by_a_node_without_it(
     pins: set[tuple[str, str]], labels: set[str]
 ) -> None:
-    ours = lanes_of(pins, labels=labels, node="n1")
+    ours = lanes(pins, labels=labels)
     assert {lane.platform for lane in ours} <= {platform for platform, _ in pins}
-    everywhere = lanes_of(pins, labels={"cn", "eu"}, node="n1")
+    everywhere = lanes(pins, labels={"cn", "eu"})
     assert len(everywhere) == 2 * len(pins)
     assert ours <= everywhere
     assert all(lane.name.partition("_")[2] in {"", "n1", *labels} for lane in ours)

@@ -1,0 +1,54 @@
+"""What engines ask about zones: whether this node may work on something that is bound to one (ADR 52)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+Held = Callable[[], Collection[str]]
+"""Returns the bounds of the work that runs on this node now."""
+
+
+class WorkBounds(Protocol):
+    """One node's view. A bound is as in `actors/runtime/rules/bounds.py`."""
+
+    def may_run(self, bound: str) -> bool:
+        """Return whether this node may begin work with this bound now. Cheap."""
+        ...
+
+    def zone_of(self, bound: str) -> str | None:
+        """Return the zone that a bound means now. `None`: no zone. Empty: it is bound to none."""
+        ...
+
+    def among(self, bound: str, nodes: Collection[str]) -> list[str]:
+        """Return those of the live nodes that are in the zone that a bound means."""
+        ...
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when this node may begin other work than before. It must be short. Return a function that
+        removes it."""
+        ...
+
+    def watch(self, held: Held) -> Callable[[], None]:
+        """Have a shard that leaves this node's zone go only when none of this work is left. Return a function that
+        ends it."""
+        ...
+
+
+class Anywhere:
+    """Without zones: work that is not bound runs, and no other."""
+
+    def may_run(self, bound: str) -> bool:
+        return not bound
+
+    def zone_of(self, bound: str) -> str | None:
+        return None if bound else ""
+
+    def among(self, bound: str, nodes: Collection[str]) -> list[str]:
+        return [] if bound else list(nodes)
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def watch(self, held: Held) -> Callable[[], None]:
+        return lambda: None

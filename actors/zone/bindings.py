@@ -1,0 +1,160 @@
+"""Whether this node may work on what is bound to a zone or to a shard: sources, topics, tasks, flows (ADR 52).
+
+In: the shard map, the records of the live nodes, and what runs on this node (`watch`). Out: the epoch that this node
+has taken, for its record. State: which shards it may work on, in memory.
+
+When a shard leaves its zone, a node begins nothing more that is bound to it, and takes the map once the rest has ended.
+A node of the shard's new zone begins when every live node of the other zones has taken that map, or `drain_ms` after it
+heard of the map. When it cannot go on: a node that the others may take for dead begins nothing that is bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+import anyio
+from anyio.abc import TaskStatus
+
+from actors.runtime.bounds import Held
+from actors.runtime.logs import fields
+from actors.runtime.membership import Members
+from actors.runtime.rules.bounds import SHARD, shard_in
+from actors.zone.overdue import Overdue
+from actors.zone.routing import Routing
+from actors.zone.rules.binding import has_given_up, usable, zone_of
+from actors.zone.rules.routing import ShardMap
+from actors.zone.runner import ZoneLife
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""How often it is looked whether work has ended, while a shard waits for that."""
+
+
+class Bindings:
+    """One node's view. `zone`: its zone, empty if it has none."""
+
+    def __init__(self, *, zone: str, members: Members, routing: Routing, life: ZoneLife) -> None:
+        self.zone = zone
+        self.taken = 0
+        """The epoch of the newest map that this node has taken."""
+        self._members = members
+        self._routing = routing
+        self._life = life
+        self._usable: dict[str, int] = {}
+        self._seen: ShardMap | None = None
+        self._overdue = Overdue(zone)
+        self._held: list[Held] = []
+        self._holding: Counter[str] = Counter()
+        self._lock = Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self._news = anyio.Event()
+        members.on_change(self._hear)
+        routing.on_change(self._hear)
+
+    # ---- what engines ask (actors/runtime/bounds.py)
+
+    def may_run(self, bound: str) -> bool:
+        """Return whether this node may begin work with this bound now. Cheap."""
+        if not bound:
+            return True
+        shard = shard_in(bound)
+        if shard:
+            return self.since(shard) is not None
+        return bound == self.zone and self._life.may_run()
+
+    def since(self, shard: str) -> int | None:
+        """Return since which epoch a shard is this node's zone's. `None`: the node may not work on it now."""
+        shards = self._routing.current()
+        if shards is None or shards.owners.get(shard) != self.zone or not self._life.may_run():
+            return None
+        return self._usable.get(shard)
+
+    def current(self) -> ShardMap | None:
+        """Return the shard map as last seen."""
+        return self._routing.current()
+
+    def zone_of(self, bound: str) -> str | None:
+        """Return the zone that a bound means now. `None`: no zone. Empty: it is bound to none."""
+        return zone_of(self._routing.current(), bound)
+
+    def among(self, bound: str, nodes: Collection[str]) -> list[str]:
+        """Return those of the live nodes that are in the zone that a bound means."""
+        zone, live = self.zone_of(bound), self._members.live()
+        return [node for node in nodes if not bound or (node in live and zone and live[node].zone == zone)]
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when this node may begin other work than before. Return a function that removes it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    @contextmanager
+    def hold(self, shard: str) -> Iterator[int | None]:
+        """Return since which epoch a shard is this node's zone's, and keep it there until the block ends. A thread may
+        call it."""
+        with self._lock:
+            self._holding[shard] += 1
+        try:
+            yield self.since(shard)
+        finally:
+            with self._lock:
+                self._holding[shard] -= 1
+
+    def watch(self, held: Held) -> Callable[[], None]:
+        """Have a shard go only when none of this work is left. Return a function that ends it."""
+        self._held.append(held)
+        return lambda: self._held.remove(held)
+
+    # ---- the loop
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the map and the nodes until cancelled."""
+        self._look()
+        task_status.started()
+        while True:
+            waits = self._waits()
+            with anyio.move_on_after(LOOK_S if waits else None):
+                await self._news.wait()
+            self._news = anyio.Event()
+            self._look()
+
+    def _hear(self) -> None:
+        shards = self._routing.current()
+        if shards is not self._seen:
+            self._look()  # at once: nothing that is bound to a lost shard begins after this
+        self._news.set()
+
+    def _waits(self) -> bool:
+        """Return whether there is something to look at again without news: work that ends, or a time that comes."""
+        shards = self._routing.current()
+        if shards is None:
+            return False
+        return self.taken < shards.epoch or len(self._usable) < len(shards.shards_of(self.zone))
+
+    def _look(self) -> None:
+        shards = self._seen = self._routing.current()
+        if shards is None:
+            return
+        before, self._usable = self._usable, self._now_usable(shards)
+        if before.keys() != self._usable.keys():
+            for listener in tuple(self._listeners):
+                listener()
+        if self.taken < shards.epoch and has_given_up(shards, self.zone, self._work()):
+            self.taken = shards.epoch
+            self._members.beat_soon()
+            log.debug("zone.map_taken", extra=fields(zone=self.zone, epoch=self.taken))
+
+    def _work(self) -> Sequence[str]:
+        with self._lock:
+            holding = [f"{SHARD}{shard}" for shard, count in self._holding.items() if count]
+        return [*holding, *(bound for held in self._held for bound in held())]
+
+    def _now_usable(self, shards: ShardMap) -> dict[str, int]:
+        if not self.zone:
+            return {}
+        taken = [node.taken for node in self._members.live().values() if node.zone and node.zone != self.zone]
+        return usable(shards, self.zone, self._usable, taken=taken, overdue=self._overdue.of(shards))

@@ -1,0 +1,204 @@
+"""Topics, sources, batches and flows that are bound to a zone, or to the zone that owns a shard."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+import pytest
+from anyio import fail_after
+
+from actors.fetch.sources import SourceKey
+from actors.runtime.membership import living
+from penstock.admin.records import Records
+from penstock.admin.sources import Edit, Wanted, add, change
+from penstock.cli.source_list import slice_world
+from penstock.node.session import Session
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_batches import Batches
+from penstock.sdk.client_flows import FlowCalls
+from penstock.sdk.client_jobs import Jobs, new_job
+from penstock.sdk.client_schedules import Schedules
+from tests.support.command import Running
+from tests.support.zone_land import WITHIN_S, Land
+
+pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
+
+TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "drain": "60s"}
+
+
+class Worked(NamedTuple):
+    """A piece of work that has ended. Times are seconds of the machine's monotonic clock."""
+
+    number: str
+    zone: str
+    begun_s: float
+    ended_s: float
+
+
+class Ground:
+    """Two zones with a node each."""
+
+    def __init__(self, land: Land) -> None:
+        self.land = land
+        self.jobs = Jobs(ServiceClient(land.connection, "jobs", 30.0))
+        self.batches = Batches(ServiceClient(land.connection, "batch", 30.0), land.connection)
+        self.records = Records(Session(land.connection, land.publisher))
+
+    def worked(self, kind: str) -> dict[str, Worked]:
+        """Return what was done, by its number. Nothing is done twice."""
+        with sqlite3.connect(self.land.path, timeout=30) as db:
+            rows = db.execute("SELECT number, zone, begun, ended FROM worked WHERE kind = ?", (kind,)).fetchall()
+        found = {row[0]: Worked(*row) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    async def all_worked(self, kind: str, count: int) -> dict[str, Worked]:
+        """Wait until so many pieces are done."""
+        with fail_after(WITHIN_S):
+            while len(found := self.worked(kind)) < count:  # noqa: ASYNC110 # a file tells nobody that it changed
+                await anyio.sleep(0.05)
+        return found
+
+    def zones_of(self, kind: str, numbers: range) -> set[str]:
+        found = self.worked(kind)
+        return {found[str(number)].zone for number in numbers}
+
+    async def fetching(self, *wanted: str) -> None:
+        """Wait until these nodes and no others fetch from the platform."""
+        with fail_after(WITHIN_S):
+            while await self._fetchers() != list(wanted):  # noqa: ASYNC110 # the server is asked
+                await anyio.sleep(0.05)
+
+    async def _fetchers(self) -> list[str]:
+        nodes = await living(self.records.session.bucket("NODES"))
+        return [one.node for one in nodes if "bound-mall" in one.platforms]
+
+    async def add(self, numbers: range, ms: int = 0) -> None:
+        await self.jobs.add_many([new_job("bound-errands", {"ms": ms}, id=str(number)) for number in numbers])
+
+
+def handed_over(found: Iterable[Worked], before: str, after: str) -> bool:
+    """Return whether one zone began when the other had ended."""
+    found = list(found)
+    last = max((each.ended_s for each in found if each.zone == before), default=0.0)
+    return last < min(each.begun_s for each in found if each.zone == after)
+
+
+@asynccontextmanager
+async def two_zones(land: Land) -> AsyncIterator[tuple[Ground, Running, Running]]:
+    """Run a node in each of the zones a and b."""
+    land.app = "tests.support.bound_app"
+    with sqlite3.connect(land.path) as db:
+        db.execute("CREATE TABLE worked (kind TEXT, number TEXT, zone TEXT, begun REAL, ended REAL)")
+    async with (
+        land.node("a1", "a", ZONE_NAME="a") as first,
+        land.node("b1", "b", ZONE_NAME="b") as second,
+    ):
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        yield Ground(land), first, second
+
+
+async def test_a_topic_moves_with_its_shard_and_two_zones_never_work_on_it_at_once(land: Land) -> None:
+    async with two_zones(land) as (ground, _, _):
+        jobs = ground.jobs
+        await jobs.change_topic("bound-errands", zone="shard:7")
+        await ground.add(range(1))
+        with fail_after(WITHIN_S):
+            while (why := (await jobs.why("0"))[0]).code != "nobody":  # noqa: ASYNC110 # the server is asked
+                await anyio.sleep(0.05)
+        assert why.reason.startswith("it is bound to shard 7, which no zone owns")
+        await land.zones.apply(map=TWO)
+        await ground.add(range(1, 20))
+        await ground.all_worked("job", 20)
+        assert ground.zones_of("job", range(20)) == {"b"}
+
+        await ground.add(range(20, 40), ms=700)  # four of them are under way when the shard moves
+        await ground.all_worked("job", 21)
+        await land.zones.apply(moves={"7": "a"})
+        await ground.all_worked("job", 40)
+        found = [ground.worked("job")[str(number)] for number in range(20, 40)]
+        assert handed_over(found, "b", "a")
+        assert sum(each.zone == "b" for each in found) in range(1, 13)
+
+        await jobs.change_topic("bound-errands", zone="c")
+        await ground.add(range(40, 41))
+        why = (await jobs.why("40"))[0]
+        assert why.code == "nobody"
+        assert why.reason == "it is bound to zone c, which no node of it serves; start one with --zone c"
+        await jobs.change_topic("bound-errands", zone="b")
+        await ground.all_worked("job", 41)
+        assert ground.zones_of("job", range(40, 41)) == {"b"}
+
+
+async def test_batches_and_sources_move_with_their_shard(land: Land) -> None:
+    source = SourceKey("bound-mall", "s1")
+    account = {"base_url": "http://127.0.0.1:9", "shop": "s1"}
+    async with two_zones(land) as (ground, _, _):
+        batches, records = ground.batches, ground.records
+        await land.zones.apply(map=TWO)
+        await batches.limit("bound-numbers", zone="shard:7")
+        await add(records, Wanted(source, "mall", account, start="-1h", settings={"zone": "shard:7"}))
+        await ground.fetching("b1")
+        first = await batches.submit("bound-numbers", [0, 20, 0])
+        await batches.wait(first.instance_id, timeout_s=WITHIN_S)
+        assert ground.zones_of("item", range(20)) == {"b"}
+
+        await batches.submit("bound-numbers", [100, 40, 300])
+        await ground.all_worked("item", 21)
+        await land.zones.apply(moves={"7": "a"})
+        await ground.fetching("a1")
+        await ground.all_worked("item", 60)
+        found = [ground.worked("item")[str(number)] for number in range(100, 140)]
+        assert handed_over(found, "b", "a")
+        assert {each.zone for each in found} == {"a", "b"}
+
+        await batches.limit("bound-numbers", zone="c")
+        await change(records, source, Edit(settings={"zone": "c"}))
+        await ground.fetching()
+        third = await batches.submit("bound-numbers", [200, 1, 0])
+        missing = "it is bound to zone c, which no node of it serves; start one with --zone c"
+        assert (await batches.why(third.instance_id)).reason == missing
+        assert (await slice_world(records, source)).elsewhere == missing
+        await batches.limit("bound-numbers", zone="b")
+        await batches.wait(third.instance_id, timeout_s=WITHIN_S)
+        assert ground.zones_of("item", range(200, 201)) == {"b"}
+        assert {ground.worked("split")[str(first)].zone for first in (0, 100, 200)} == {"b"}
+
+
+async def test_flows_run_in_each_zone_over_its_shards_or_in_one_and_move(land: Land) -> None:
+    """A row of a shard that moved is executed by the new zone only, though the former one has it in flight."""
+    async with two_zones(land) as (ground, _, _):
+        await land.zones.apply(map=TWO)
+        land.add(40)
+        await ground.all_worked("row", 40)
+        found = ground.worked("row")
+        assert all(found[str(row)].zone == ("a" if row % 10 < 5 else "b") for row in range(1, 41))
+        await ground.all_worked("gift", 4)
+        assert {each.zone for each in ground.worked("gift").values()} == {"b"}
+
+        for bell in ("x", "y"):  # one node in each zone runs each of them, also with more nodes in a zone
+            await ground.jobs.add("bound-bells", id=bell)
+        assert set(await ground.all_worked("bell", 4)) == {"x@a", "x@b", "y@a", "y@b"}
+        await Schedules(ServiceClient(land.connection, "schedules", 30.0)).add("bound-bells/tick", every="1s")
+        await ground.all_worked("bell", 8)
+
+        flows = FlowCalls(ServiceClient(land.connection, "flow", 30.0))
+        assert {each.flow for each in await flows.list()} == {"bound-prizes__a", "bound-prizes__b", "bound-gifts"}
+        land.add(400)  # 40 of them are in shard 7, and take two seconds in one zone
+        await ground.all_worked("row", 60)
+        await land.zones.apply(moves={"7": "a"})
+        await ground.all_worked("row", 440)
+        moved = [each for each in ground.worked("row").values() if int(each.number) % 10 == 7]
+        assert handed_over([each for each in moved if int(each.number) > 40], "b", "a")
+        assert {each.zone for each in ground.worked("row").values() if int(each.number) % 10 == 8} == {"b"}
+        await ground.all_worked("gift", 44)
+        assert "a" in {each.zone for each in ground.worked("gift").values()}
+        why = await flows.why("bound-gifts", "2", "9999")
+        assert why.code == "round"
+        await flows.set("bound-gifts", zone="c")
+        assert (await flows.why("bound-gifts", "2", "9999")).code == "nobody"

@@ -1,0 +1,81 @@
+"""Work of tests that is bound to zones. Each piece writes a line into `worked`: what, which, where, from when to when.
+
+`ZONE_NAME`: the zone of this process, as the lines have it.
+"""
+
+import os
+import sqlite3
+import time
+
+import anyio
+
+import penstock
+
+ZONE = os.environ["ZONE_NAME"]
+
+
+def note(kind: str, number: object, begun: float) -> None:
+    """Write down that a piece of work has ended."""
+    with sqlite3.connect(os.environ["ZONE_DB"], timeout=30) as db:
+        db.execute("INSERT INTO worked VALUES (?, ?, ?, ?, ?)", (kind, str(number), ZONE, begun, time.monotonic()))
+
+
+@penstock.job("bound-errands", concurrency=4)
+async def errand(job: penstock.Job) -> None:
+    """Take as long as the job says."""
+    body, begun = job.json(), time.monotonic()
+    await anyio.sleep(body.get("ms", 0) / 1000)
+    note("job", job.id, begun)
+
+
+@penstock.job("bound-bells", each_zone=True)
+async def bell(job: penstock.Job) -> None:
+    """Once in each zone."""
+    note("bell", f"{job.id}@{ZONE}", time.monotonic())
+
+
+class Rows:
+    """The rows of the database that nobody has executed. The key of a row is its shard."""
+
+    kind = "row"
+
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, dict[str, int]]]:
+        with sqlite3.connect(os.environ["ZONE_DB"], timeout=30) as db:
+            done = "SELECT number FROM worked WHERE kind = ?"
+            query = f"SELECT id FROM rows WHERE key % 10 = ? AND id NOT IN ({done}) LIMIT ?"
+            return [(row, {"id": row}) for (row,) in db.execute(query, (int(shard), self.kind, limit))]
+
+    async def execute(self, ctx: penstock.FlowContext, row: dict[str, int]) -> None:
+        begun = time.monotonic()
+        await anyio.sleep(0.2 if row["id"] > 40 else 0)
+        note(self.kind, row["id"], begun)
+
+
+@penstock.flow("bound-prizes", every="1s", each_zone=True, concurrency=4)
+class Prizes(Rows):
+    def split(self, ctx: penstock.FlowContext) -> list[str]:
+        assert ctx.zone == ZONE
+        return sorted({*map(str, ctx.shards), "3", "8"})  # one of these is the other zone's, and left out
+
+
+@penstock.flow("bound-gifts", every="1s", zone="shard:7", concurrency=4)
+class Gifts(Rows):
+    kind = "gift"
+
+    def split(self, ctx: penstock.FlowContext) -> list[str]:
+        return ["2"]
+
+
+@penstock.batch("bound-numbers", chunk_items=5, concurrency=2)
+class Numbers:
+    """Numbers that take a while each."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        first, count, self.ms = ctx.input
+        note("split", first, time.monotonic())
+        await ctx.commit(*({"n": first + n, "ms": self.ms} for n in range(count)))
+
+    async def map(self, item: dict[str, int]) -> None:
+        begun = time.monotonic()
+        await anyio.sleep(item["ms"] / 1000)
+        note("item", item["n"], begun)
