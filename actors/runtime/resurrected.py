@@ -70,10 +70,10 @@ class ResurrectedMessages:
                 again = await hand_out_again(self._connection, stream)
                 self._memory.has_settled(stream)
                 if again:
-                    log.warning("revenants.handed_out_again", extra=fields(stream=stream, consumers=again))
+                    log.warning("resurrected.handed_out_again", extra=fields(stream=stream, consumers=again))
             elif removed := await remove_resurrected(self._connection, stream):
-                log.warning("revenants.removed", extra=fields(stream=stream, messages=removed))
+                log.warning("resurrected.removed", extra=fields(stream=stream, messages=removed))
         except FATAL:
             raise
         except StreamError as error:
-            log.info("revenants.not_looked", extra=fields(stream=stream, error=str(error)))
+            log.info("resurrected.not_looked", extra=fields(stream=stream, error=str(error)))

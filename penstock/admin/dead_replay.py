@@ -127,7 +127,7 @@ async def _resubmit(records: Records, letter_seq: int, subject: str, payload: by
     again = message_id("replay", str(letter_seq), subject)
     full = records.namespace.subject(*subject.split("."))
     await records.publisher.publish(full, payload, message_id=again)
-    return f"handed in again on {full}"
+    return f"submitted again on {full}"
 
 
 async def _send_stored(records: Records, letter_seq: int, seq: int) -> str:

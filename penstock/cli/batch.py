@@ -1,4 +1,4 @@
-"""`penstock batch`: a sheet handed in, followed row by row, steered, and its result fetched."""
+"""`penstock batch`: a sheet submitted, followed row by row, steered, and its result fetched."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -79,7 +79,7 @@ class BatchEngine:
             *self._executors(),
             ActorSpec(name="conductor", role="conductor", run=self.conductor.run),
             ActorSpec(name="uploads", role="conductor", run=self.uploads.run),
-            ActorSpec(name="revenants of work", role="conductor", run=self.resurrected.run),
+            ActorSpec(name="resurrected work", role="conductor", run=self.resurrected.run),
             ActorSpec(name="batch submissions", role="desk", run=self.submissions.run, drains=True),
             ActorSpec(name="batch service", role="desk", run=self.service.run, drains=True),
         )

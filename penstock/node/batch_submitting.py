@@ -1,4 +1,4 @@
-"""What is handed in by a plain publish, as a question to the batch desk."""
+"""A batch submitted by a plain publish, as a call to the batch desk."""
 
 from msgspec.structs import replace
 
@@ -12,18 +12,18 @@ from streams.errors import MalformedMessage
 __all__ = ["submitter"]
 
 
-class _Handed(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Submitted(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As the service takes it, but the task may stand in the subject alone."""
 
     task: str = ""
 
 
 def submitter(desk: BatchDesk) -> Submit:
-    """Return what makes an instance of what was handed in, or says why not."""
+    """Return the function that makes an instance of a submission, or says why not."""
 
     async def submit(task: str, payload: bytes, own_id: str) -> str:
         try:
-            ask = read_ask(payload, _Handed)
+            ask = read_ask(payload, _Submitted)
             await desk.submit(replace(ask, task=_task_of(task, ask), id=ask.id or own_id))
         except MalformedMessage as error:
             return f"an instance of this id stands there, and is not readable: {error}"
@@ -37,7 +37,7 @@ def submitter(desk: BatchDesk) -> Submit:
     return submit
 
 
-def _task_of(task: str, ask: _Handed) -> str:
+def _task_of(task: str, ask: _Submitted) -> str:
     if ask.task and task and ask.task != task:
         raise Malformed(f"task {ask.task!a}: the subject says {task!a}; leave one of them out")
     if not ask.task and not task:

@@ -47,7 +47,7 @@ class FetchEngine:
             ActorSpec(name="fetcher", role="fetcher", run=self.fetcher.run, drains=True),
             ActorSpec(name="allocator", role="allocator", run=self.allocator.run),
             ActorSpec(name="monitor", role="monitor", run=self.monitor.run),
-            ActorSpec(name="revenants of slices", role="monitor", run=self.resurrected.run),
+            ActorSpec(name="resurrected slices", role="monitor", run=self.resurrected.run),
         )
 
 

@@ -49,7 +49,7 @@ class JobsEngine:
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="schedules", role="timer", run=self.scheduler.run),
             ActorSpec(name="overdue jobs", role="timer", run=self.overdue.run),
-            ActorSpec(name="revenants", role="timer", run=self.resurrected.run),
+            ActorSpec(name="resurrected jobs", role="timer", run=self.resurrected.run),
             *job_door_actors(self.node, self.desk, self.schedules),
         )
 

@@ -33,9 +33,9 @@ def end_within(wait_s: float, why: str) -> None:
 
 def _end(wait_s: float, why: str) -> None:
     time.sleep(wait_s)
-    teller = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
-    teller.start()
-    teller.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
+    report = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
+    report.start()
+    report.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
     os._exit(EXIT_CODE)
 
 

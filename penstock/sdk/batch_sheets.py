@@ -47,7 +47,7 @@ async def split_sheet(context: SplitContext) -> None:
     """Commit each row of the uploaded sheet."""
     given = sheet_of(context.instance_id, context.read_input(msgspec.Raw))
     if given is None:
-        raise BadSheet("no file was handed in; the items of this task are its rows")
+        raise BadSheet("no file was uploaded; the items of this task are its rows")
     async for rows in read_sheet(
         context.files, given.file, name=given.name, sheet=given.sheet, encoding=given.encoding
     ):

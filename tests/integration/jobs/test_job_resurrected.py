@@ -104,7 +104,7 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
         await own_server.kill()
         await own_server.start()
         with anyio.fail_after(30):
-            while "revenants.removed" not in caplog.messages:
+            while "resurrected.removed" not in caplog.messages:
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     assert (await jobs.add("1")).is_new

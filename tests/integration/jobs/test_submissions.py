@@ -1,4 +1,4 @@
-"""Jobs handed in by a plain publish: added once, whatever comes twice; refused ones become dead letters."""
+"""Jobs submitted by a plain publish: added once, whatever comes twice; refused ones become dead letters."""
 
 import asyncio
 import json

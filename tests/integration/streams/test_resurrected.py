@@ -86,7 +86,7 @@ async def test_what_waits_or_is_in_hand_stays(connection: Connection, publisher:
 async def test_what_another_consumer_of_the_queue_has_yet_to_hand_out_stays(
     connection: Connection, publisher: Publisher
 ) -> None:
-    """Batches handed in lie before jobs that are over: the consumer of jobs, which has two filters, is far ahead."""
+    """Submitted batches lie before jobs that are over: the consumer of jobs, which has two filters, is far ahead."""
     namespace = connection.namespace
     stream = await add_stream(connection, "SUBMIT", retention="workqueue", allow_direct=True)
     for spec in (submit_consumer(namespace), submit_batch_consumer(namespace)):

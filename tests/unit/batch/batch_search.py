@@ -79,7 +79,7 @@ class Rules(NamedTuple):
     odd_ends: tuple[str, ...] = ()
     staging: Callable[..., Instance] | None = None
     """How what a split has made so far is let out, if it streams. Such a split may fail, too."""
-    has_teller: bool = False
+    has_alerts: bool = False
     """Whether what is owed is told at some time; it changes nothing else, and doubles the states."""
 
 
@@ -152,7 +152,7 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
         again = moves.retry(record)
         if again is not record:
             yield world._replace(record=again, retries=1)
-    if rules.has_teller and (owed := moments.owed(record)):
+    if rules.has_alerts and (owed := moments.owed(record)):
         named = [(moment.pass_no, moment.name) for moment in owed]
         yield world._replace(record=moments.mark_reported(record, owed), told=tuple(sorted((*world.told, *named))))
     yield from split_steps(world, rules)

@@ -20,7 +20,7 @@ from tests.unit.batch.batch_search import ENDS, ODD_ENDS, Rules, search
     [
         Rules(most_retries=0),
         Rules(most_splits=1),
-        Rules(most_retries=0, most_splits=1, has_teller=True),
+        Rules(most_retries=0, most_splits=1, has_alerts=True),
         Rules(most_retries=0, most_splits=1, odd_ends=ODD_ENDS),
         Rules(most_retries=0, ends=ENDS[:1], staging=moves.stage),
         Rules(most_splits=1, ends=ENDS[:1], staging=moves.stage),
@@ -35,7 +35,7 @@ from tests.unit.batch.batch_search import ENDS, ODD_ENDS, Rules, search
     ],
 )
 def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_ends(rules: Rules) -> None:
-    """Together 367,602 states. All at once, `search(Rules(has_teller=True), most=9_000_000)`, takes more than a quarter
+    """Together 367,602 states. All at once, `search(Rules(has_alerts=True), most=9_000_000)`, takes more than a quarter
     of an hour and 12 GB; what of it has been searched holds."""
     found = search(rules)
     assert (found.violations, found.stuck) == ([], 0)
