@@ -34,9 +34,9 @@ unit:
 integration:
     {{bin}}/pytest tests/integration tests/contract
 
-# everything, the way the README's second line runs it: attacks alone, the rest side by side (three, since most of it waits)
+# everything, the way the README's second line runs it: attacks alone, the rest side by side (four, since most of it waits, and the slowest files first)
 test:
-    {{bin}}/pytest tests/unit tests/contract tests/integration -n 3 --dist loadfile
+    {{bin}}/pytest tests/unit tests/contract tests/integration -n 4 --dist loadfile --no-loadscope-reorder
     {{bin}}/pytest tests/chaos
 
 # the long kills; the short form of each runs in `test`

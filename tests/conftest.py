@@ -28,6 +28,18 @@ settings.load_profile("repeatable")
 """A run finds what the run before it found, whatever else the machine does. To look further, at a desk:
 `--hypothesis-profile random`."""
 
+SLOWEST = (
+    "tests/integration/docs/",
+    "tests/integration/zone/",
+    "tests/integration/flow/",
+    "tests/integration/jobs/test_late_answers",
+    "tests/integration/jobs/test_stopped_desk.py",
+    "tests/integration/streams/test_pull",
+    "tests/unit/batch/test_batch_search.py",
+    "tests/unit/fetch/test_search.py",
+)
+"""What takes a minute or more a file. It begins first, so that the end of a run does not wait for one file."""
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Servers = Callable[[str], EmbeddedServer | Cluster]
 """By "one" or "three"."""
@@ -40,6 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seconds", type=float, help="how long the history check of jobs goes on, in place of its own time"
     )
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files first. `--no-loadscope-reorder` keeps the order where files run side by side."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
