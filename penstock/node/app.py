@@ -32,6 +32,7 @@ from penstock.node.config import Config, node_name
 from penstock.node.last_end import LAST_S, end_within
 from penstock.node.node import Node, open_node
 from penstock.node.session import credentials_of, server_folder, server_url, topology_of
+from penstock.node.systemd import systemd_actors
 from penstock.node.wiring import open_engines
 from streams.chance import chance
 from streams.clock import now_ms
@@ -88,7 +89,8 @@ async def run_node(
                     open_node(config, connection, _record(config), stop) as node,
                 ):
                     async with engines(node) as specs:
-                        await _run(node, (*_keeper(server, connection), *node.actors(), *specs), signals, on_ready)
+                        wanted = (*_keeper(server, connection), *node.actors(), *specs, *systemd_actors(stop))
+                        await _run(node, wanted, signals, on_ready)
             tasks.cancel_scope.cancel()
     if signals.can_drain:
         end_within(LAST_S, "the node has ended, and a thread runs on")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import anyio
@@ -181,3 +182,29 @@ async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     assert missing.code == 1
     assert "127.0.0.1:9" in missing.err
     assert "Traceback" not in missing.err
+
+
+async def test_systemd_hears_when_a_node_is_ready_that_it_lives_and_that_it_stops(
+    server: EmbeddedServer, ready: Namespace
+) -> None:
+    address = f"@{ready.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + address[1:])
+        systemd.setblocking(False)
+        told: list[bytes] = []
+
+        async def hear(word: bytes) -> None:
+            with anyio.fail_after(20):
+                while word not in told:
+                    await anyio.wait_readable(systemd)
+                    told.append(systemd.recv(100))
+
+        variables = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "200000"}
+        async with node(*on(server, ready), "--name", "n1", "--roles", "monitor", environment=variables) as up:
+            await hear(b"WATCHDOG=1")
+            assert told[0] == b"READY=1"
+            await up.logged("node.ready")
+            told.clear()
+            await hear(b"WATCHDOG=1")
+            assert await up.end(signal.SIGTERM) == 0
+            await hear(b"STOPPING=1")

@@ -1,0 +1,99 @@
+"""The files in deploy/ are whole: they parse, name what exists, and agree with one another and with the docs."""
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+from penstock.node.config import Config, load_config
+from tests.support.docs import DOCS, ROOT
+
+DEPLOY = ROOT / "deploy"
+FIELDS = {field.upper() for field in Config.__struct_fields__}
+
+
+def documents(path: str) -> list[Any]:
+    return [each for each in yaml.safe_load_all((DEPLOY / path).read_text(encoding="utf-8")) if each]
+
+
+def unit(path: str) -> configparser.ConfigParser:
+    read = configparser.ConfigParser(interpolation=None, strict=True)
+    read.optionxform = str  # type: ignore[assignment,method-assign]
+    read.read_string((DEPLOY / path).read_text(encoding="utf-8"))
+    return read
+
+
+def seconds(duration: str) -> int:
+    return int(duration.removesuffix("s"))
+
+
+def test_a_node_has_time_to_drain_wherever_it_runs() -> None:
+    needed_s = Config().drain_s + 10
+    assert int(unit("systemd/penstock.service")["Service"]["TimeoutStopSec"]) >= needed_s
+    [deployment] = [each for each in documents("kubernetes/penstock.yaml") if each["kind"] == "Deployment"]
+    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= needed_s
+    [compose] = documents("docker/compose.yaml")
+    assert all(seconds(compose["services"][node]["stop_grace_period"]) >= needed_s for node in ("node1", "node2"))
+
+
+def test_systemd_waits_for_the_node_and_watches_it() -> None:
+    service = unit("systemd/penstock.service")["Service"]
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
+    assert int(service["WatchdogSec"]) >= 10
+
+
+def test_compose_names_variables_that_nodes_and_servers_read() -> None:
+    [compose] = documents("docker/compose.yaml")
+    services = compose["services"]
+    read = set(re.findall(r"\$(PENSTOCK_\w+)", (ROOT / "nats/cluster/server.conf").read_text(encoding="utf-8")))
+    for server in ("n1", "n2", "n3"):
+        assert set(services[server]["environment"]) == read
+        assert f"nats://{server}:6222" in services[server]["environment"]["PENSTOCK_ROUTES"]
+    for node in ("init", "node1", "node2"):
+        assert {name.removeprefix("PENSTOCK_") for name in services[node]["environment"]} <= FIELDS
+
+
+def test_kubernetes_runs_nodes_without_rights_on_a_configuration_that_is_read(tmp_path: Path) -> None:
+    kinds = {each["kind"]: each for each in documents("kubernetes/penstock.yaml")}
+    file = tmp_path / "node.toml"
+    file.write_text(kinds["ConfigMap"]["data"]["node.toml"], encoding="utf-8")
+    config = load_config(file, {}, {})
+    assert (config.replicas, config.profile) == (3, "safe")
+    assert config.sink.removeprefix("env:") in kinds["Secret"]["stringData"]
+    for kind in ("Job", "Deployment"):
+        spec = kinds[kind]["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        [container] = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        mounted = {each["name"] for each in container["volumeMounts"]}
+        assert mounted == {each["name"] for each in spec["volumes"]}
+
+
+def test_each_alert_is_about_a_figure_of_the_docs_and_says_what_to_do() -> None:
+    told = set(re.findall(r"`(?:absent\()?(penstock_\w+)", (DOCS / "operations.md").read_text(encoding="utf-8")))
+    [rules] = documents("prometheus/alerts.yaml")
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts)
+    for rule in alerts:
+        names = set(re.findall(r"\bpenstock_\w+", rule["expr"]))
+        assert names, rule["alert"]
+        assert {name.removesuffix("_bucket") for name in names} <= told, rule["alert"]
+        assert rule["annotations"]["what_to_do"], rule["alert"]
+
+
+def test_the_image_has_the_locked_packages_and_no_rights() -> None:
+    lines = (DEPLOY / "docker/Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert any("--require-hashes -r /build/requirements.lock" in line for line in lines)
+    assert "USER 10001" in lines
+
+
+@pytest.mark.skipif(not which("systemd-analyze"), reason="systemd-analyze is not here")
+def test_systemd_knows_each_line_of_the_units() -> None:
+    units = [str(path) for path in sorted((DEPLOY / "systemd").glob("*.service"))]
+    told = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False).stderr
+    assert not [line for line in told.splitlines() if "deploy/systemd" in line and "not executable" not in line]
