@@ -2,11 +2,14 @@
 
 One node at a time is the governor, by the lease `flow.governor`. In: requests of nodes (`AskShares`). Out: a reply to
 each (`SharesDealt`). State: who has what, in memory. A new governor gives nothing more until what its predecessor gave
-has ended (actors/flow/rules/governing.py). The same holds for slots, the permissions to run one call under a key
-(`AskSlots`, `SlotsDealt`, actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`).
+has ended (actors/flow/rules/governing.py). A governor that lost its lease and has it again goes on with its memory, if
+nobody has governed since: each governor writes the key `TERM` before its first reply, so the key's revision tells. The
+same holds for slots, the permissions to run one call under a key (`AskSlots`, `SlotsDealt`,
+actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`).
 
 A node stands for election when it starts, and each time that no governor answers its requests. So a governor is there
-while there is demand, and idle nodes do nothing.
+while there is demand, and idle nodes do nothing. While the leases have no leader, since a server died, nobody can be
+elected. Then the last governor has a head start, because it need not wait.
 
 Under redelivery: a request that comes late or twice gets no reply. When it cannot go on: a governor whose lease is
 over, by its own monotonic clock, does not reply, also not after it was stopped for long. A malformed request is
@@ -30,19 +33,30 @@ from streams.bucket import Bucket
 from streams.chance import chance
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused, StreamError
+from streams.errors import (
+    Disconnected,
+    MalformedMessage,
+    OutcomeUnknown,
+    Refused,
+    RevisionConflict,
+    StreamError,
+)
 from streams.frames import Message
-from streams.lease import Lease, acquire, hold
+from streams.lease import Lease, LeaseRecord, acquire, hold
 from streams.rate_messages import AskShares
 from streams.slot_messages import AskSlots, LookAtSlots, decode_ask
 
 log = logging.getLogger(__name__)
 
 LEASE = "flow.governor"
+TERM = "flow.governor.term"
+"""Written by each governor once it is elected. It stays when the lease has ended."""
 LEASE_TTL_S = 1
 """A killed governor has a successor within two seconds. So the nodes can still ask for what they had (`CLAIM_S`)."""
 AGAIN_S = 0.2
 """Between two tries to be elected."""
+HEAD_START_S = 0.7
+"""How much later than the last governor the others stand for election, after nobody could be elected."""
 BACKLOG = 1_000
 """Requests that wait. More are dropped, and their nodes ask again."""
 
@@ -65,6 +79,10 @@ class Governor:
         self._rate_of = rate_of
         self._stop = stop
         self._is_missing = anyio.Event()
+        self._term: tuple[int, Governing, Slotting] | None = None
+        """The revision of `TERM` as this node wrote it, and what it knew as the governor."""
+        self._was_out = False
+        """The last try to be elected had no answer."""
         self.elected = anyio.Event()
         """Set while this node is the governor."""
 
@@ -82,19 +100,48 @@ class Governor:
             if lease is not None:
                 await hold(lease, self._lead)
             await anyio.sleep(AGAIN_S * (0.5 + chance()))
-            self._is_missing = anyio.Event()
-            await self._is_missing.wait()
+            if lease is None and not (self._was_out and self._term is not None):
+                self._is_missing = anyio.Event()
+                await self._is_missing.wait()
 
     async def _try_to_acquire(self) -> Lease | None:
         try:
-            return await acquire(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S)
+            if self._was_out and self._term is None:
+                await self._leases.get(LEASE)
+                await anyio.sleep(HEAD_START_S)
+            lease = await acquire(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S)
         except (Disconnected, OutcomeUnknown, Refused) as error:
+            self._was_out = True
             log.debug("governor.no_campaign", extra=fields(error=str(error)))
             return None
+        self._was_out = False
+        return lease
+
+    async def _begin_term(self, lease: Lease) -> tuple[Governing, Slotting]:
+        """Return what this governor knows: what it knew in its last term, if nobody has governed since."""
+        since_s = monotonic_s()
+        mark = msgspec.json.encode(LeaseRecord(holder=self._node, mark=str(lease.token), since_ms=0))
+        if self._term is not None:
+            revision, governing, slotting = self._term
+            with suppress(RevisionConflict):
+                revision = await self._leases.compare_and_set(TERM, mark, revision, timeout_s=lease.left_s)
+                governing.go_on(lease.token)
+                slotting.go_on(lease.token)
+                self._term = revision, governing, slotting
+                return governing, slotting
+            self._term = None
+        revision = await self._leases.put(TERM, mark, timeout_s=lease.left_s)
+        self._term = revision, Governing(lease.token, since_s), Slotting(lease.token, since_s)
+        return self._term[1:]
 
     async def _lead(self, lease: Lease) -> None:
-        since_s = monotonic_s()
-        governing, slotting = Governing(lease.token, since_s), Slotting(lease.token, since_s)
+        was_before = self._term
+        try:
+            governing, slotting = await self._begin_term(lease)
+        except StreamError as error:
+            log.info("governor.no_term", extra=fields(node=self._node, error=str(error)))
+            return
+        goes_on = was_before is not None and was_before[1] is governing
         send, receive = anyio.create_memory_object_stream[Message](BACKLOG)
 
         def heard(message: Message) -> None:
@@ -103,7 +150,7 @@ class Governor:
 
         with send, receive:
             subscription = await self._connection.subscribe(self._connection.namespace.rates(), heard)
-            log.info("governor.leads", extra=fields(node=self._node))
+            log.info("governor.leads", extra=fields(node=self._node, goes_on=goes_on))
             self.elected.set()
             try:
                 async for message in receive:

@@ -1,7 +1,9 @@
 """What the governor replies: who has which share of which rate, so that no second has more than the rate.
 
 For each key and node the governor knows a bound: in no second does the node spend more. **All bounds of a key together
-are at most its rate**, so a node gets more only when others surely have less.
+are at most its rate**, so a node gets more only when others surely have less. Bounds are whole numbers, and together at
+most the rate rounded up: of 2.9 a second may have three. All seconds together have the rate, since paces (below) are
+exact.
 
 - A node reports its bound (`held`): its share, or what it spent in the last second if that is more. A lower share
   becomes free when the node has reported it.
@@ -34,7 +36,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from actors.flow.rules.dealing import deal
-from actors.runtime.rules.second_cap import SecondCap
+from actors.runtime.rules.second_cap import SecondCap, whole_above
 from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
 
 AGAIN_S = 1.0
@@ -203,6 +205,10 @@ class Governing:
         self._last: dict[str, tuple[int, float]] = {}
         self._swept_s = since_s
 
+    def go_on(self, token: int) -> None:
+        """Be the governor again, after which nobody else has been."""
+        self._token = token
+
     def answer(self, ask: AskShares, rate_of: Callable[[str], float | None], now_s: float) -> SharesDealt | None:
         """Return the reply. `None`: no reply, because the request came late or twice, or there is a newer governor.
         `rate_of(key)`: `None`: no limit."""
@@ -242,7 +248,7 @@ class Governing:
         elif key.is_wanted and rate > 0:
             target = book.part(ask.run, rate)
             others = book.bound - book.holdings.get(ask.run, NOTHING).bound
-            most = self._most(key, target, rate - others, before, now_s)
+            most = self._most(key, target, whole_above(rate) - others, before, now_s)
             share = most if most >= target else min(target, max(most, rate - book.to_come(ask.run, now_s)))
             share = share if share >= 1 else 0.0
             if abs(target - before.share) >= max(CHANGE, CHANGE_PART * target):
@@ -251,7 +257,7 @@ class Governing:
             again_s = SHORT_AGAIN_S if most < target else CHANGED_AGAIN_S if is_new else AGAIN_S
         lasts_s = (LIFE_S if most or key.share else 0.0) + SECOND_S + MARGIN_S
         mine = Holding(
-            bound=max(key.held, most),
+            bound=math.ceil(max(key.held, most)),
             until_s=now_s + lasts_s,
             demand=demand,
             fresh_until_s=now_s + LIFE_S,

@@ -72,6 +72,10 @@ class Slotting:
         self._last: dict[str, tuple[int, float]] = {}
         self._swept_s = since_s
 
+    def go_on(self, token: int) -> None:
+        """Be the governor again, after which nobody else has been."""
+        self._token = token
+
     def answer(self, ask: AskSlots, now_s: float) -> SlotsDealt | None:
         """Return the reply. `None`: no reply, because the request came late or twice, or there is a newer governor."""
         number, _ = self._last.get(ask.run, (0, 0.0))

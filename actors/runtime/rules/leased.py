@@ -13,6 +13,7 @@ Times are seconds of the node's monotonic clock. Pure but for its memory.
 import math
 from collections.abc import Callable, Iterator
 
+from actors.runtime.rules.second_cap import whole_above
 from streams.rate_messages import CLAIM_S, LIFE_S, MOST_KEYS, AskShares, KeyAsk, SharesDealt
 
 DEMAND_S = 2.0
@@ -167,7 +168,7 @@ class LeasedShares:
         ends_s = lease.until_s - LIFE_S + CLAIM_S
         claimed = lease.most if is_wanted and now_s < ends_s else 0.0
         lease.claim_until_s = ends_s if claimed else math.inf
-        lease.bound = max(claimed, self._spent(key))
+        lease.bound = self._bound(key, claimed)
         return KeyAsk(
             key,
             claimed,
@@ -182,6 +183,12 @@ class LeasedShares:
             tuple((name, weight) for name, (weight, _) in sorted(lease.members.items())),
         )
 
+    def _bound(self, key: str, most: float) -> float:
+        """Return what the node may begin in a second, or what it began in the last one if that is more. Of a share that
+        is no whole number it may begin the next one."""
+        spent = self._spent(key)
+        return spent if spent > whole_above(most) else most
+
     def hear(self, reply: SharesDealt, sent_s: float, now_s: float) -> float | None:
         """Take the reply to the request sent at `sent_s`. Return in how many seconds the node should ask again. `None`:
         the reply does not count."""
@@ -193,13 +200,14 @@ class LeasedShares:
             lease = self._keys.get(key.key)
             if lease is None or now_s >= lease.claim_until_s:
                 continue
-            most, spent = key.share if key.most < 0 else key.most, self._spent(key.key)
-            if spent > most:
+            most = key.share if key.most < 0 else key.most
+            bound = self._bound(key.key, most)
+            if bound > most:
                 again_s = min(again_s, LOWER_S)
             elif most < lease.most:
                 again_s = min(again_s, CONFIRM_S)
             lease.share, lease.most, lease.until_s = key.share, most, sent_s + LIFE_S
-            lease.bound = max(most, spent)
+            lease.bound = bound
             lease.has_turn = key.has_turn and (lease.has_turn or not lease.told_turn)
             lease.rest_until_s = now_s + key.rest_ms / 1000
             lease.spread = dict(key.spread)

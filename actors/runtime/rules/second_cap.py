@@ -1,15 +1,25 @@
 """A limit for any one second. A pace alone does not give that limit, as it lets a burst through besides.
 
 A pace of `per_s` with a burst lets `per_s` and the burst through in the second after a pause. This counts everything
-let through in the last second. Pure but for its memory, which has one entry for each time that something was let
+let through in the last second. Of a rate that is no whole number, a second may have the next whole one, and the span is
+longer by as much: of 2.9 a second it is three in 1,034 ms. So no second has more than the rate rounded up, and all
+seconds together have the rate. Pure but for its memory, which has one entry for each time that something was let
 through within a second.
 """
 
+import math
 from collections import deque
 
 MARGIN = 1.01
 """How much longer the second is. Some milliseconds, not always as many, pass between an item's permission and its
 start."""
+TINY = 1e-9
+"""What the last bits of a sum may be wrong by."""
+
+
+def whole_above(per_s: float) -> int:
+    """Return how many a second may have: the rate, rounded up."""
+    return math.ceil(per_s - TINY)
 
 
 class SecondCap:
@@ -30,9 +40,12 @@ class SecondCap:
 
     def spent(self, now_ms: float) -> int:
         """Return how many were let through in the last second. For rates of one a second or more."""
-        while self._lumps and self._lumps[0][0] + 1000 * self._margin <= now_ms:
-            self._count -= self._lumps.popleft()[1]
-        return self._count
+        count = self._count
+        for at_ms, lump in self._lumps:
+            if now_ms < at_ms + 1000 * self._margin:
+                break
+            count -= lump
+        return count
 
     def add(self, count: int, now_ms: float) -> None:
         """Count `count` as let through."""
@@ -63,5 +76,5 @@ class SecondCap:
 
     def _measure(self, per_s: float) -> tuple[int, float]:
         """Return a whole number of items, and the milliseconds in which they may be let through."""
-        most = max(1, int(per_s))
+        most = max(1, whole_above(per_s))
         return most, most / per_s * 1000 * self._margin

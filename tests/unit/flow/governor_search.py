@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from actors.flow.rules.governing import Governing, Holding, KeyBook
 from actors.runtime.rules.leased import LeasedShares
+from actors.runtime.rules.second_cap import whole_above
 from streams.rate_messages import LIFE_S, SECOND_S, AskShares, SharesDealt
 
 STEP_S = 0.5
@@ -216,7 +217,7 @@ class SearchedWorld:
     def _begins(self, name: str, place: int) -> Iterator[tuple[str, SearchedWorld]]:
         node = self.nodes[name]
         can = node.leased.share(KEY, self.now_s) > 0
-        room = node.leased.bound(KEY) - node.before - node.now if can else 0.0
+        room = whole_above(node.leased.bound(KEY)) - node.before - node.now if can else 0.0
         if room > 0:
             new = self.copy()
             new.place = place
@@ -233,7 +234,7 @@ class SearchedWorld:
         return new
 
     def is_above(self) -> bool:
-        most = max(self.rate, self.allowed if self.now_s < self.allowed_until_s else 0.0)
+        most = whole_above(max(self.rate, self.allowed if self.now_s < self.allowed_until_s else 0.0))
         return sum(node.now + node.before for node in self.nodes.values()) > most
 
 

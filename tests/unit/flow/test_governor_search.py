@@ -22,8 +22,13 @@ def test_whatever_happens_in_a_second_and_a_half_nothing_goes_above_the_rate() -
 
 @pytest.mark.parametrize(
     "rules",
-    [WORST, WORST._replace(has_successor=True), WORST._replace(rates=(2.0, 3.0, 2.0))],
-    ids=["one governor", "a successor", "the rate changes"],
+    [
+        WORST,
+        WORST._replace(has_successor=True),
+        WORST._replace(rates=(2.0, 3.0, 2.0)),
+        WORST._replace(rates=(2.9, 3.5, 2.2)),
+    ],
+    ids=["one governor", "a successor", "the rate changes", "the rate is no whole number"],
 )
 def test_no_way_through_half_a_minute_goes_above_the_rate(rules: GovernorRules) -> None:
     for seed in range(15):

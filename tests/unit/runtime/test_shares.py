@@ -1,5 +1,6 @@
 """The nodes together keep a rate in every second, and come near to it, while some join and die."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -134,8 +135,8 @@ def test_no_second_has_more_than_the_share_whatever_is_given_back(
     now_ms = 0.0
     shares = Shares(lambda _key: per_s, now_ms=lambda: now_ms)
     used: list[tuple[float, int]] = []
-    whole = max(1, int(per_s))
-    span_ms = whole / per_s * 1000  # of 1.5 a second, one in each 667 ms
+    whole = math.ceil(per_s)
+    span_ms = whole / per_s * 1000  # of 1.5 a second, two in each 1,333 ms
     for gap_ms, most, part in takes:
         now_ms += gap_ms
         granted, wait_ms = shares.take("t", most)
