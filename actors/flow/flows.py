@@ -7,7 +7,7 @@ take the rows. `<flow>` is a flow's record, `<flow>.round` its progress.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated
 
 import msgspec
@@ -258,8 +258,43 @@ class Flows:
         self._live.learn(flow, record, revision)
         return record
 
-    async def note(self, flow: str, progress: FlowProgress) -> None:
-        """Store a flow's progress. Rounds seldom meet, and the later one counts."""
-        progress = fitting(progress)
-        revision = await self._bucket.put(f"{flow}.round", msgspec.json.encode(progress))
-        self._live.learn(f"{flow}.round", progress, revision)
+    async def note(self, flow: str, progress: FlowProgress, left_alone: Collection[str] = ()) -> None:
+        """Store a flow's progress. Rounds seldom meet, and the later one counts. `left_alone`: shards that the round
+        did not ask, since they were loading. They keep what is stored of them."""
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes, FlowProgress]:
+            stored = _progress_of(entry).shards if left_alone else {}
+            kept = {shard: stored[shard] for shard in left_alone if shard in stored}
+            others = {shard: state for shard, state in progress.shards.items() if shard not in left_alone}
+            made = fitting(msgspec.structs.replace(progress, shards={**others, **kept}))
+            return msgspec.json.encode(made), made
+
+        made, revision = await self._bucket.update(f"{flow}.round", change)
+        self._live.learn(f"{flow}.round", made, revision)
+
+    async def loaded_late(self, flow: str, shard: str, after: str) -> bool:
+        """Have the next round ask a shard again, whose load ended after its round. Return False if no round has left it
+        alone."""
+
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, FlowProgress | None]:
+            progress = _progress_of(entry)
+            if shard not in progress.shards or not progress.shards[shard].busy_ms:
+                return None, None
+            made = fitting(
+                msgspec.structs.replace(progress, shards={**progress.shards, shard: ShardState(after=after)})
+            )
+            return msgspec.json.encode(made), made
+
+        made, revision = await self._bucket.update(f"{flow}.round", change)
+        if made is not None:
+            self._live.learn(f"{flow}.round", made, revision)
+        return made is not None
+
+
+def _progress_of(entry: Entry[bytes] | None) -> FlowProgress:
+    """Return the progress as stored. What cannot be read is none: the next round writes it anew."""
+    try:
+        found = None if entry is None else _record_of(entry)
+    except MalformedMessage:
+        found = None
+    return found if isinstance(found, FlowProgress) else FlowProgress()

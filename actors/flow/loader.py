@@ -6,18 +6,22 @@ read began, is not loaded again, whoever loads at the same time (`RowDoor.add_ro
 
 A row that cannot be in flight (its key, its size) is left out, and the reply says why. The others are loaded.
 
+If a load lasts longer than its round, the round leaves the shard alone. The node says in the flow's progress that the
+load has ended, so the next round asks the shard again.
+
 Under repeats: rows that were stored are known. When it cannot go on (the code fails, takes too long, or the store takes
 nothing) the reply says why, and a later round makes up for it.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from actors.flow.flows import FlowLimits
 from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, reason_of, rows_of
@@ -25,6 +29,7 @@ from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import bound_text
+from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
@@ -38,6 +43,10 @@ MOST_LOADS = 256
 READS = 4
 """Reads of one request at most: more than one only if rows were read that are in flight already."""
 LONGEST_ERROR = 200
+LATE_S = 0.8
+"""A round waits for its shards as long at least (`rounds.LEAST_S`). So a quicker load is in time."""
+LATE_LOOKS, LOOK_S = 4, 0.5
+"""How often, and how soon, the node looks whether the round has given up on the load: it may do so a moment later."""
 
 
 class RowDoor(Protocol):
@@ -56,8 +65,8 @@ class RowDoor(Protocol):
 
 class Loader:
     """A node's part of this. `labels`: the groups to which the node belongs. `zone`: its zone. `limits(flow)`: the
-    settings in force.
-    `version`: of the service, `1.2.3`."""
+    settings in force. `late(flow, shard, after)` says that a load has ended, and returns whether its round had given up
+    on it. `version`: of the service, `1.2.3`."""
 
     def __init__(
         self,
@@ -66,6 +75,7 @@ class Loader:
         connection: Connection,
         door: RowDoor,
         limits: Callable[[str], FlowLimits],
+        late: Callable[[str, str, str], Awaitable[bool]],
         labels: Sequence[str],
         version: str,
         stop: anyio.Event,
@@ -77,6 +87,8 @@ class Loader:
         self._connection = connection
         self._door = door
         self._limits = limits
+        self._late = late
+        self._tasks: TaskGroup | None = None
         self._stop = stop
         self._bounds = bounds or Anywhere()
         self._loading: Counter[str] = Counter()
@@ -94,7 +106,8 @@ class Loader:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Answer until the node stops."""
-        await self._service.serve(self._stop, task_status=task_status)
+        async with anyio.create_task_group() as self._tasks:
+            await self._service.serve(self._stop, task_status=task_status)
 
     async def _answer(self, message: Message) -> bytes:
         try:
@@ -108,10 +121,22 @@ class Loader:
         if not self._bounds.may_run(bound):
             raise RequestRefused(503, f"flow {ask.flow} is {bound_text(bound, self._bounds.zone_of(bound))}")
         self._loading[bound] += 1
+        began_s = monotonic_s()
         try:
-            return msgspec.json.encode(await self._load_in_zone(handler, ask))
+            loaded = await self._load_in_zone(handler, ask)
         finally:
             self._loading[bound] -= 1
+        if monotonic_s() - began_s >= LATE_S and self._tasks is not None:
+            self._tasks.start_soon(self._tell_late, ask, loaded.after)
+        return msgspec.json.encode(loaded)
+
+    async def _tell_late(self, ask: LoadShard, after: str) -> None:
+        """Say that the load of a shard has ended, if its round does not wait for it any more."""
+        for _ in range(LATE_LOOKS):
+            with suppress(StreamError):  # if all looks fail, the shard is asked again when the load's time is over
+                if await self._late(ask.flow, ask.shard, after):
+                    return
+            await anyio.sleep(LOOK_S)
 
     async def _load_in_zone(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
         if handler.scope is None:

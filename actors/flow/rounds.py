@@ -6,12 +6,13 @@ State: the progress says what the shards gave last. Rows that a round could not 
 
 Under redelivery: a round that comes late does nothing, since the next ones have been. Two rounds at a time load too
 much between them at most once. The rate of the executors stays what it is, and the rounds after load less. When `split`
-fails, the round is noted with the reason, and the next one tries again.
+fails, the round is noted with the reason, and the next one tries again. A shard whose load lasts longer than its round
+is left alone until the load has ended (actors/flow/loader.py), or its time is over.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -104,8 +105,9 @@ class Rounds:
         every_ms = interval_ms(limits, progress.every_ms)
         if self._rows.is_paused(flow) or began_ms - due_ms > every_ms:
             return None
-        made = await self._made(handler, limits, progress, every_ms, began_ms)
-        await self._flows.note(flow, made)
+        busy = {shard for shard, state in progress.shards.items() if state.busy_ms > began_ms}
+        made = await self._made(handler, limits, progress, every_ms, began_ms, busy)
+        await self._flows.note(flow, made, busy)
         if made.every_ms != every_ms:
             log.info("flow.tempo", extra=fields(flow=flow, before_ms=every_ms, every_ms=made.every_ms))
         await self._tempo.follow(flow, made.every_ms)
@@ -116,7 +118,13 @@ class Rounds:
         return report
 
     async def _made(
-        self, handler: FlowHandler, limits: FlowLimits, progress: FlowProgress, every_ms: int, began_ms: int
+        self,
+        handler: FlowHandler,
+        limits: FlowLimits,
+        progress: FlowProgress,
+        every_ms: int,
+        began_ms: int,
+        busy: Collection[str],
     ) -> FlowProgress:
         flow, began_s = handler.flow, monotonic_s()
         try:
@@ -138,7 +146,6 @@ class Rounds:
         wanted = min(wanted, limits.most_in_flight)
         groups = split_shards(shards, limits.groups, self._living(flow)) if limits.groups else {}
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
-        busy = {shard for shard, state in states.items() if state.busy_ms > began_ms}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = max(0, wanted - in_flight)
         zone = self._bounds.zone_of(limits.zone) or ""
@@ -159,7 +166,7 @@ class Rounds:
             short=len(asking.short),
             failed=len(asking.failed),
             silent=asking.silent,
-            alone=len(shards) - len(mine) - len(busy) if limits.groups else 0,
+            alone=len([shard for shard in shards if shard not in groups]) if limits.groups else 0,
             errors=tuple(asking.failed.values())[:MOST_ERRORS],
         )
         next_ms = next_every_ms(

@@ -152,6 +152,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         connection=node.connection,
         door=jobs,
         limits=lambda flow: flows.current(flow).limits,
+        late=flows.loaded_late,
         labels=node.config.labels,
         version=version("penstock"),
         stop=node.stop,

@@ -1,5 +1,6 @@
 """Flows over the tables of a SQLite file: `FLOW_DB` names it, `FLOW_TABLES` says how many tables there are.
-`FLOW_GROUPS`: as `a=odd,b=even`. `FLOW_LEAD`: for how long rows are in flight beyond the interval.
+`FLOW_GROUPS`: as `a=odd,b=even`. `FLOW_LEAD`: for how long rows are in flight beyond the interval. `FLOW_LOAD_S`: how
+long a load of `prizes` takes.
 
 A row is new (0) or done (1). Each execution writes a line into `runs`, with the time and the node's process."""
 
@@ -7,6 +8,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
 from typing import Any
 
 import penstock
@@ -16,6 +18,7 @@ GROUPS = dict(pair.split("=") for pair in os.environ.get("FLOW_GROUPS", "").spli
 RATE = float(os.environ.get("FLOW_RATE", "0"))
 EVERY = os.environ.get("FLOW_EVERY", "1s")
 LEAD = os.environ.get("FLOW_LEAD") or None
+LOAD_S = float(os.environ.get("FLOW_LOAD_S", "0"))
 _local = threading.local()
 
 
@@ -52,6 +55,7 @@ class Prizes:
         return [] if os.environ.get("FLOW_SLOTS") else list(range(tables()))
 
     def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
+        time.sleep(LOAD_S)
         query = f"SELECT id FROM prizes_{shard} WHERE state = 0 AND id > ? ORDER BY id LIMIT ?"
         return [(key, {"id": key}) for (key,) in database().execute(query, (int(ctx.after or -1), limit))]
 

@@ -149,6 +149,16 @@ async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
         assert "the one slot of its key '1' is taken: n1 has 1" in told.reason
 
 
+async def test_a_loader_slower_than_the_interval_goes_on_in_the_next_round(bank: Bank) -> None:
+    """It had its shard left alone for `load_timeout`, 10 s, each time. Here it takes at least three loads."""
+    bank.make(tables=1, rows=450)
+    async with bank.node("n1", FLOW_RATE="100", FLOW_LOAD_S="1.4"):
+        await bank.until(lambda ran: len(ran) == 450)
+    began = bank.began()
+    assert began[-1] - began[0] < 15
+    assert set(bank.ran().values()) == {1}
+
+
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:
     bank.make(tables=6, rows=50)
     async with bank.node("n1", "--labels", "a", FLOW_GROUPS="a=odd,b=EVEN"):

@@ -80,6 +80,10 @@ def handler_of(load: Load, *, at_once: int = 4) -> FlowHandler:
     )
 
 
+async def in_time(_flow: str, _shard: str, _after: str) -> bool:
+    return False
+
+
 @asynccontextmanager
 async def asking(connection: Connection, load: Load, **limits: Any) -> AsyncIterator[Asks]:
     """Have a loader with a real job engine until the block ends."""
@@ -90,6 +94,7 @@ async def asking(connection: Connection, load: Load, **limits: Any) -> AsyncIter
             connection=connection,
             door=Engine(RowAdds(connection=connection, store=jobs.store, topics=topics, clock=jobs.clock)),
             limits=lambda _flow: FlowLimits(**limits),
+            late=in_time,
             labels=(),
             version="1.0.0",
             stop=anyio.Event(),
@@ -119,6 +124,7 @@ async def test_one_call_at_a_time_and_adds_beside_one_another(connection: Connec
         connection=connection,
         door=Slow(),
         limits=lambda _flow: FlowLimits(),
+        late=in_time,
         labels=(),
         version="1.0.0",
         stop=anyio.Event(),
