@@ -27,12 +27,14 @@ class AskBegun(Struct, frozen=True, kw_only=True, tag="ask_begun"):
 
 class KeyBegun(Struct, frozen=True, array_like=True):
     """One key on one node. `begun`: for each second, the oldest first. `share`: what the node may begin a second now.
-    `is_waiting`: the share held something back in the last second."""
+    `is_waiting`: the share held something back in the last second, or gave it back to wait elsewhere. `free_ms`: in how
+    many milliseconds the next one may begin then, as far as the node knows."""
 
     key: str
     begun: tuple[int, ...]
     share: float = 0.0
     is_waiting: bool = False
+    free_ms: int = 0
 
 
 class NodeBegun(Struct, frozen=True, kw_only=True, tag="node_begun"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import NamedTuple, Self
 
 import anyio
 
@@ -40,6 +40,37 @@ class TooSlow(Exception):
         super().__init__(why)
 
 
+class BudgetLimit(NamedTuple):
+    """A rate that a request to a source spends. `name`: for people. `scope`: of a limit that the adapter declares."""
+
+    name: str
+    wanted: WantedRate
+    scope: str = ""
+
+
+def limits_of(source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket]) -> list[BudgetLimit]:
+    """Return the rates that each request to the source spends: our settings, and what its adapter declares."""
+    rate, burst, weight = settings.rate, settings.burst, settings.weight
+    limits = [BudgetLimit("the source's `rate`", WantedRate(f"{SOURCE}{source}", Rate(rate, burst)))]
+    if settings.platform_rate > 0:
+        of_all = WantedRate(f"{PLATFORM}{source.platform}", Rate(settings.platform_rate, burst), source.source, weight)
+        limits.append(BudgetLimit(f"the `platform_rate` of {source.platform}", of_all))
+    for number, bucket in enumerate(declared):
+        of_bucket, name = Rate(bucket.per_second, bucket.burst), f"the adapter's limit per {bucket.scope}"
+        if bucket.scope in ("shop", "app_shop"):
+            wanted = WantedRate(f"{DECLARED}{number}.{source}", of_bucket)
+        else:
+            wanted = WantedRate(f"{DECLARED}{number}.{source.platform}", of_bucket, source.source, weight)
+        limits.append(BudgetLimit(name, wanted, bucket.scope))
+    return limits
+
+
+def inflow_of(source: SourceKey, settings: FetchSettings) -> BudgetLimit:
+    """Return the rate of the orders that enter."""
+    rate = Rate(settings.inflow, max(1, int(settings.inflow)))
+    return BudgetLimit("the source's `inflow` of orders", WantedRate(f"{INFLOW}{source}", rate))
+
+
 class Spending:
     """One request, or some orders, that wait for our rates, from `with` on."""
 
@@ -62,6 +93,7 @@ class Spending:
         if wait_ms:
             expected_ms = held_ms or self._request.expected_ms()
             if max(wait_ms, expected_ms or 0.0) > most_ms:
+                self._request.put_off()
                 raise TooSlow(max(wait_ms, expected_ms or 0.0), is_known=expected_ms is not None)
         return wait_ms
 
@@ -84,28 +116,18 @@ class Budgets:
     def request(self, source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket] = ()) -> Spending:
         """Return one request to the source, within our settings and the platform's limits as its adapter declares
         them."""
-        rate, burst, weight = settings.rate, settings.burst, settings.weight
-        spends = [(self._rates, WantedRate(f"{SOURCE}{source}", Rate(rate, burst)))]
-        if settings.platform_rate > 0:
-            of_all = Rate(settings.platform_rate, burst)
-            spends.append((self._rates, WantedRate(f"{PLATFORM}{source.platform}", of_all, source.source, weight)))
-        for number, bucket in enumerate(declared):
-            # A limit by address is the node's own, since each node has its own address.
-            rates = self._own if bucket.scope == "address" else self._rates
-            of_bucket = Rate(bucket.per_second, bucket.burst)
-            if bucket.scope in ("shop", "app_shop"):
-                spends.append((rates, WantedRate(f"{DECLARED}{number}.{source}", of_bucket)))
-            else:
-                key = f"{DECLARED}{number}.{source.platform}"
-                spends.append((rates, WantedRate(key, of_bucket, source.source, weight)))
+        # A limit by address is the node's own, since each node has its own address.
+        spends = [
+            (self._own if limit.scope == "address" else self._rates, limit.wanted)
+            for limit in limits_of(source, settings, declared)
+        ]
         return Spending(RateRequest(spends), lambda: self._held_ms(source))
 
     def orders(self, source: SourceKey, settings: FetchSettings, count: int) -> Spending:
         """Return orders that are about to enter, so that they do not overload the back end (FETCH-04)."""
         if settings.inflow <= 0:
             return Spending(RateRequest([]), lambda: 0.0)
-        rate = Rate(settings.inflow, max(1, int(settings.inflow)))
-        return Spending(RateRequest([(self._rates, WantedRate(f"{INFLOW}{source}", rate))], count), lambda: 0.0)
+        return Spending(RateRequest([(self._rates, inflow_of(source, settings).wanted)], count), lambda: 0.0)
 
     def hold(self, source: SourceKey, wait_ms: int) -> None:
         """Send nothing more to the source for `wait_ms`: it has just throttled us."""

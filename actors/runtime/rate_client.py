@@ -58,6 +58,7 @@ class LeasedRates:
         self._second = 0
         self._second_ends_s = -math.inf
         self._kinds: dict[str, Callable[[str], float]] = {}
+        self._put_off: dict[str, float] = {}
         self._on_silence: Callable[[], None] = lambda: None
         self._now_s = 0.0
         self._due_s = math.inf
@@ -81,7 +82,23 @@ class LeasedRates:
     def standing(self, key: str) -> tuple[float, bool]:
         """Return what the node may begin a second now, and whether its share held something back lately."""
         lease, now_s = self._leased.find(key), monotonic_s()
-        return self._leased.share(key, now_s), lease is not None and now_s - lease.short_s < SHORT_S
+        is_short = lease is not None and now_s - lease.short_s < SHORT_S
+        return self._leased.share(key, now_s), is_short or now_s < self._put_off.get(key, 0.0)
+
+    def is_wanted(self, key: str) -> bool:
+        """Return whether something waits for the key, or did so lately."""
+        return self._leased.find(key) is not None or key in self._put_off
+
+    def free_ms(self, key: str) -> int:
+        """Return in how many milliseconds the next one may begin, as far as this node knows."""
+        put_off_ms = (self._put_off.get(key, 0.0) - monotonic_s()) * 1000
+        return math.ceil(max(put_off_ms, self.expected_ms(key, 1) or 0.0, 0.0))
+
+    def put_off(self, key: str, wait_ms: float) -> None:
+        """Note that something which waited for the key comes again later."""
+        now_s = monotonic_s()
+        self._put_off = {each: until_s for each, until_s in self._put_off.items() if until_s > now_s}
+        self._put_off[key] = max(now_s + wait_ms / 1000, self._put_off.get(key, 0.0))
 
     def on_silence(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each request that no governor answers."""

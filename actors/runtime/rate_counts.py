@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from actors.runtime.rate_client import LeasedRates
-from streams.begun_messages import MOST_KEYS, AskBegun, KeyBegun, NodeBegun, decode_begun
+from streams.begun_messages import MOST_KEYS, MOST_SECONDS, AskBegun, KeyBegun, NodeBegun, decode_begun
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.frames import Message
@@ -73,7 +73,12 @@ class RateCounts:
 
     def _known(self, ask: AskBegun) -> Sequence[KeyBegun]:
         counted = ((key, self._rates.begun.begun(key, ask.until_s, ask.seconds)) for key in ask.keys)
-        return [KeyBegun(key, begun, *self._rates.standing(key)) for key, begun in counted if begun]
+        none = (0,) * min(ask.seconds, MOST_SECONDS)
+        return [
+            KeyBegun(key, begun or none, *self._rates.standing(key), self._rates.free_ms(key))
+            for key, begun in counted
+            if begun or self._rates.is_wanted(key)
+        ]
 
 
 class Gathered(NamedTuple):

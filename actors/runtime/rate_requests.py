@@ -52,6 +52,9 @@ class WantedRates(Protocol):
     def hold(self, key: str, wait_ms: float) -> None:
         """Begin nothing for so long, and go on without a burst."""
 
+    def put_off(self, key: str, wait_ms: float) -> None:
+        """Note that something which waited for the key comes again later."""
+
 
 class RateRequest:
     """A request that waits, from `with` on. It spends `count` of each rate, as they come. Under several rates use a
@@ -95,14 +98,21 @@ class RateRequest:
 
     def expected_ms(self) -> float | None:
         """Return how long it takes, as things are. `None`: nobody knows, because no governor replies."""
-        longest_ms = 0.0
-        for (rates, wanted), place in zip(self._spends, self._places, strict=True):
-            ahead = rates.lines[wanted.key].ahead(place)
-            wait_ms = rates.expected_ms(wanted.key, ahead + self._left)
-            if wait_ms is None:
-                return None
-            longest_ms = max(longest_ms, wait_ms)
-        return longest_ms
+        waits = self._waits()
+        return None if None in waits else max((wait_ms for wait_ms in waits if wait_ms is not None), default=0.0)
+
+    def put_off(self) -> None:
+        """Note under the rate that is in the way that the request comes again later."""
+        for (rates, wanted), wait_ms in zip(self._spends, waits := self._waits(), strict=True):
+            if wait_ms and wait_ms == max(each or 0.0 for each in waits):
+                rates.put_off(wanted.key, wait_ms)
+
+    def _waits(self) -> list[float | None]:
+        """Return how long it takes under each rate."""
+        return [
+            rates.expected_ms(wanted.key, rates.lines[wanted.key].ahead(place) + self._left)
+            for (rates, wanted), place in zip(self._spends, self._places, strict=True)
+        ]
 
     def _take_of(self, rates: WantedRates, wanted: WantedRate, place: LinePlace, most: int) -> tuple[int, float]:
         """Take as many, if there is room for those that are to be served before as well."""
@@ -136,6 +146,9 @@ class OwnRates:
         self.give_back = self._shares.give_back
         self.hold = self._shares.hold
         self.expected_ms = self._shares.expected_ms
+
+    def put_off(self, _key: str, _wait_ms: float) -> None:
+        """Nobody asks this process what waits."""
 
     def want(self, wanted: WantedRate) -> None:
         """Have the rate in demand."""

@@ -11,7 +11,7 @@ from actors.runtime.rules.texts import some_of
 from penstock.admin.source_view import Overview
 from penstock.times import time_text
 
-__all__ = ["SliceWhy", "SliceWorld", "slice_why"]
+__all__ = ["SliceWhy", "SliceWorld", "SpentRate", "slice_why"]
 
 MOST_NAMED = 3
 
@@ -20,8 +20,8 @@ class SliceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a slice is not read. `state`: `stored`, `hole`, `open`, `taken`, `not_cut` or `old` (of an earlier epoch).
     `code`: `over`, `hole`, `held` (a node reads it), the state of its source (`paused`, `parked`, `down`, `throttled`,
     …), `settle` (orders of its time may still come), `retry` (an attempt failed), `nobody` (no live node may fetch it),
-    `sink` (orders pile up before the sink), or `turn` (it waits for a free fetcher). `until_ms`: when that ends, as far
-    as is known."""
+    `sink` (orders pile up before the sink), `rate` (a rate that its requests spend is spent), or `turn` (it waits for a
+    free fetcher). `until_ms`: when that ends, as far as is known."""
 
     id: str
     state: str
@@ -30,16 +30,26 @@ class SliceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int = 0
 
 
+class SpentRate(NamedTuple):
+    """A rate for which requests to the source wait. `name`: for people. `per_s`: over all nodes. `free_ms`: in how many
+    milliseconds the next one may begin, as far as is known."""
+
+    name: str
+    per_s: float
+    free_ms: int
+
+
 class SliceWorld(NamedTuple):
     """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
     orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
-    is bound, in words."""
+    is bound, in words. `spent`: the rate for which requests to the source wait longest."""
 
     settle_ms: int
     pin: str
     nodes: Sequence[str]
     sink: str
     elsewhere: str = ""
+    spent: SpentRate | None = None
 
 
 def slice_why(shown: Overview, ledger: Ledger, piece: Slice, world: SliceWorld, now_ms: int) -> SliceWhy:
@@ -57,6 +67,9 @@ def _obstacle(
         why = f"it was given up after {hole.attempts} attempts: {hole.reason}"
         return "hole", "hole", f"{why}; `penstock holes redrive {shown.source} {piece.slice_id}` reads it again", 0
     if found is not None and found.is_taken:
+        if world.spent is not None:
+            reader = found.holder or "a node"
+            return "taken", "rate", f"{reader} reads it, and waits: {_spent(world.spent)}", now_ms + world.spent.free_ms
         since = f" since {time_text(found.taken_ms)}" if found.taken_ms else ""
         return "taken", "held", f"{found.holder or 'a node'} reads it{since}, attempt {found.attempt}", 0
     if found is None and piece.epoch != ledger.epoch:
@@ -89,9 +102,15 @@ def _obstacle(
         return state, "nobody", f"no live node{need} fetches; start one with `penstock up`", 0
     if world.sink:
         return state, "sink", world.sink, 0
+    if world.spent is not None:
+        return state, "rate", _spent(world.spent), now_ms + world.spent.free_ms
     named = some_of(world.nodes, MOST_NAMED)
     waiting = sum(not one.is_taken for one in ledger.open)
     return state, "turn", f"it is one of {waiting} slices of its source that wait for a free fetcher ({named})", 0
+
+
+def _spent(rate: SpentRate) -> str:
+    return f"{rate.name}, {rate.per_s:g} a second over all nodes, is spent"
 
 
 def _why(shown: Overview) -> str:

@@ -1,5 +1,7 @@
 """`penstock sources list` and `show`."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -11,10 +13,11 @@ from penstock.errors import UsageError
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
+    from actors.fetch.rules.settings import FetchSettings
     from actors.fetch.settings_levels import Levels
     from actors.fetch.sources import SourceKey, SourceRecord
     from penstock.admin.records import Broken, Records
-    from penstock.admin.slice_why import SliceWorld
+    from penstock.admin.slice_why import SliceWorld, SpentRate
     from penstock.admin.source_view import Overview
 
 __all__ = ["add_to", "overviews", "slice_world"]
@@ -111,8 +114,35 @@ async def slice_world(records: "Records", source: "SourceKey") -> "SliceWorld":
     slowest = max(waiting, key=waiting.__getitem__, default="")
     is_full = waiting.get(slowest, 0) > settings.sink_backlog
     sink = f"{waiting.get(slowest, 0)} messages of orders wait before {slowest}, more than sink_backlog allows"
+    spent = await _spent_rate(records, source, settings, [one.node for one in nodes])
     able_names = sorted(one.node for one in able)
-    return SliceWorld(settle_ms, settings.pin, able_names, sink if is_full else "", elsewhere)
+    return SliceWorld(settle_ms, settings.pin, able_names, sink if is_full else "", elsewhere, spent)
+
+
+async def _spent_rate(
+    records: "Records", source: "SourceKey", settings: "FetchSettings", nodes: Sequence[str]
+) -> "SpentRate | None":
+    """Ask the nodes for which rate requests to the source wait longest. None: for none, or no node replies."""
+    from actors.fetch.budget import inflow_of, limits_of
+    from actors.fetch.sources import SourceRecord
+    from actors.runtime.rate_counts import gather_begun
+    from penstock.admin.slice_why import SpentRate
+    from platforms.adapter import RateBucket
+
+    record = await records.source(source)
+    declared: Sequence[RateBucket] = ()
+    if isinstance(record, SourceRecord):
+        with suppress(UsageError):
+            declared = (await records.adapter(record.adapter)).declaration.rate
+    limits = [*limits_of(source, settings, declared), *([inflow_of(source, settings)] if settings.inflow > 0 else [])]
+    by_key = {limit.wanted.key: limit for limit in limits}
+    until_s = records.now_ms() // 1000 - 1
+    told = await gather_begun(records.connection, lambda: nodes, list(by_key), until_s=until_s, seconds=1)
+    waiting = [(key.free_ms, key.key) for node in told.nodes for key in node.keys if key.is_waiting]
+    if not waiting:
+        return None
+    free_ms, key = max(waiting)
+    return SpentRate(by_key[key].name, by_key[key].wanted.rate.per_s, free_ms)
 
 
 def _row(each: "Overview") -> list[object]:

@@ -19,7 +19,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.topology import apply
-from tests.support.command import node
+from tests.support.command import node, penstock
 from tests.support.engine import a_mall, add_source
 from tests.support.server import topology_for
 
@@ -110,7 +110,22 @@ async def test_a_node_without_work_wastes_nothing_of_a_platforms_rate(
         await mall.counts(4)
         assert (await mall.counts(4)).total() >= 4 * 35
         assert (await rates.set("mall/s1", 5, kind="source")).rate == 5
+        told = await why_of_a_slice(connection, server.url)
+        assert "`platform_rate` of mall, 40 a second over all nodes, is spent" in told or "the source's `rate`" in told
         assert (await rates.set("mall/s1", None, kind="source")).before == 5
+
+
+async def why_of_a_slice(connection: Connection, url: str) -> str:
+    """Return what `penstock why` says of a slice that waits for a rate."""
+    where = {"PENSTOCK_NATS": url, "PENSTOCK_NAMESPACE": connection.namespace.name}
+    with anyio.fail_after(60):
+        while True:
+            shown = (await penstock("sources", "show", "mall/s1", "--json", **where)).json()
+            for held in shown["ledger"]["open"][-1:]:
+                ended = await penstock("why", f"mall/s1/{held['slice_id']}", "--json", **where)
+                [one] = ended.json()
+                if one["code"] == "rate":
+                    return str(one["reason"])
 
 
 async def test_a_source_with_three_times_the_weight_has_three_times_the_requests(

@@ -6,7 +6,7 @@ import pytest
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.slices import Slice
-from penstock.admin.slice_why import SliceWhy, SliceWorld, slice_why
+from penstock.admin.slice_why import SliceWhy, SliceWorld, SpentRate, slice_why
 from penstock.admin.source_view import Overview
 
 NOW_MS = 1_000_000
@@ -22,15 +22,17 @@ def of(
     nodes: tuple[str, ...] = ("n1",),
     pin: str = "",
     sink: str = "",
+    spent: SpentRate | None = None,
     **ledger: Any,
 ) -> SliceWhy:
     shown = Overview("mall/s1", state=state, reason=source_reason)
     record = Ledger(0, 90_000, 60_000, **{"open": (OPEN,), **ledger})
-    return slice_why(shown, record, piece, SliceWorld(5_000, pin, nodes, sink), NOW_MS)
+    return slice_why(shown, record, piece, SliceWorld(5_000, pin, nodes, sink, spent=spent), NOW_MS)
 
 
 HELD = OpenSlice("t", 1, 60_000, 90_000, fence=3, holder="n2", taken_ms=70_000, attempt=2)
 TRIED = OpenSlice("t", 1, 60_000, 90_000, attempt=2, not_before_ms=NOW_MS + 9, reason="500")
+SPENT = SpentRate("the `platform_rate` of mall", 0.5, 1_700)
 LATER = Slice("t", 1, NOW_MS - 2_000, NOW_MS)
 
 
@@ -52,6 +54,15 @@ LATER = Slice("t", 1, NOW_MS - 2_000, NOW_MS)
         (of(nodes=()), "open", "nobody", "no live node fetches", 0),
         (of(nodes=(), pin="cn"), "open", "nobody", "with the label cn", 0),
         (of(sink="9 messages wait"), "open", "sink", "9 messages wait", 0),
+        (
+            of(spent=SPENT),
+            "open",
+            "rate",
+            "the `platform_rate` of mall, 0.5 a second over all nodes, is",
+            NOW_MS + 1_700,
+        ),
+        (of(open=(HELD,), spent=SPENT), "taken", "rate", "n2 reads it, and waits: the `platform_rate`", NOW_MS + 1_700),
+        (of(sink="9 messages wait", spent=SPENT), "open", "sink", "9 messages wait", 0),
         (of(), "open", "turn", "one of 1 slices", 0),
         (of(nodes=("a", "b", "c", "d")), "open", "turn", "(a, b, c and 1 more)", 0),
     ],
