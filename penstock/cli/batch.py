@@ -231,7 +231,7 @@ async def _tasks(call: CommandCall) -> None:
     """List the tasks that applications have declared, and their limits."""
     async with open_batches(call) as batches:
         tasks = await batches.tasks()
-    columns = ["task", "application", "version", "instances at once", "items per s", "items at once", "attempts"]
+    columns = ["task", "application", "version", "instances\nat once", "items\nper s", "items\nat once", "attempts"]
     call.out.table(
         columns, [_task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
     )

@@ -50,7 +50,7 @@ async def _list(call: CommandCall) -> None:
     """List the flows that applications have declared."""
     async with _open(call) as flows:
         views = await flows.list()
-    columns = ["flow", "rate", "every", "in flight", "last round", "loaded", "state"]
+    columns = ["flow", "rate", "every", "in\nflight", "last\nround", "loaded", "state"]
     call.out.table(
         columns, [_row(view) for view in views], empty="no flows; `penstock up --app MODULE` declares its own"
     )
@@ -90,7 +90,7 @@ async def _show(call: CommandCall, which: Which) -> None:
     async with _open(call) as flows:
         view = await flows.show(which)
     _say(call, view)
-    columns = ["round", "ms", "in flight", "loaded", "shards", "short", "failed", "silent"]
+    columns = ["round", "ms", "in\nflight", "loaded", "shards", "short", "failed", "silent"]
     rows = [
         [
             _time(each),

@@ -175,14 +175,20 @@ async def _list(
     async with _opened(call) as schedules:
         found = await schedules.list(topic)
     rows = [[f"{line.topic}/{line.name}", *_cells(line)] for line in found]
-    call.out.table(["schedule", "when", "next", "left out", "state"], rows, empty="no schedules")
+    call.out.table(["schedule", "when", "next", "left\nout", "state"], rows, empty="no schedules")
     call.out.result([_document(line) for line in found])
 
 
 def _cells(line: "ScheduleLine") -> list[object]:
     if line.state == "unreadable":
         return ["-", "-", "-", f"not followed: {line.fault}"]
-    return [_when(line), time_text(line.next_ms[0]) if line.next_ms else "-", line.left_out, line.state]
+    return [_when(line), _day(line.next_ms[0]) if line.next_ms else "-", line.left_out, line.state]
+
+
+def _day(at_ms: int) -> str:
+    """Return a moment without its year, if that is the present one."""
+    text, year = time_text(at_ms), time_text(now_ms())[:5]
+    return text.removeprefix(year)
 
 
 def _when(it: "ScheduleLine") -> str:
@@ -190,7 +196,7 @@ def _when(it: "ScheduleLine") -> str:
         return f"once, {time_text(it.at_ms)}"
     if it.fixed_delay_ms:
         return f"{span_text(it.fixed_delay_ms)} after each end"
-    return f"{it.cron} ({it.tz})" if it.cron else f"every {span_text(it.every_ms)}"
+    return " ".join([it.cron, it.tz]) if it.cron else f"every {span_text(it.every_ms)}"
 
 
 async def _show(
