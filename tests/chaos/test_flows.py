@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -35,8 +35,9 @@ BACK = 0.9
 
 class FlowVerdict(Struct, frozen=True, kw_only=True):
     """`most`: rows in the fullest second, which began `most_at_s` after the fault. `shares`: the part of the rate that
-    was reached, by what went on. `least`: what it must be. `twice`: rows that ran more than once, at most
-    `most_twice`. `seconds`: rows in each second since the fault."""
+    was reached, by what went on. `least`: what it must be. `back_s`: when the last second below `BACK` of the rate
+    ended, from the fault on. `twice`: rows that ran more than once, at most `most_twice`. `seconds`: rows in each
+    second since the fault."""
 
     what: str
     rate: int
@@ -46,6 +47,7 @@ class FlowVerdict(Struct, frozen=True, kw_only=True):
     shares: dict[str, float]
     least: dict[str, float]
     jitter: float
+    back_s: float
     twice: int
     most_twice: int
     seconds: list[int]
@@ -80,10 +82,21 @@ class Attack:
         for name in names:
             await self.nodes[name].logged("node.ready")
 
-    async def steady(self) -> None:
-        """Return once the rate is reached."""
+    async def steady(self, *, by: str = "") -> None:
+        """Return once the rate is reached for two seconds from now on. `by`: this node has rows, too."""
+        since_s = monotonic_s()
         with anyio.fail_after(60):
-            while between(self.bank.began(), monotonic_s() - 2.5, monotonic_s() - 0.5) < 2 * self.rate * BACK:  # noqa: ASYNC110 # a file tells nobody
+            while not self._is_steady(since_s) or (by and not self.bank.began(pid=self.nodes[by].process.pid)):  # noqa: ASYNC110 # a file tells nobody
+                await anyio.sleep(0.1)
+
+    def _is_steady(self, since_s: float) -> bool:
+        upto_s = monotonic_s() - 0.5
+        return upto_s - 2 >= since_s and between(self.bank.began(), upto_s - 2, upto_s) >= 2 * self.rate * BACK
+
+    async def led_by_another(self, governor: str) -> None:
+        """Return once another node than this one is the governor."""
+        with anyio.fail_after(60):
+            while await self.bank.governor() == governor:  # noqa: ASYNC110 # a lease tells nobody that it has ended
                 await anyio.sleep(0.1)
 
     def hurt(self) -> None:
@@ -109,10 +122,19 @@ class Attack:
             },
             least=least,
             jitter=self._jitter,
+            back_s=round(back(began, self.hurt_s, now_s - 0.5, self.rate * BACK), 1),
             twice=sum(count - 1 for count in self.bank.ran().values()),
             most_twice=most_twice,
             seconds=each_second(began, self.hurt_s, now_s),
         )
+
+
+def back(began: Sequence[float], from_s: float, upto_s: float, enough: float) -> float:
+    """Return after how long the last second with less ended."""
+    steps = range(int((upto_s - from_s - 1) * 10))
+    return max(
+        (at / 10 + 1 for at in steps if between(began, from_s + at / 10, from_s + at / 10 + 1) < enough), default=0
+    )
 
 
 @asynccontextmanager
@@ -137,7 +159,7 @@ async def test_the_rate_falls_while_an_executor_is_cut_off_and_is_back_when_it_h
             town.hurt()
             await town.measure("cut off", form.pick(6, 20))
             link.heal()
-            await anyio.sleep(3)
+            await town.steady()
             await town.measure("healed", form.pick(4, 20))
             tell(town.verdict("an executor is cut off", least={"cut off": 0.4, "healed": BACK}, most_twice=town.rate))
 
@@ -149,14 +171,16 @@ async def test_a_governor_that_dies_or_stands_still_leaves_the_rate_and_never_ex
     async with attack(server, connection, tmp_path, form) as town:
         await town.start("n1", "n2", "n3")
         await town.steady()
-        governor = town.nodes[await town.bank.governor()]
+        name = await town.bank.governor()
+        governor = town.nodes[name]
         governor.process.send_signal(how)
         town.hurt()
-        await anyio.sleep(5)
+        await town.led_by_another(name)
+        await town.steady()
         await town.measure("without it", form.pick(4, 15))
         if how is signal.SIGSTOP:
             governor.process.send_signal(signal.SIGCONT)
-            await anyio.sleep(3)
+            await town.steady()
             await town.measure("it is back", form.pick(4, 15))
         least = dict.fromkeys(("without it", "it is back") if how is signal.SIGSTOP else ("without it",), BACK)
         tell(town.verdict(f"the governor: {how.name}", least=least, most_twice=town.rate))
@@ -172,7 +196,7 @@ async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
         town.hurt()
         await town.measure("two", form.pick(6, 20))
         await town.start("right")
-        await anyio.sleep(3)
+        await town.steady(by="right")
         await town.measure("three", form.pick(4, 20))
         tell(town.verdict("clocks 90 s wrong", least={"two": BACK, "three": BACK}))
         rounds = (await town.bank.progress()).rounds
@@ -199,7 +223,7 @@ async def test_nodes_that_restart_lose_no_row(
             for name in ("n1", "n2"):
                 assert await town.nodes[name].end(signal.SIGTERM) == 0
                 await town.start(name)
-        await anyio.sleep(5)
+        await town.steady(by="n1")
         await town.measure("restarted", form.pick(4, 20))
         tell(town.verdict(f"restart {how}", least={"restarted": BACK}))
 
@@ -226,7 +250,6 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
             else:
                 links.part(at, (at + 1) % 3)
                 links.part(at, (at + 2) % 3)
-            await anyio.sleep(3)  # until what was begun before has left the window
             await town.steady()
             await town.measure("without it", form.pick(3, 20))
             least = {"without it": BACK}
@@ -238,6 +261,6 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
                     servers[at].send_signal(signal.SIGCONT)
                 else:
                     links.join()
-                await anyio.sleep(5)
+                await town.steady()
                 await town.measure("it is back", 20)
             tell(town.verdict(f"leader of the leases: {how}", least=least, most_twice=town.rate))

@@ -66,28 +66,29 @@ async def test_a_flows_rate_changes_live_from_500_to_none_to_one_a_minute_and_ba
             while between(bank.began(), monotonic_s() - 1, monotonic_s()) < at_least:  # noqa: ASYNC110 # a file
                 await anyio.sleep(0.1)
 
-    async def in_seconds(seconds: float) -> int:
-        return between(bank.began(), *(await bank.runs_for(seconds)))
+    async def calms(at_most: int, *, of_s: float, within_s: float) -> None:
+        """Wait until no more began in so many seconds from now on."""
+        since_s = monotonic_s()
+        with anyio.fail_after(of_s + within_s):
+            while (from_s := monotonic_s() - of_s) < since_s or between(bank.began(), from_s, from_s + of_s) > at_most:  # noqa: ASYNC110 # a file
+                await anyio.sleep(0.1)
 
     async with bank.node("n1", FLOW_RATE="500", FLOW_LEAD="2s"), bank.node("n2", FLOW_RATE="500", FLOW_LEAD="2s"):
         await begins(400)
         await flows.set("prizes", rate=0)
         await begins(600)
         await flows.set("prizes", rate=0.5)
-        await anyio.sleep(3.5)  # the shares of before have ended, and the second after them
-        assert await in_seconds(5) <= 3
+        await calms(3, of_s=5, within_s=5)  # the shares of before end, and the second after them
         await flows.set("prizes", rate=1 / 60)
-        await anyio.sleep(2.5)
-        assert await in_seconds(3) <= 1
+        await calms(1, of_s=3, within_s=4)
         await flows.set("prizes", rate=300)
         await begins(270)
         await flows.pause("prizes")
-        await anyio.sleep(0.5)  # what began may end
-        assert await in_seconds(2) == 0
+        await calms(0, of_s=2, within_s=2)  # what began may end
         await flows.resume("prizes")
         await begins(270)
         raised_s = monotonic_s()
-        assert await in_seconds(2) <= 2 * 300 * 1.1
+        assert between(bank.began(), *(await bank.runs_for(2))) <= 2 * 300 * 1.1
     began = bank.began()
     assert fullest(began[-between(began, raised_s - 1, monotonic_s()) :])[0] <= 300 * 1.1
     assert set(bank.ran().values()) == {1}
