@@ -39,3 +39,26 @@ def test_what_one_leaves_goes_to_the_others() -> None:
     assert deal(100, {"a": 100, "b": 100, "c": 10}) == {"a": 45, "b": 45, "c": 10}
     assert deal(100, {"a": 10, "b": 10}) == {"a": 50, "b": 50}
     assert deal(10, {"a": 10, "b": 10, "c": 10}) == {"a": 4, "b": 3, "c": 3}
+
+
+weights = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.01, 100), min_size=1)
+
+
+@given(st.integers(8, 10_000), demands, weights)
+def test_weights_divide_a_rate_whole_and_nobody_with_work_starves(
+    rate: int, wanted: dict[str, float], weight: dict[str, float]
+) -> None:
+    dealt = deal(rate, wanted, weight)
+    assert sum(dealt.values()) == rate
+    assert all(part >= 1 for part in dealt.values())
+
+
+@given(st.integers(8, 10_000), weights)
+def test_who_has_endless_work_has_the_part_of_its_weight(rate: int, weight: dict[str, float]) -> None:
+    """Up to one, for parts are whole, and what those with less than one a second have more goes off the others."""
+    dealt = deal(rate, dict.fromkeys(weight, 1e6), weight)
+    fair = {name: rate * each / sum(weight.values()) for name, each in weight.items()}
+    lifted = sum(max(0.0, 1 - part) for part in fair.values())
+    for name, part in dealt.items():
+        assert part > fair[name] - lifted - 1
+        assert part < max(1.0, fair[name]) + 1

@@ -5,10 +5,13 @@ The rules and the spending are the real ones. Time and messages are simulated, a
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from actors.runtime import rate_client
 from actors.runtime.rate_requests import RateRequest, WantedRate
@@ -103,6 +106,42 @@ def test_two_shops_have_their_weights_wherever_their_work_lies(town_of: Towns, r
         assert sum(parts.values()) >= 0.95 * rate, placed
         assert abs(parts["a"] / sum(parts.values()) - 0.75) <= 0.05, (placed, parts)
         assert town.fullest() <= rate
+
+
+PLACED = st.dictionaries(
+    st.sampled_from(["n1", "n2", "n3"]),
+    st.dictionaries(st.sampled_from("abcd"), st.just(12), min_size=1),
+    min_size=1,
+)
+
+
+@settings(max_examples=6)
+@given(
+    placed=PLACED,
+    weights=st.fixed_dictionaries({shop: st.sampled_from([0.5, 1.0, 2.0, 4.0]) for shop in "abcd"}),
+    rate=st.sampled_from([0.9, 3.0, 7.5, 20.0]),
+    burst=st.sampled_from([1, 5, 30]),
+    seed=st.integers(0, 9),
+)
+def test_wherever_work_lies_no_second_is_above_no_shop_starves_and_weights_hold(
+    placed: dict[str, dict[str, int]], weights: dict[str, float], rate: float, burst: int, seed: int
+) -> None:
+    town = ShopTown(rate, burst, seed, **weights)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rate_client, "monotonic_s", lambda: town.now_s)
+        for name, shops in placed.items():
+            town.node(name, **shops)
+        town.run(10 + burst / rate)  # until the burst is used up
+        parts = town.parts(40)
+    everyone = {shop for each in placed.values() for shop in each}
+    of_all = sum(weights[shop] for shop in everyone)
+    assert town.fullest() <= max(math.ceil(rate), burst) + (len(placed) if rate > 1 else 0)
+    assert sum(parts.values()) <= rate + 0.05
+    assert sum(parts.values()) >= 0.9 * rate
+    for shop in everyone:
+        fair = rate * weights[shop] / of_all
+        assert parts.get(shop, 0.0) > 0.5 * fair - 0.05, (shop, parts)
+        assert abs(parts.get(shop, 0.0) - fair) <= 0.25 * fair + 1.0, (shop, fair, parts)
 
 
 def test_a_shop_has_all_while_the_other_has_nothing_to_do(town_of: Towns) -> None:
