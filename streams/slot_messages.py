@@ -78,11 +78,35 @@ class SlotsSeen(Struct, frozen=True, kw_only=True, tag="slots_seen"):
     holders: tuple[tuple[str, int], ...] = ()
 
 
-GovernorAsk = AskShares | AskSlots | LookAtSlots
+class ListSlots(Struct, frozen=True, kw_only=True, tag="list_slots"):
+    """Asks under which keys slots are taken. `most`: keys in the reply."""
+
+    most: int
+
+
+class KeySlots(Struct, frozen=True, array_like=True):
+    """A key of which slots are taken. `waiting`: calls that nodes wait for slots with. `holders`: nodes, with how many
+    each."""
+
+    key: str
+    most: int
+    waiting: int = 0
+    holders: tuple[tuple[str, int], ...] = ()
+
+
+class SlotsListed(Struct, frozen=True, kw_only=True, tag="slots_listed"):
+    """The keys of which slots are taken, those with the most waiting calls first. `total`: how many keys there are."""
+
+    total: int = 0
+    keys: tuple[KeySlots, ...] = ()
+
+
+GovernorAsk = AskShares | AskSlots | LookAtSlots | ListSlots
 Kind = TypeVar("Kind")
 _asks: msgspec.json.Decoder[Any] = msgspec.json.Decoder(GovernorAsk)
 _dealt = msgspec.json.Decoder(SlotsDealt)
 _seen = msgspec.json.Decoder(SlotsSeen)
+_listed = msgspec.json.Decoder(SlotsListed)
 
 
 def decode_ask(raw: bytes) -> GovernorAsk:
@@ -99,6 +123,11 @@ def decode_slots(raw: bytes) -> SlotsDealt:
 def decode_seen(raw: bytes) -> SlotsSeen:
     """Return who has slots. Raises MalformedMessage."""
     return _decoded(_seen, raw)
+
+
+def decode_listed(raw: bytes) -> SlotsListed:
+    """Return under which keys slots are taken. Raises MalformedMessage."""
+    return _decoded(_listed, raw)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:

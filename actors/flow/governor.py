@@ -5,7 +5,8 @@ each (`SharesDealt`). State: who has what, in memory. A new governor gives nothi
 has ended (actors/flow/rules/governing.py). A governor that lost its lease and has it again goes on with its memory, if
 nobody has governed since: each governor writes the key `TERM` before its first reply, so the key's revision tells. The
 same holds for slots, the permissions to run one call under a key (`AskSlots`, `SlotsDealt`,
-actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`).
+actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`), `ListSlots`
+under which keys slots are taken (`SlotsListed`).
 
 A node stands for election when it starts, and each time that no governor answers its requests. So a governor is there
 while there is demand, and idle nodes do nothing. While the leases have no leader, since a server died, nobody can be
@@ -44,7 +45,7 @@ from streams.errors import (
 from streams.frames import Message
 from streams.lease import Lease, LeaseRecord, acquire, hold
 from streams.rate_messages import AskShares
-from streams.slot_messages import AskSlots, LookAtSlots, decode_ask
+from streams.slot_messages import AskSlots, ListSlots, LookAtSlots, decode_ask
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +175,8 @@ class Governor:
                 reply = slotting.answer(ask, monotonic_s())
             case LookAtSlots():
                 reply = slotting.seen(ask.key, monotonic_s())
+            case ListSlots():
+                reply = slotting.listed(ask.most, monotonic_s())
         if reply is not None and message.reply:
             with suppress(StreamError):  # a reply that is lost is asked for again
                 await self._connection.publish_core(message.reply, msgspec.json.encode(reply))

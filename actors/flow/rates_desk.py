@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from actors.flow.flows import rows_topic
 from actors.flow.governor import LEASE
 from actors.runtime.rate_counts import Gathered, gather_begun
+from actors.runtime.slot_look import SlotLook
 from streams.begun_messages import MOST_SECONDS, KeyBegun
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.lease import read_record
+from streams.slot_messages import SlotsListed
 
 Kind = Literal["topic", "flow", "task", "platform", "source"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -33,6 +35,7 @@ _PREFIXES: Mapping[Kind, str] = {
     "source": "source.",
 }
 LEAST_RATE, MOST_RATE = 0.001, 1_000_000
+MOST_SLOT_KEYS, ALL_SLOT_KEYS = 100, 2_000
 LATE_MS = 100
 """How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
 SECONDS = 10
@@ -86,10 +89,24 @@ class RateView(Struct, frozen=True, kw_only=True):
     nodes: Sequence[NodeShare]
 
 
+class SlotsView(Struct, frozen=True, kw_only=True):
+    """A key of which slots are taken. `most`: calls at once under it. `waiting`: calls for which nodes wait. `nodes`:
+    those with slots, and how many."""
+
+    kind: Kind
+    name: str
+    key: str
+    most: int
+    taken: int
+    waiting: int
+    nodes: dict[str, int]
+
+
 class RatesView(Struct, frozen=True, kw_only=True):
     """Rates at one moment. `until_ms`: the end of the last full second, by the server's clock. `governor`: the node
     that deals the shares. Empty: there is none now. `answered` of `asked` live nodes said what they began. `silent`:
-    the others."""
+    the others. `slots`: keys of which slots are taken, those with the most waiting calls first, at most 100. `keys`:
+    how many there are."""
 
     until_ms: int
     governor: str
@@ -97,6 +114,8 @@ class RatesView(Struct, frozen=True, kw_only=True):
     asked: int
     silent: Sequence[str]
     rates: Sequence[RateView]
+    slots: Sequence[SlotsView] = ()
+    keys: int = 0
 
 
 class RateChanged(Struct, frozen=True, kw_only=True):
@@ -122,6 +141,7 @@ class RatesDesk:
         clock: Clock,
     ) -> None:
         self._connection = connection
+        self._slots = SlotLook(connection)
         self._doors = doors
         self._leases = leases
         self._living = living
@@ -132,11 +152,16 @@ class RatesDesk:
         that sent requests in them."""
         known = [(kind, name) for kind in KINDS for name in sorted(self._doors[kind].names())]
         view = await self._view([each for each in known if self._rate(*each) > 0], seconds)
-        return replace(view, rates=[each for each in view.rates if each.kind != "source" or any(each.begun)])
+        rates = [each for each in view.rates if each.kind != "source" or any(each.begun)]
+        listed = await self._slots.listed(MOST_SLOT_KEYS)
+        return replace(view, rates=rates, slots=_slots_of(listed), keys=listed.total)
 
     async def show(self, kind: str, name: str, seconds: int = SECONDS) -> RatesView:
         """Return one rate, with its last `seconds` seconds."""
-        return await self._view([self._found(kind, name)], seconds)
+        found = self._found(kind, name)
+        view = await self._view([found], seconds)
+        slots = [one for one in _slots_of(await self._slots.listed(ALL_SLOT_KEYS)) if (one.kind, one.name) == found]
+        return replace(view, slots=slots[:MOST_SLOT_KEYS], keys=len(slots))
 
     async def set(self, kind: str, name: str, rate: object) -> RateChanged:
         """Change a rate, live on all nodes. 0: no limit. `None`: as the code, or the wider level, has it."""
@@ -217,6 +242,21 @@ def _rate_view(kind: Kind, name: str, rate: float, nodes: Mapping[str, KeyBegun]
             for node, each in nodes.items()
         ],
     )
+
+
+def _slots_of(listed: SlotsListed) -> list[SlotsView]:
+    found: list[SlotsView] = []
+    for one in listed.keys:
+        owner, _, key = one.key.partition(":")
+        owned = kind_of(owner)
+        if owned is not None:
+            kind, name = owned
+            taken = sum(count for _, count in one.holders)
+            nodes = dict(one.holders)
+            found.append(
+                SlotsView(kind=kind, name=name, key=key, most=one.most, taken=taken, waiting=one.waiting, nodes=nodes)
+            )
+    return found
 
 
 def checked_rate(rate: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Asks the governor who has the slots of a key."""
+"""Asks the governor who has the slots of a key, and under which keys slots are taken."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from actors.runtime.rules.slot_keys import full_key
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.rate_messages import ANSWER_S
-from streams.slot_messages import LookAtSlots, decode_seen
+from streams.slot_messages import ListSlots, LookAtSlots, SlotsListed, decode_listed, decode_seen
 
 
 class SlotLook:
@@ -26,3 +26,14 @@ class SlotLook:
             raise
         except StreamError:
             return ""
+
+    async def listed(self, most: int) -> SlotsListed:
+        """Return under which keys slots are taken. None, if no governor answers."""
+        ask = msgspec.json.encode(ListSlots(most=most))
+        try:
+            message = await self._connection.request(self._connection.namespace.rates(), ask, timeout_s=ANSWER_S)
+            return decode_listed(message.payload)
+        except FATAL:
+            raise
+        except StreamError:
+            return SlotsListed()

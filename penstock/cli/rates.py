@@ -74,6 +74,7 @@ async def _list(call: CommandCall) -> None:
     ]
     columns = ["name", "rate", "last second", "10 s mean", "nodes", "more waits"]
     call.out.table(columns, rows, empty="no rates; `penstock rates set topic/NAME 100` sets one")
+    _say_slots(call, view)
     _say_nodes(call, view)
     call.out.result(view)
 
@@ -90,6 +91,7 @@ async def _show(call: CommandCall, which: Which) -> None:
     columns = ["node", "share", "last second", "more waits"]
     nodes = [[each.node, f"{each.share:g}", each.begun, "yes" if each.is_waiting else "no"] for each in one.nodes]
     call.out.table(columns, nodes, empty="no node has begun anything under it lately")
+    _say_slots(call, view)
     _say_nodes(call, view)
     call.out.result(view)
 
@@ -171,6 +173,25 @@ async def _asking(rates: "RateCalls", which: str) -> "Callable[[int], Awaitable[
         return await rates.show(one.name, kind=one.kind, seconds=seconds)
 
     return ask
+
+
+def _say_slots(call: CommandCall, view: "RatesView") -> None:
+    """Show the keys of which slots are taken."""
+    if not view.slots:
+        return
+    rows = [
+        [
+            f"{one.kind}/{one.name}",
+            one.key or "-",
+            f"{one.taken} of {one.most}",
+            one.waiting,
+            ", ".join(f"{node} {count}" for node, count in one.nodes.items()) or "-",
+        ]
+        for one in view.slots
+    ]
+    call.out.table(["slots of", "key", "taken", "waiting", "by"], rows)
+    if view.keys > len(view.slots):
+        call.out.say(f"and {view.keys - len(view.slots)} more keys")
 
 
 def _say_nodes(call: CommandCall, view: "RatesView") -> None:

@@ -13,7 +13,10 @@ import anyio
 import pytest
 from msgspec import Struct
 
-from streams.clock import monotonic_s
+from actors.jobs.rules.schedule_record import Schedule
+from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_schedules import Schedules
+from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.topology import apply
 from tests.chaos.conftest import Tell
@@ -192,6 +195,8 @@ async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
     async with attack(server, connection, tmp_path, form) as town:
         await town.start("ahead", off_ms=90_000)
         await town.start("behind", off_ms=-90_000)
+        schedules = Schedules(ServiceClient(connection, "schedules", 30.0))
+        await schedules.put("flow-ticks/beat", Schedule(every_ms=1_000, misfire="all", overlap="allow"))
         await town.steady()
         town.hurt()
         await town.measure("two", form.pick(6, 20))
@@ -203,6 +208,11 @@ async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
         gaps = [later.began_ms - earlier.began_ms for earlier, later in pairwise(rounds)]
         assert max(gaps) < 3_000, gaps
         assert not any(each.errors for each in rounds)
+        ticks = town.bank.ticks()
+        assert len(ticks) >= form.pick(10, 40)
+        assert {later - earlier for (earlier, _), (later, _) in pairwise(ticks)} == {1_000}, ticks
+        late = [(at_s - monotonic_s()) * 1000 + now_ms() - due_ms for due_ms, at_s in ticks]
+        assert -20 <= min(late) <= max(late) <= 2_000, late
 
 
 @pytest.mark.parametrize("how", ["at once", "rolling"])

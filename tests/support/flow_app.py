@@ -36,6 +36,7 @@ def make(path: str, tables: int, rows: int) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("CREATE TABLE runs (shard TEXT, key INTEGER, at REAL, pid INTEGER)")
+        db.execute("CREATE TABLE ticks (due_ms INTEGER, at REAL)")
         db.execute("CREATE TABLE calls (side TEXT, began REAL, ended REAL, pid INTEGER)")
         for number in range(tables):
             db.execute(f"CREATE TABLE prizes_{number} (id INTEGER PRIMARY KEY, state INTEGER NOT NULL)")
@@ -102,3 +103,9 @@ class Slotted:
         db = database()
         db.execute("INSERT INTO calls VALUES (?, ?, ?, ?)", (side, began_s, monotonic_s(), os.getpid()))
         db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))
+
+
+@penstock.job("flow-ticks")
+def tick(job: penstock.Job) -> None:
+    """Note when an occurrence of a schedule was due, and when it began."""
+    database().execute("INSERT INTO ticks VALUES (?, ?)", (job.due_ms, monotonic_s()))

@@ -70,6 +70,11 @@ class Bank:
             rows = db.execute(f"SELECT at FROM runs{which} ORDER BY at", (pid,) if pid else ())
             return [at_s for (at_s,) in rows]
 
+    def ticks(self) -> list[tuple[int, float]]:
+        """Return the occurrences of the schedule: when each was due, and when it began by the monotonic clock."""
+        with sqlite3.connect(self._path) as db:
+            return db.execute("SELECT due_ms, at FROM ticks ORDER BY due_ms").fetchall()
+
     async def calls(self, count: int) -> list[tuple[str, float, float, int]]:
         """Return the calls of the flow with slots, once there are so many: side, begin, end, process."""
         with fail_after(WITHIN_S):

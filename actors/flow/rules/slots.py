@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from streams.rate_messages import LIFE_S, MARGIN_S
-from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsDealt, SlotsSeen
+from streams.slot_messages import AskSlots, KeySlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen
 
 AGAIN_S = 0.5
 """How soon a node asks again: three times in the life of a slot."""
@@ -96,6 +96,18 @@ class Slotting:
         living = [one for one in self._books.get(key, {}).values() if one.bound and now_s < one.until_s]
         most = max((one.most for one in living), default=0)
         return SlotsSeen(most=most, holders=tuple(sorted((one.node, one.bound) for one in living)))
+
+    def listed(self, most: int, now_s: float) -> SlotsListed:
+        """Return under which keys slots are taken."""
+        found: list[KeySlots] = []
+        for key, book in self._books.items():
+            living = [one for one in book.values() if now_s < one.until_s]
+            holders = tuple(sorted((one.node, one.bound) for one in living if one.bound))
+            waiting = sum(one.missing for one in living if now_s < one.waits_until_s)
+            if holders or waiting:
+                found.append(KeySlots(key, max(one.most for one in living), waiting, holders))
+        found.sort(key=lambda one: (-one.waiting, one.key))
+        return SlotsListed(total=len(found), keys=tuple(found[:most]))
 
     def _deal(self, ask: AskSlots, key: SlotAsk, now_s: float) -> tuple[SlotDealt, float]:
         """Return what the node gets of one key, and when it should ask again."""

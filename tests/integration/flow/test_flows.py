@@ -14,6 +14,7 @@ from actors.flow.flows import RoundReport
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
+from penstock.sdk.client_rates import RateCalls
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.server import EmbeddedServer
@@ -147,6 +148,10 @@ async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
             while (told := await flows.why("slotted", "0", 49)).code != "slot":  # noqa: ASYNC110 # as it stands
                 await anyio.sleep(0.05)
         assert "the one slot of its key '1' is taken: n1 has 1" in told.reason
+        listed = (await RateCalls(ServiceClient(bank.connection, "rates", 30.0)).show("slotted", kind="flow")).slots
+        of_keys = {one.key: (one.kind, one.name, one.taken, one.most, one.nodes) for one in listed}
+        assert of_keys["1"] == ("flow", "slotted", 1, 1, {"n1": 1})
+        assert any(one.waiting for one in listed)
 
 
 async def test_a_loader_slower_than_the_interval_goes_on_in_the_next_round(bank: Bank) -> None:
