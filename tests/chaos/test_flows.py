@@ -13,11 +13,13 @@ import anyio
 import pytest
 from msgspec import Struct
 
+from actors.flow.governor import LEASE_TTL_S
 from actors.jobs.rules.schedule_record import Schedule
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_schedules import Schedules
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
+from streams.rate_messages import LIFE_S, SECOND_S
 from streams.topology import apply
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form
@@ -34,6 +36,9 @@ JITTER, SHORT_JITTER = 0.05, 0.1
 short form runs beside other tests."""
 BACK = 0.9
 """The part of the rate that is reached again. The short form runs beside other tests."""
+
+ENDED_S = LEASE_TTL_S + LIFE_S + SECOND_S
+"""How long after a fault what was given before it may still begin."""
 
 
 class FlowVerdict(Struct, frozen=True, kw_only=True):
@@ -85,9 +90,10 @@ class Attack:
         for name in names:
             await self.nodes[name].logged("node.ready")
 
-    async def steady(self, *, by: str = "") -> None:
-        """Return once the rate is reached for two seconds from now on. `by`: this node has rows, too."""
-        since_s = monotonic_s()
+    async def steady(self, *, by: str = "", after_s: float = 0.0) -> None:
+        """Return once the rate is reached for two seconds, from now or from `after_s` later on. `by`: this node has
+        rows, too."""
+        since_s = monotonic_s() + after_s
         with anyio.fail_after(60):
             while not self._is_steady(since_s) or (by and not self.bank.began(pid=self.nodes[by].process.pid)):  # noqa: ASYNC110 # a file tells nobody
                 await anyio.sleep(0.1)
@@ -179,7 +185,7 @@ async def test_a_governor_that_dies_or_stands_still_leaves_the_rate_and_never_ex
         governor.process.send_signal(how)
         town.hurt()
         await town.led_by_another(name)
-        await town.steady()
+        await town.steady(after_s=ENDED_S)
         await town.measure("without it", form.pick(4, 15))
         if how is signal.SIGSTOP:
             governor.process.send_signal(signal.SIGCONT)
@@ -260,7 +266,7 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
             else:
                 links.part(at, (at + 1) % 3)
                 links.part(at, (at + 2) % 3)
-            await town.steady()
+            await town.steady(after_s=ENDED_S)
             await town.measure("without it", form.pick(3, 20))
             least = {"without it": BACK}
             if form.is_long:

@@ -14,11 +14,10 @@ from actors.runtime.rate_client import KindRates, LeasedRates
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
 from streams.specs import Topology
 from streams.topology import apply
 from tests.support.proxy import Proxy, proxy
-from tests.support.server import topology_for
+from tests.support.server import Reachable, topology_for
 
 TINY_S = 1e-6
 """What seconds in milliseconds and back may be wrong by."""
@@ -80,7 +79,7 @@ class FlowHand:
 class FlowTown:
     """Nodes that spend one rate, each over a link of its own that can be cut."""
 
-    def __init__(self, server: EmbeddedServer, connection: Connection, tasks: TaskGroup) -> None:
+    def __init__(self, server: Reachable, connection: Connection, tasks: TaskGroup) -> None:
         self.rate = 0.0
         self.hands: list[FlowHand] = []
         self._server = server
@@ -95,7 +94,8 @@ class FlowTown:
         return hand
 
     async def _live(self, name: str, governs: bool, *, task_status: TaskStatus[FlowHand]) -> None:
-        async with proxy(int(self._server.url.rpartition(":")[2])) as link:
+        urls = self._server.url.split(",")  # each node is at the next one of three servers
+        async with proxy(int(urls[len(self.hands) % len(urls)].rpartition(":")[2])) as link:
             async with connect(link.url, name=name, namespace=self._namespace) as connection:
                 async with flow_hand(connection, name, lambda _key: self.rate, governs=governs) as hand:
                     hand.link = link
@@ -126,7 +126,7 @@ class FlowTown:
 
 
 @asynccontextmanager
-async def flow_town(server: EmbeddedServer, connection: Connection, rate: float) -> AsyncIterator[FlowTown]:
+async def flow_town(server: Reachable, connection: Connection, rate: float) -> AsyncIterator[FlowTown]:
     """Make the bucket of leases, and have a town of nodes under one rate until the block ends."""
     full, name = topology_for(connection), connection.namespace.bucket("LEASES")
     buckets = tuple(spec for spec in full.buckets if spec.name == name)

@@ -16,6 +16,7 @@ from streams.frames import Message
 from streams.rate_messages import LIFE_S, AskShares, KeyAsk
 from streams.server import EmbeddedServer
 from tests.support.flow import FlowHand, FlowTown, flow_town
+from tests.support.server import Reachable
 
 RATE = 200
 STEADY = 2 * RATE
@@ -45,8 +46,9 @@ async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_on
         assert hand.began[count] - asked < 0.25
 
 
+@pytest.mark.three_servers
 async def test_nodes_that_join_and_die_never_take_the_rate_above_and_come_to_equal_parts(
-    server: EmbeddedServer, connection: Connection
+    server: Reachable, connection: Connection
 ) -> None:
     async with flow_town(server, connection, RATE) as town:
         first = await town.join("a")
@@ -118,8 +120,9 @@ async def test_a_governor_that_is_cut_off_is_followed_and_does_not_deal_when_it_
         assert holds(town)
 
 
+@pytest.mark.three_servers
 async def test_a_governor_that_loses_its_lease_and_has_it_again_goes_on_at_once_unless_another_governed(
-    server: EmbeddedServer, connection: Connection, caplog: pytest.LogCaptureFixture
+    server: Reachable, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new governor would give nothing for `LIFE_S` + `SECOND_S`, once the shares have ended."""
     caplog.set_level(logging.INFO, "actors.flow.governor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from actors.jobs.obstacles import Obstacles
 from streams.clock import SYSTEM, monotonic_s
@@ -29,6 +30,7 @@ async def test_no_more_calls_of_a_key_run_at_once_than_its_slots_and_all_are_run
     assert calls.most == {"a": 2, "b": 2}
 
 
+@pytest.mark.three_servers
 async def test_two_nodes_have_the_slots_of_a_key_together_and_both_come_to_some(jobs: Jobs) -> None:
     calls, others = KeyedCalls(takes_s=0.02), KeyedCalls(takes_s=0.02)
     others.running, others.most = calls.running, calls.most  # of both together
