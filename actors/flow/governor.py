@@ -3,10 +3,10 @@
 One node at a time is the governor, by the lease `flow.governor`. In: requests of nodes (`AskShares`). Out: a reply to
 each (`SharesDealt`). State: who has what, in memory. A new governor gives nothing more until what its predecessor gave
 has ended (actors/flow/rules/governing.py). A governor that lost its lease and has it again goes on with its memory, if
-nobody has governed since: each governor writes the key `TERM` before its first reply, so the key's revision tells. The
-same holds for slots, the permissions to run one call under a key (`AskSlots`, `SlotsDealt`,
-actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`), `ListSlots`
-under which keys slots are taken (`SlotsListed`).
+nobody has governed since. Each governor writes the key `TERM` before its first reply, so its revision tells (ADR 53).
+The same holds for slots, the permissions to run one call under a key (`AskSlots`, `SlotsDealt`,
+actors/flow/rules/slots.py). `LookAtSlots` asks who has slots of a key (`SlotsSeen`), `ListSlots` under which keys slots
+are taken (`SlotsListed`).
 
 A node stands for election when it starts, and each time that no governor answers its requests. So a governor is there
 while there is demand, and idle nodes do nothing. While the leases have no leader, since a server died, nobody can be
