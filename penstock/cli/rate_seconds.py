@@ -117,7 +117,7 @@ def nodes_text(view: "RatesView | Second") -> list[str]:
     governor = (
         f"governor: {view.governor}"
         if view.governor
-        else "no governor now: nothing with a rate begins until a node is elected, some seconds after work waits"
+        else "no governor now: nothing with a rate begins until one is elected, in seconds"
     )
     if not view.silent:
         return [governor]

@@ -172,9 +172,11 @@ class Proxy:
 
     async def end(self) -> None:
         """Break every link, and wait until nothing of them is left."""
-        while self._serving:
+        quiet = 0
+        while quiet < 5:  # a link that was just taken is not served yet
             self.cut()
             await asyncio.sleep(0)
+            quiet = 0 if self._serving else quiet + 1
 
     async def _may_pass(self, chunk: bytes, to: Side) -> None:
         for count in self._counts:
