@@ -84,7 +84,7 @@ class ListSlots(Struct, frozen=True, kw_only=True, tag="list_slots"):
     most: int
 
 
-class KeySlots(Struct, frozen=True, array_like=True):
+class SlotsTaken(Struct, frozen=True, array_like=True):
     """A key of which slots are taken. `waiting`: calls that nodes wait for slots with. `holders`: nodes, with how many
     each."""
 
@@ -98,7 +98,7 @@ class SlotsListed(Struct, frozen=True, kw_only=True, tag="slots_listed"):
     """The keys of which slots are taken, those with the most waiting calls first. `total`: how many keys there are."""
 
     total: int = 0
-    keys: tuple[KeySlots, ...] = ()
+    keys: tuple[SlotsTaken, ...] = ()
 
 
 GovernorAsk = AskShares | AskSlots | LookAtSlots | ListSlots

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from streams.rate_messages import LIFE_S, MARGIN_S
-from streams.slot_messages import AskSlots, KeySlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen
+from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen, SlotsTaken
 
 AGAIN_S = 0.5
 """How soon a node asks again: three times in the life of a slot."""
@@ -99,13 +99,13 @@ class Slotting:
 
     def listed(self, most: int, now_s: float) -> SlotsListed:
         """Return under which keys slots are taken."""
-        found: list[KeySlots] = []
+        found: list[SlotsTaken] = []
         for key, book in self._books.items():
             living = [one for one in book.values() if now_s < one.until_s]
             holders = tuple(sorted((one.node, one.bound) for one in living if one.bound))
             waiting = sum(one.missing for one in living if now_s < one.waits_until_s)
             if holders or waiting:
-                found.append(KeySlots(key, max(one.most for one in living), waiting, holders))
+                found.append(SlotsTaken(key, max(one.most for one in living), waiting, holders))
         found.sort(key=lambda one: (-one.waiting, one.key))
         return SlotsListed(total=len(found), keys=tuple(found[:most]))
 

@@ -9,7 +9,7 @@ import pytest
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotLimit
 from streams.rate_messages import LIFE_S, MARGIN_S
-from streams.slot_messages import AskSlots, KeySlots, SlotAsk, SlotDealt, WhenFull
+from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsTaken, WhenFull
 
 START_S = 100.0
 
@@ -139,5 +139,5 @@ def test_who_has_slots_can_be_seen() -> None:
     seen = town.governor.seen("k", town.now_s)
     assert (seen.most, seen.holders) == (2, (("a", 1), ("b", 1)))
     listed = town.governor.listed(10, town.now_s)
-    assert (listed.total, listed.keys) == (1, (KeySlots("k", 2, 1, (("a", 1), ("b", 1))),))
+    assert (listed.total, listed.keys) == (1, (SlotsTaken("k", 2, 1, (("a", 1), ("b", 1))),))
     assert town.governor.listed(0, town.now_s).keys == ()
