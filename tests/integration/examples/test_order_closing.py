@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sqlite3
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -118,6 +119,13 @@ def test_in_php(story: Story) -> None:
 def test_in_node(story: Story) -> None:
     need("node")
     check_remote(story, story.start("node", "shop.mjs"), story.start("node", "worker.mjs"), "close-order-node")
+
+
+def test_in_java(story: Story) -> None:
+    need("javac")
+    sources = sorted(path.name for path in story.folder.glob("*.java"))
+    subprocess.run(["javac", "-d", ".", "-Xlint:all", "-Werror", *sources], cwd=story.folder, check=True)
+    check_remote(story, story.start("java", "Shop"), story.start("java", "Worker"), "close-order-java")
 
 
 def test_in_curl(story: Story) -> None:
