@@ -8,10 +8,10 @@ import os
 import re
 import signal
 import sys
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import anyio
-from msgspec import to_builtins
 
 from platforms.mall.config import MallConfig, Paging, Totals
 from platforms.mall.dialects.registry import DIALECTS, mall_as
@@ -107,15 +107,20 @@ async def _leave_at_end_of_stdin(scope: anyio.CancelScope) -> None:
             return
 
 
+def config_of(values: Mapping[str, Any]) -> MallConfig:
+    """Return the config of a command line: the platform's own manners, and what differs from the defaults."""
+    given = {name: value for name, value in values.items() if name in MallConfig.__struct_fields__}
+    config = MallConfig(**{**given, "faults": PRESETS[values["faults"]]})
+    if not config.platform:
+        return config
+    usual = MallConfig()
+    changed = {name: getattr(config, name) for name in given if getattr(config, name) != getattr(usual, name)}
+    return mall_as(**{"name": changed.pop("platform"), **changed})
+
+
 def main() -> None:
     values = vars(parser().parse_args())
-    start_ms, until_stdin_closes = values.pop("start_ms"), values.pop("until_stdin_closes")
-    platform = values.pop("platform")
-    config = MallConfig(**{**values, "faults": PRESETS[values["faults"]]})
-    if platform:
-        usual = MallConfig()
-        changed = {name: value for name, value in to_builtins(config).items() if value != getattr(usual, name, None)}
-        config = mall_as(platform, **changed)
+    start_ms, until_stdin_closes, config = values["start_ms"], values["until_stdin_closes"], config_of(values)
     anyio.run(
         lambda: serve(config, start_ms, until_stdin_closes=until_stdin_closes),
         backend_options={"use_uvloop": sys.platform != "win32"},

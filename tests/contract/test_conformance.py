@@ -176,7 +176,7 @@ def manner_cases(orders: int) -> list[Case]:
         Case(
             "conf-expiring",
             "mall_token",
-            {"orders": orders, "paging": "token", "needs_token": True, "token_requests": 7},
+            {"orders": orders, "paging": "token", "needs_token": True, "token_requests": max(12, orders // 100)},
             {"key": "k"},
         ),
         Case(
