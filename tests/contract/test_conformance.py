@@ -68,12 +68,18 @@ def within_s(request: pytest.FixtureRequest) -> float:
 def platform_case(name: str, orders: int) -> Case:
     """Return a platform's file, without the pace that the real one wants: its rate, its waits, its settle delay."""
     table = tomllib.loads((files("platforms") / f"{name}.toml").read_text())
-    errors = [{**rule, "after": "50ms"} if "after" in rule else rule for rule in table.get("errors", [])]
+    errors = [
+        {key: "50ms" if key == "after" else value for key, value in rule.items() if key != "wait"}
+        for rule in table.get("errors", [])
+    ]
     dialect = DIALECTS[name]
     mall = {**dialect.manners, "platform": name, "orders": orders, "change_share": 0.3, "faults": TROUBLE}
     if name in WITHOUT_TOTAL:  # a list of several pages is what nothing proves there
         mall["page_size"] = 10
-    account = {**dialect.account, "access_token": dialect.account.get("access_token", "token-7-1")}
+    account = {"access_token": "token-7-1", **dialect.account}
+    if "login" in table:  # the first request is a login, and its token does not last
+        del account["access_token"]
+        mall["token_requests"] = max(12, orders // 100)
     return Case(f"conf-{name}", {**table, "rate": [], "errors": errors}, mall, account, dialect.base)
 
 
@@ -90,10 +96,11 @@ async def played(
             malls[case.name] = await stack.enter_async_context(a_mall(**{**usual, **case.mall}))
         node = await stack.enter_async_context(running_node(connection, publisher))
         for case in cases:
-            own: dict[str, Any] = {"slice": "600s", "settle": "1s", "retries": 20, **case.own}
+            own: dict[str, Any] = {"slice": "auto", "settle": "1s", "retries": 20, **case.own}
             mall, source = malls[case.name], SourceKey(case.name, "s1")
             url, account = mall.url + case.base, _references(folder, case.account)
-            await add_manner(connection, publisher, mall, case.adapter, source=source, url=url, account=account, **own)
+            adapter = _at(url, case.adapter)
+            await add_manner(connection, publisher, mall, adapter, source=source, url=url, account=account, **own)
         ledgers = {}
         for case in cases:
             source = SourceKey(case.name, "s1")
@@ -106,6 +113,14 @@ async def played(
             quiet = silent(mall, folder / "orders.db", coverage, source)
             found[case.name] = Played(mall, judged, coverage, quiet, ledger.reason)
         yield found
+
+
+def _at(url: str, table: dict[str, Any] | str) -> dict[str, Any] | str:
+    """Return the file with its login at the mall too, which may be another host."""
+    if isinstance(table, str) or "login" not in table:
+        return table
+    login = table["login"]
+    return {**table, "login": {**login, "request": {**login["request"], "base_url": url}}}
 
 
 def _references(folder: Path, account: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +185,12 @@ def manner_cases(orders: int) -> list[Case]:
         Case("conf-shuffled", numbered("offset"), {"orders": orders, "paging": "offset", "ties": "shuffled", **crowd}),
         Case("conf-changes", one, {"orders": orders, "listing": "changes", "change_share": 0.5, "page_size": 20}),
         Case("conf-capped", one, {"orders": orders, "page_size": 7}),
-        Case("conf-slow-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": -600_000}),
+        Case(
+            "conf-slow-clock",
+            one,
+            {"orders": orders, "page_size": 20, "clock_offset_ms": -600_000},
+            own={"slice": "600s"},  # a longer one would end in a time that the platform has not reached
+        ),
         Case("conf-fast-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": 600_000}),
         Case("conf-fold", in_berlin, {"orders": orders, **fold}, own={"slice": "1h", "again_slice": "1h"}),
         Case(
@@ -189,8 +209,15 @@ def manner_cases(orders: int) -> list[Case]:
                 "faults": {"rate_per_s": 40, "retry_after_s": -1},
             },
         ),
-        Case("conf-lies", one, {"orders": orders, "page_size": 20, "totals": "lies"}, own={"retries": 2}),
-        Case("conf-renamed", one, {"orders": orders, "page_size": 20, "is_renamed": True}, own={"retries": 1}),
+        Case(
+            "conf-lies", one, {"orders": orders, "page_size": 20, "totals": "lies"}, own={"slice": "600s", "retries": 2}
+        ),
+        Case(
+            "conf-renamed",
+            one,
+            {"orders": orders, "page_size": 20, "is_renamed": True},
+            own={"slice": "600s", "retries": 1},
+        ),
     ]
 
 

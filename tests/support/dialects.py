@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from platforms.adapter import Account, Adapter, Request, Response, Row
+from platforms.adapter import Account, Adapter, Detailing, Page, Request, Response, Row
 from platforms.bounds import Window
 from platforms.mall.config import MallConfig
 from platforms.mall.dialects.dialect import Answer, Clerk, MallCall, MallRefusal
@@ -77,8 +77,25 @@ def read_window(shop: StillShop, window: Window, adapter: Adapter | None = None)
         response = shop.answer(adapter.request(ask.window, ask.page, account, shop.now_ms))
         outcome = adapter.outcome(response)
         assert outcome is None, (outcome, response.body[:300])
-        rows += reading.feed(adapter.page(response))
+        page = adapter.page(response)
+        if adapter.declaration.detail_batch:
+            page = _whole(shop, adapter, page)
+        rows += reading.feed(page)
     return rows, reading.result
+
+
+def _whole(shop: StillShop, adapter: Adapter, page: Page) -> Page:
+    """Return the page with the whole orders, as the detail requests bring them."""
+    assert isinstance(adapter, Detailing)
+    account, batch, listed = account_of(shop.dialect.name), adapter.declaration.detail_batch, page.rows
+    page.rows = []
+    for at in range(0, len(listed), batch):
+        asked = listed[at : at + batch]
+        response = shop.answer(adapter.detail_request([row.key for row in asked], account, shop.now_ms))
+        whole = adapter.detail_page(response, asked)
+        assert whole.bad == []
+        page.rows += whole.rows
+    return page
 
 
 def versions(rows: list[Row]) -> Mapping[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from platforms.mall.dialects.dialect import (
+    CLIENT,
     Answer,
     Clerk,
     Dialect,
@@ -12,6 +13,7 @@ from platforms.mall.dialects.dialect import (
     count,
     iso,
     iso_ms,
+    oauth,
     text_key,
 )
 
@@ -25,6 +27,8 @@ def _refuse(status: int, code: str, message: str) -> MallRefusal:
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
+    if call.path == "/auth/o2/token":
+        return oauth(call, clerk, (call.form.get("client_id"), call.form.get("client_secret")))
     if call.headers.get("x-amz-access-token") != clerk.token:
         raise _refuse(403, "Unauthorized", "The access token you provided has expired.")
     if call.method != "GET" or call.path != "/orders/v0/orders":
@@ -61,7 +65,7 @@ def spoil(retry_after_s: int) -> Answer:
 AMAZON = Dialect(
     "amazon",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100, "totals": "none"},
-    {"marketplace_ids": "ATVPDKIKX0DER"},
+    {"marketplace_ids": "ATVPDKIKX0DER", **CLIENT},
     answer,
     spoil,
 )

@@ -103,6 +103,31 @@ class Dialect(NamedTuple):
     base: str = ""
 
 
+# ---- logins
+
+REFRESH_TOKEN = "refresh-token"
+
+
+def grant(clerk: Clerk, refresh_token: str | None) -> Answer:
+    """Return the answer to a login with a refresh token: a token that is good now, and the next refresh token."""
+    if not (refresh_token or "").startswith(REFRESH_TOKEN):
+        raise MallRefusal(Answer({"error": "invalid_grant", "message": "no such refresh token"}, 400, kind="refused"))
+    said = {"access_token": clerk.token, "expires_in": 3600, "refresh_token": f"{REFRESH_TOKEN}-{clerk.token}"}
+    return Answer(said, kind="login")
+
+
+def oauth(call: MallCall, clerk: Clerk, client: tuple[str | None, str | None]) -> Answer:
+    """Return the answer to an OAuth2 login of the client that was named."""
+    form = call.form
+    if client != (CLIENT_ID, CLIENT_SECRET) or form.get("grant_type") != "refresh_token" or call.method != "POST":
+        raise MallRefusal(Answer({"error": "invalid_client"}, 401, kind="refused"))
+    return grant(clerk, form.get("refresh_token"))
+
+
+CLIENT_ID, CLIENT_SECRET = "client-1", "client-secret"
+CLIENT = {"client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "refresh_token": REFRESH_TOKEN}
+
+
 # ---- keys
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 from platforms.mall.dialects.dialect import (
+    CLIENT,
     Answer,
     Clerk,
     Dialect,
@@ -14,6 +16,7 @@ from platforms.mall.dialects.dialect import (
     count,
     iso,
     iso_ms,
+    oauth,
     text_key,
 )
 
@@ -26,6 +29,10 @@ def _refuse(status: int, error_id: int, message: str) -> MallRefusal:
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
+    if call.path == "/identity/v1/oauth2/token":
+        given = base64.b64decode(call.headers.get("authorization", "").removeprefix("Basic ")).decode()
+        user, _, password = given.partition(":")
+        return oauth(call, clerk, (user, password))
     if call.headers.get("authorization") != f"Bearer {clerk.token}":
         raise _refuse(401, 1001, "Invalid access token")
     if call.method != "GET" or call.path != "/sell/fulfillment/v1/order":
@@ -56,7 +63,7 @@ def spoil(retry_after_s: int) -> Answer:
 EBAY = Dialect(
     "ebay",
     {"lower": "includes", "upper": "includes", "page_size": 200},
-    {},
+    CLIENT,
     answer,
     spoil,
 )

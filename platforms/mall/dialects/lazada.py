@@ -6,6 +6,7 @@ import hashlib
 import hmac
 
 from platforms.mall.dialects.dialect import (
+    REFRESH_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -13,6 +14,7 @@ from platforms.mall.dialects.dialect import (
     MallCall,
     MallRefusal,
     count,
+    grant,
     iso_ms,
     number_key,
     wall,
@@ -32,6 +34,8 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
     text = path + "".join(name + query[name] for name in sorted(query))
     if signed != hmac.new(SECRET.encode(), text.encode(), hashlib.sha256).hexdigest().upper():
         raise _refuse("IncompleteSignature", "The request signature does not conform to platform standards")
+    if path == "/auth/token/refresh":
+        return grant(clerk, query.get("refresh_token"))
     if query.get("access_token") != clerk.token:
         raise _refuse("IllegalAccessToken", "The specified access token is invalid or expired")
     if call.method != "GET" or path != "/orders/get":
@@ -62,7 +66,7 @@ def spoil(retry_after_s: int) -> Answer:
 LAZADA = Dialect(
     "lazada",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100},
-    {"app_key": "100132", "app_secret": SECRET},
+    {"app_key": "100132", "app_secret": SECRET, "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
     base="/rest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from platforms.mall.dialects.dialect import (
+    CLIENT,
     Answer,
     Clerk,
     Dialect,
@@ -13,6 +14,7 @@ from platforms.mall.dialects.dialect import (
     iso,
     iso_ms,
     number_key,
+    oauth,
 )
 
 _FROM, _TO = "order.date_last_updated.from", "order.date_last_updated.to"
@@ -25,6 +27,8 @@ def _refuse(status: int, error: str, message: str) -> MallRefusal:
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
+    if call.path == "/oauth/token":
+        return oauth(call, clerk, (call.form.get("client_id"), call.form.get("client_secret")))
     if call.headers.get("authorization") != f"Bearer {clerk.token}":
         raise _refuse(401, "unauthorized", "invalid access token")
     if call.method != "GET" or call.path != "/orders/search" or not call.query.get("seller"):
@@ -53,7 +57,7 @@ def spoil(retry_after_s: int) -> Answer:
 MERCADOLIBRE = Dialect(
     "mercadolibre",
     {"lower": "includes", "upper": "includes", "page_size": 50, "deepest": 10_000},
-    {"seller": "4711"},
+    {"seller": "4711", **CLIENT},
     answer,
     spoil,
 )

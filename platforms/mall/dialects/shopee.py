@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 
 from platforms.mall.dialects.dialect import (
+    REFRESH_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -13,6 +15,7 @@ from platforms.mall.dialects.dialect import (
     MallCall,
     MallRefusal,
     count,
+    grant,
     number_of,
     text_key,
 )
@@ -20,6 +23,7 @@ from platforms.mall.dialects.dialect import (
 KEY = "shopee-partner-key"
 _LONGEST_S = 15 * 86_400
 _LIST = "/api/v2/order/get_order_list"
+_LOGIN = "/api/v2/auth/access_token/get"
 _DETAIL = "/api/v2/order/get_order_detail"
 
 
@@ -29,6 +33,8 @@ def _refuse(error: str, message: str, status: int = 200) -> MallRefusal:
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
     query = call.query
+    if call.path == _LOGIN:
+        return _login(call, clerk)
     parts = [query.get("partner_id", ""), call.path, query.get("timestamp", "")]
     parts += [query.get("access_token", ""), query.get("shop_id", "")]
     if query.get("sign") != hmac.new(KEY.encode(), "".join(parts).encode(), hashlib.sha256).hexdigest():
@@ -41,6 +47,16 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         return _list(call, clerk) if call.path == _LIST else _details(call, clerk)
     except (KeyError, ValueError) as error:
         raise _refuse("error_param", f"wrong parameter: {error}") from error
+
+
+def _login(call: MallCall, clerk: Clerk) -> Answer:
+    text = call.query.get("partner_id", "") + call.path + call.query.get("timestamp", "")
+    if call.query.get("sign") != hmac.new(KEY.encode(), text.encode(), hashlib.sha256).hexdigest():
+        raise _refuse("error_sign", "Wrong sign.", 403)
+    asked = json.loads(call.body)
+    if (asked["partner_id"], asked["shop_id"]) != (1001, 77):
+        raise _refuse("error_param", "partner_id and shop_id are numbers")
+    return grant(clerk, asked["refresh_token"])
 
 
 def _list(call: MallCall, clerk: Clerk) -> Answer:
@@ -79,7 +95,7 @@ def spoil(retry_after_s: int) -> Answer:
 SHOPEE = Dialect(
     "shopee",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100, "totals": "none"},
-    {"partner_id": "1001", "partner_key": KEY, "shop_id": "77"},
+    {"partner_id": "1001", "partner_key": KEY, "shop_id": "77", "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
 )

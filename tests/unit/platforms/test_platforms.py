@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from platforms.adapter import Account, Bug, Later, Login, SlowDown
+from platforms.adapter import Account, Bug, Later, Login, Refreshing, SlowDown
 from platforms.bounds import Window
 from platforms.mall.dialects.dialect import Clerk, MallCall, MallRefusal
 from platforms.mall.dialects.registry import DIALECTS
@@ -66,6 +66,22 @@ def test_a_token_that_is_not_good_any_more_means_login(platform: str) -> None:
     wrong = Account("s1", {**account.values, **tokens})
     response = shop.answer(adapter.request(HISTORY_HOUR, None, wrong, shop.now_ms))
     assert isinstance(adapter.outcome(response), Login), response
+
+
+@platforms
+def test_a_login_brings_a_token_that_is_good(platform: str) -> None:
+    shop, account, adapter = StillShop(platform), account_of(platform), adapter_named(platform)
+    if not adapter.declaration.granted:
+        pytest.skip("its token comes from a person")
+    assert isinstance(adapter, Refreshing)
+    values = {name: value for name, value in account.values.items() if name != "access_token"}
+    for _ in range(2):  # with the first refresh token, and with the one that the login brought
+        response = shop.answer(adapter.refresh(Account("s1", values), shop.now_ms))
+        assert adapter.login_outcome(response) is None
+        values |= adapter.refreshed(response)
+        assert values["access_token"] == TOKEN
+    refused = shop.answer(adapter.refresh(Account("s1", {**values, "refresh_token": "old"}), shop.now_ms))
+    assert adapter.login_outcome(refused) is not None
 
 
 @platforms
