@@ -20,7 +20,9 @@ from streams.fetch_messages import SliceCompleted, SourceResumed, decode_event
 from streams.log import last_entries, purge_subject
 from streams.subjects import check_token
 
-__all__ = ["backfill", "cancel_backfill", "make_ledger", "pause", "remove", "resume", "rewind"]
+__all__ = ["ADDED_SO", "backfill", "cancel_backfill", "make_ledger", "pause", "remove", "resume", "rewind"]
+
+ADDED_SO = "it was added so"
 
 
 async def pause(records: Records, source: SourceKey, *, reason: str = "") -> tuple[Ledger, bool]:
@@ -83,7 +85,7 @@ async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> 
         await records.drop_ledger(source)
 
 
-async def make_ledger(records: Records, source: SourceKey, start_ms: int) -> Ledger:
+async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:
     """Make the first ledger, or one in place of a deleted one: then in an epoch after those that were seen, so that no
     late word of an old holder means a slice of the new one."""
     subject = records.namespace.event("fetch", "slice_completed", source.platform, source.source)
@@ -91,6 +93,7 @@ async def make_ledger(records: Records, source: SourceKey, start_ms: int) -> Led
     event = decode_event(last.payload) if last is not None else None
     epoch = parse_slice_id(event.slice_id).epoch + 1 if isinstance(event, SliceCompleted) else 1
     ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
+    ledger = steering.pause(ledger, ADDED_SO) if is_paused else ledger
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:

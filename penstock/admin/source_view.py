@@ -118,5 +118,7 @@ def ledger_document(ledger: Ledger) -> dict[str, object]:
         "open": [{"slice_id": held.slice_id, **msgspec.structs.asdict(held)} for held in ledger.open],
         "holes": [{"slice_id": hole.slice_id, **msgspec.structs.asdict(hole)} for hole in ledger.holes],
         "outage": None if ledger.outage is None else msgspec.structs.asdict(ledger.outage),
+        "limit": None if ledger.limit is None else msgspec.structs.asdict(ledger.limit),
+        "tuning": None if ledger.tuning is None else msgspec.structs.asdict(ledger.tuning),
         "passes": [msgspec.structs.asdict(each) for each in ledger.passes],
     }

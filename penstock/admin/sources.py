@@ -21,7 +21,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.rules.setting_values import start_ms_of
 from penstock.admin.records import Broken, Records
 from penstock.admin.source_door import AdapterTable, check_account
-from penstock.admin.source_moves import make_ledger
+from penstock.admin.source_moves import ADDED_SO, make_ledger, pause
 from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
 from platforms.adapter import Adapter
@@ -34,13 +34,15 @@ __all__ = ["Edit", "SourceAdded", "Wanted", "add", "change", "ensure_lanes"]
 
 
 class Wanted(Struct, frozen=True):
-    """A source as a person asks for it. `start` is `-90d`, a moment with an offset to the second, or empty."""
+    """A source as a person asks for it. `start` is `-90d`, a moment with an offset to the second, or empty.
+    `is_paused`: nothing is read before a person resumes it."""
 
     source: SourceKey
     adapter: str | AdapterTable
     account: Mapping[str, str]
     settings: Mapping[str, object] = {}
     start: str = ""
+    is_paused: bool = False
 
     @property
     def adapter_name(self) -> str:
@@ -79,7 +81,9 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
     revision = await _store_settings(records, source, values)
     settings = await records.settings_of(source)
     await ensure_lanes(records, source, settings.place)
-    made = ledger or await make_ledger(records, source, settings.first_ms(now_ms))
+    if ledger is not None and wanted.is_paused:
+        ledger, _ = await pause(records, source, reason=ADDED_SO)
+    made = ledger or await make_ledger(records, source, settings.first_ms(now_ms), is_paused=wanted.is_paused)
     record = SourceRecord(adapter=wanted.adapter_name, account=wanted.account, settings_revision=revision)
     try:
         await records.settings.create(f"source.{source.key}", msgspec.json.encode(record))

@@ -169,6 +169,7 @@ async def _show(
     key = read_source(source)
     async with call.session() as session:
         from actors.fetch.rules.ledger import faults
+        from actors.fetch.rules.limits import allowed
         from actors.fetch.rules.settings import as_level, origins
         from actors.fetch.settings_levels import LevelName
         from penstock.admin.records import Records
@@ -184,6 +185,11 @@ async def _show(
     account = account_shown(record.account) if record else {}
     for line in _head(shown, account):
         call.out.say(line)
+    if ledger is not None and ledger.limit is not None and ledger.limit.per_s:
+        per_s = allowed(ledger.limit, records.now_ms())
+        call.out.say(
+            f"the platform takes about {per_s:.3g} requests a second, learned {time_text(ledger.limit.met_ms)}"
+        )
     rows = [[each, value, origin] for each, (value, origin) in settings.items() if all_ or origin != "built in"]
     call.out.table(["setting", "value", "from"], rows, empty="every setting is at its default")
     broken = faults(ledger) if ledger else []

@@ -59,6 +59,7 @@ async def _add(
     set_: Set = None,
     pin: Pin = None,
     tz: Zone = "",
+    paused: Annotated[bool, typer.Option("--paused", help="Read nothing before `penstock sources resume`.")] = False,
 ) -> None:
     """Add a source. Nodes begin with it at once. The same again changes nothing.
 
@@ -72,6 +73,7 @@ async def _add(
         account=read_pairs("--account", account or ()),
         settings=_settings(set_, pin),
         start=_start(start, tz),
+        is_paused=paused,
     )
     async with call.session() as session:
         from penstock.admin.records import Records
@@ -79,7 +81,8 @@ async def _add(
 
         records = Records(session)
         added = await sources.add(records, wanted)
-    is_running = f"reading from {time_text(added.ledger.frontier_ms)} on"
+    state = "reading" if added.ledger.state == "running" else added.ledger.state
+    is_running = f"{state} from {time_text(added.ledger.frontier_ms)} on"
     call.out.say(f"{added.source}: {'added' if added.is_new else 'is there already, just so'}, {is_running}")
     for note in added.notes:
         call.out.say(f"note: {note}")

@@ -12,6 +12,7 @@ from actors.fetch.budget import Budgets
 from actors.fetch.digests import Digest, Digests
 from actors.fetch.fetcher.lanes import Fetcher
 from actors.fetch.fetcher.window import WindowReader
+from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import Ledgers
 from actors.fetch.monitor import Monitor
 from actors.fetch.slice_allocator import SliceAllocator
@@ -67,6 +68,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
             measures=node.measures,
             namespace=namespace,
             clock=node.clock,
+            learned=LearnedLimits(ledgers, node.clock),
         )
         yield FetchEngine(
             transport=transport,

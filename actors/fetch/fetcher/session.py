@@ -25,6 +25,7 @@ from actors.fetch.fetcher.decisions import (
     TooWide,
 )
 from actors.fetch.fetcher.logins import LoginRefused, Logins
+from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.rules.texts import printable
 from actors.runtime.secrets import without_secrets
@@ -113,7 +114,9 @@ class PlatformSession:
         logins: Logins,
         time: AttemptTime,
         clock: Clock,
+        learned: LearnedLimits | None = None,
     ) -> None:
+        self._learned = learned
         self._work = work
         self._adapter = adapter
         self._account = account
@@ -171,6 +174,8 @@ class PlatformSession:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
                 page = await self._with_details(page)
                 budgets.went_well(work.source.platform)
+                if self._learned is not None:
+                    await self._learned.answered(work.source, work.settings, response.headers)
                 self._renewals = 0
                 self._time.was_answered = True
                 return reading.feed(page)
@@ -186,6 +191,8 @@ class PlatformSession:
                 raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
             case SlowDown() as passing:
                 budgets.was_throttled(work.source.platform)
+                if self._learned is not None:
+                    passing = SlowDown(await self._learned.refused(work.source, work.settings, passing.after_ms))
                 budgets.hold(work.source, wait_of(passing, work.settings, 0))
                 return passing
             case Later() as passing:
@@ -259,10 +266,13 @@ class PlatformSession:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
         use the place. After it, only a narrower window would need fewer requests."""
         left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
+        source, settings = self._work.source, self._work.settings
+        if self._learned is not None:
+            settings, held_ms = self._learned.within(source, settings), self._learned.held_ms(source)
+            if held_ms:
+                self._budgets.hold(source, held_ms)
         try:
-            with self._budgets.request(
-                self._work.source, self._work.settings, self._adapter.declaration.rate
-            ) as spending:
+            with self._budgets.request(source, settings, self._adapter.declaration.rate) as spending:
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
                     left_ms -= wait_ms
                     await self._time.wait(wait_ms)

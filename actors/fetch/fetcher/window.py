@@ -43,6 +43,7 @@ from actors.fetch.fetcher.prefetch import prefetching
 from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
+from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
@@ -106,7 +107,9 @@ class WindowReader:
         measures: Measures,
         namespace: Namespace,
         clock: Clock,
+        learned: LearnedLimits | None = None,
     ) -> None:
+        self._learned = learned
         self._transport = transport
         self._sources = sources
         self._publisher = publisher
@@ -275,6 +278,7 @@ class WindowReader:
             logins=self._logins,
             time=time,
             clock=self._clock,
+            learned=self._learned,
         )
 
     async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> None:

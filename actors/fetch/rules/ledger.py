@@ -111,6 +111,18 @@ class Tuning(msgspec.Struct, frozen=True, omit_defaults=True):
     wide_ms: int = 0
 
 
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many requests a second the platform takes from the source, as its answers have shown. 0: not known. `met_ms`:
+    when it refused last, and wanted none until `until_ms`. `best`: the most that it took between two refusals.
+    `is_told`: the platform itself says so."""
+
+    per_s: float
+    met_ms: int
+    until_ms: int = 0
+    best: float = 0.0
+    is_told: bool = False
+
+
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of one source. `open` is in the order of delivery: the tail's first, each by start.
 
@@ -136,6 +148,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     outage: Outage | None = None
     owes_end: bool = False
     tuning: Tuning | None = None
+    limit: Limit | None = None
 
 
 def first_ledger(start_ms: int) -> Ledger:

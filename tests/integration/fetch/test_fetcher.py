@@ -339,7 +339,7 @@ async def test_waiting_for_our_own_rates_is_no_timeout(connection: Connection, p
             "slice": "10s",
             "timeout": "1s",
             "request_timeout": "1s",
-            "rate": 6,
+            "rate": 2,
             "burst": 1,
             "inflow": 400,
         }

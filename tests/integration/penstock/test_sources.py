@@ -85,6 +85,17 @@ async def test_an_added_source_has_all_its_records_and_the_last_names_its_settin
     assert await has_consumer(cli, "fetch_mall_back_cn")
 
 
+async def test_a_source_may_be_added_paused_and_then_nothing_is_cut(cli: CommandLine) -> None:
+    told = (await cli(*ADD, "--paused")).ok()
+    assert ": added, paused from " in told.out
+    ledger = await ledger_of(cli)
+    assert (ledger.state, ledger.open) == ("paused", ())
+    (await cli("sources", "resume", "mall/s1")).ok()
+    (await cli("sources", "remove", "mall/s1", "--keep", "--yes")).ok()
+    assert "paused" in (await cli(*ADD, "--paused")).ok().out
+    assert (await ledger_of(cli)).state == "paused"
+
+
 async def test_a_source_without_settings_still_has_a_level_that_nodes_can_wait_for(cli: CommandLine) -> None:
     (await cli(*ADD)).ok()
     level = await cli.records.settings.get("fetch.mall.s1")
