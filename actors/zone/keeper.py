@@ -158,9 +158,11 @@ class Keeper:
 
     async def step(self) -> None:
         """Do whatever can be done now. Raises the broker's errors, and MalformedMessage."""
-        own = self._life.zones.get(self._zone)
+        own = await self._own_record()
         await self._put_out_silent(own)
         shards, mine = self._map.current(), await self.own_map()
+        if _is(own, "in") and is_behind(shards, mine):
+            shards = await self._map.fresh()  # as in `_own_record`
         if not _is(own, "in") or is_behind(shards, mine):
             await self._join(own, mine)
             return
@@ -168,6 +170,14 @@ class Keeper:
             return
         if mine is None or mine.epoch < shards.epoch or own.taken < shards.epoch or own.held:
             await self._take(shards, mine, own)
+
+    async def _own_record(self) -> ZoneRecord | None:
+        """Return the zone's record. The view of a keeper that begins may be empty."""
+        known = self._life.zones.get(self._zone)
+        if known is not None:
+            return known
+        entry = await self._buckets.hub_zones.get(self._zone)
+        return None if entry is None else read_zone(entry)
 
     async def own_map(self) -> ShardMap | None:
         """Return the zone's own map."""

@@ -54,10 +54,12 @@ class Zone:
     def far(self, short: str) -> Bucket[bytes]:
         return Bucket(self.connection, self._publisher, self.connection.namespace.bucket(short), bytes, domain=HUB)
 
-    def new_keeper(self) -> Keeper:
+    def new_keeper(self, *, has_views: bool = True) -> Keeper:
+        """Return a keeper. Without views it has not heard of anything yet."""
+        life = HubLife(zone=self.name, node=f"{self.name}-1", zones=self.far("HUB_ZONES"))
         return Keeper(
             node=f"{self.name}-1",
-            shards=self.hub_map,
+            shards=self.hub_map if has_views else Routing(self.far("HUB_ROUTING")),
             buckets=Buckets(
                 hub_zones=self.far("HUB_ZONES"),
                 hub_offsets=self.far("HUB_OFFSETS"),
@@ -65,7 +67,7 @@ class Zone:
                 offsets=self.here("OFFSETS"),
             ),
             leases=self.here("LEASES"),
-            life=self.life,
+            life=self.life if has_views else life,
             lease_ms=LEASE_MS,
             stop=anyio.Event(),
         )

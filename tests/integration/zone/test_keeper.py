@@ -32,6 +32,9 @@ async def test_each_zone_takes_the_map_of_the_hub(binary: Path, tmp_path: Path) 
             shards = await zone.map()
             assert shards is not None
             assert shards.epoch == epoch
+        west = land.zones["west"]
+        await west.new_keeper(has_views=False).step()
+        assert (await west.keeper.records())["west"].state == "in", "a keeper that begins does not stop its zone"
 
 
 async def test_a_shard_moves_when_its_run_has_ended_and_its_offset_goes_with_it(binary: Path, tmp_path: Path) -> None:
