@@ -34,6 +34,7 @@ SHORT = {
     "test_settings.py",
     "test_stops.py",
     "test_clocks.py",
+    "test_zones.py",
 }
 """The attacks of every test run, two and a half minutes in all; the others come with `--long` (`just chaos`), or when
 they are named."""
