@@ -81,9 +81,10 @@ class DelayedJobs:
 
     # ---- the sweep
 
-    async def sweep(self, take: _Take, *, after_seq: int = 0) -> int:
+    async def sweep(self, take: _Take, *, after_seq: int = 0, rest: float = 0.0) -> int:
         """Read the jobs that may be delayed and were stored after `after_seq`. Call `take`, some at a time, with the
         due time and name of each. Return the last sequence that was read. Jobs stored during the sweep may be left out.
+        `rest`: by how many times the time of a page it pauses after it.
 
         Raises NoStream, Disconnected, Refused."""
         state = (await self._connection.api(f"STREAM.INFO.{self._stream}"))["state"]
@@ -95,8 +96,8 @@ class DelayedJobs:
         middle, ends = (first + last) // 2, [last]
         try:
             async with anyio.create_task_group() as lanes:
-                lanes.start_soon(self._lane, take, asked, page, first, middle, ends)
-                lanes.start_soon(self._lane, take, asked, page, middle + 1, None, ends)
+                lanes.start_soon(self._lane, take, asked, page, rest, first, middle, ends)
+                lanes.start_soon(self._lane, take, asked, page, rest, middle + 1, None, ends)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return max(ends)
@@ -111,16 +112,18 @@ class DelayedJobs:
         return asked
 
     async def _lane(
-        self, take: _Take, asked: dict[str, object], page: int, seq: int, last: int | None, ends: list[int]
+        self, take: _Take, asked: dict[str, object], page: int, rest: float, seq: int, last: int | None, ends: list[int]
     ) -> None:
         """Read from one sequence to another (None: to the end), page by page."""
         while last is None or seq <= last:
+            began_s = monotonic_s()
             batch = page if last is None else min(page, last - seq + 1)
             end, left = _end_of_page(await self._page({**asked, "seq": seq, "batch": batch}, take), self._stream)
             ends.append(end)
             if not left or end < seq:
                 return
             seq = end + 1
+            await anyio.sleep(rest * (monotonic_s() - began_s))
 
     async def _page(self, request: dict[str, object], take: _Take) -> bytes:
         """Read one page and return the status that ended it. A page that is cut short is read again from its

@@ -6,9 +6,10 @@ decides who takes it. The first takes it at once, each next one `STEP_S` later, 
 does not know the due times yet waits `UNREADY_S` longer. A holder that is not the first hands over when the first asks
 for it, once for each set of live nodes: the first may be unable to take it.
 
-A killed holder's lease stands for up to three seconds. So the next in line stands by (ADR 50). It knows the due times,
-and while something is due it asks the holder each `ASK_S`. The server replies at once that nobody listens if the
-holder's link is gone. Then the next in line fires, until another holder's lease, or a renewal, is seen.
+A killed holder's lease stands for up to three seconds. So the next two in line stand by (ADR 50). They know the due
+times, and while something is due they ask the holder each `ASK_S`. The server replies at once that nobody listens if
+the holder's link is gone. Then the next in line fires, and replies to the other one, until another holder's lease, or a
+renewal, is seen.
 
 The lease saves work. The condition of the publish keeps a job from being fired twice.
 """
@@ -16,6 +17,7 @@ The lease saves work. The condition of the publish keeps a job from being fired 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -48,8 +50,8 @@ ASK_S = 0.1
 """Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
 CLAIM_S = 1.0
 """How often the first in line asks a holder to hand over."""
-STANDBYS = 1
-"""So many nodes beside the holder know the due times of a partition."""
+STANDBYS = 2
+"""So many nodes beside the holder know the due times of a partition: one of them may have just started, too."""
 AGAIN_S = 0.25
 """The wait after a failed try: the watch may be a moment behind."""
 _KEY = "jobs.timer."
@@ -83,7 +85,10 @@ class Partitions:
         self._is_ready = is_ready
         self._is_due = is_due
         self._held: set[int] = set()
-        self._stands_in: set[int] = set()
+        self._stands_in: dict[int, int] = {}
+        """With the subscriptions to the requests."""
+        self._alone: Counter[int] = Counter()
+        """How often in a row nobody listened."""
         self._asked: dict[int, tuple[str, ...]] = {}
         self._claimed_s: dict[int, float] = {}
         self._free: dict[int, float] = {}
@@ -100,7 +105,7 @@ class Partitions:
     @property
     def fired(self) -> frozenset[int]:
         """The partitions whose jobs this node fires: those that it holds, or whose holder's link is gone."""
-        return frozenset(self._held | self._stands_in)
+        return frozenset(self._held | self._stands_in.keys())
 
     @property
     def wanted(self) -> frozenset[int]:
@@ -108,9 +113,16 @@ class Partitions:
         due times are read ahead."""
         return frozenset(self._held | {n for n in range(PARTITIONS) if self._rank(n) <= STANDBYS})
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other live node runs a timer."""
+        return not any(node.has_role(ROLE) for name, node in self._members.live().items() if name != self._members.name)
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Take, keep and hand over for ever. Started once the holders of all partitions are known."""
-        for memory in (self._held, self._stands_in, self._free, self._handed_over, self._asked, self._claimed_s):
+        for n in tuple(self._stands_in):
+            self._fire_no_more(n)
+        for memory in (self._held, self._free, self._handed_over, self._asked, self._claimed_s, self._alone):
             memory.clear()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._live.run)
@@ -170,8 +182,8 @@ class Partitions:
     async def _tend(self, lease: Lease) -> None:
         n = int(lease.key.removeprefix(_KEY))
         self._free.pop(n, None)
-        self._stands_in.discard(n)
         self._held.add(n)
+        self._fire_no_more(n)
         self._on_change()
         try:
             with ExitStack() as listening:
@@ -229,16 +241,22 @@ class Partitions:
 
     def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         n = int(subject[len(inbox) :])
-        is_alone = status_of(block)[0] == NOBODY
-        if (is_alone or payload == _HANDED_OVER) and n in self.wanted - self.fired:
+        self._alone[n] = self._alone[n] + 1 if status_of(block)[0] == NOBODY else 0
+        if (self._alone[n] > self._before(n) or payload == _HANDED_OVER) and n in self.wanted - self.fired:
             log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
-            self._stands_in.add(n)
+            self._alone[n] = 0
+            self._stands_in[n] = self._connection.listen(self._namespace.due_holder(n), partial(self._answer, n))
             self._on_change()
 
     def _fire_no_more(self, n: int) -> None:
         if n in self._stands_in:
-            self._stands_in.discard(n)
+            self._connection.unlisten(self._stands_in.pop(n))
             self._on_change()
+
+    def _before(self, n: int) -> int:
+        """Return how many others come before this node beside the holder: they stand in first."""
+        line = self._line(n)
+        return sum(name != self._live.get(f"{_KEY}{n}") for name in line[: line.index(self._members.name)])
 
     def _send(self, subject: str, reply: str, payload: bytes) -> None:
         with suppress(Disconnected, ConnectionLost):
@@ -258,7 +276,8 @@ class Partitions:
 
     def _members_changed(self) -> None:
         self._ranks.clear()
-        self._stands_in &= self.wanted
+        for n in self._stands_in.keys() - self.wanted:
+            self._fire_no_more(n)
         self.wake()
         self._on_change()
 

@@ -60,6 +60,9 @@ AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
 LOOK_S = 0.0003
 TRY_EVERY_S = 0.05
 """How often the timer measures a round trip while the last ones were too long for firing."""
+REST = 3.0
+"""So many times as long as reading a page takes, a sweep rests after it while others fire. Each page keeps the server
+from what they send."""
 OVERLAP = 10_000
 """After a reconnect the timer reads what was stored meanwhile, and so many before it: notices overtake one another."""
 REST_S = 1.0
@@ -213,7 +216,8 @@ class DelayTimer:
             self._learn([job for job in jobs if job[0] > overdue_ms], partitions)
 
         try:
-            last_seq = await self._jobs.sweep(take, after_seq=after_seq)
+            rest = 0.0 if self._partitions.is_alone else REST
+            last_seq = await self._jobs.sweep(take, after_seq=after_seq, rest=rest)
         except FATAL:
             raise
         except StreamError as error:

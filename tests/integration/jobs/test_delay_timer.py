@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -269,6 +270,48 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
                 assert all(due_ms <= job.due_ms <= job.stored_ms for job in ready)
 
 
+async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            connect(server.url, name="gone", namespace=connection.namespace) as link,
+            connect(server.url, name="other", namespace=connection.namespace) as other,
+            Publisher(other) as others_publisher,
+            anyio.create_task_group() as tasks,
+        ):
+            is_up = anyio.Event()
+
+            async def holder() -> None:
+                with suppress(BaseExceptionGroup):
+                    async with Publisher(link) as own, running_timer(link, own, name="gone") as firer:
+                        await until_complete(firer.timer)
+                        is_up.set()
+                        await anyio.sleep_forever()
+
+            tasks.start_soon(holder)
+            await is_up.wait()
+            async with (
+                running_timer(connection, publisher, name="one") as one,
+                running_timer(other, others_publisher, name="two") as two,
+            ):
+                while not (one.timer._swept == two.timer._swept == frozenset(range(PARTITIONS))) or not (
+                    one.timer.held and two.timer.held
+                ):
+                    await anyio.lowlevel.checkpoint()
+                due_ms = now_ms() + 2_000
+                for n in range(60):
+                    await delay(connection, publisher, f"of two {n}", due_ms + 10 * n)
+                while now_ms() < due_ms - 700:
+                    await anyio.lowlevel.checkpoint()
+                await link.close()
+                await until_ready(connection, 60)
+                while len(one.heard.late_s) + len(two.heard.late_s) < 60:
+                    await anyio.lowlevel.checkpoint()
+                assert one.heard.left == two.heard.left == 0
+                assert not one.timer._fired & two.timer._fired
+
+
 async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
     server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,9 +321,9 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
             may_read = anyio.Event()
             sweep = DelayedJobs.sweep
 
-            async def later(self: DelayedJobs, take: Callable[..., object], *, after_seq: int = 0) -> int:
+            async def later(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
                 await may_read.wait()
-                return await sweep(self, take, after_seq=after_seq)
+                return await sweep(self, take, **more)
 
             monkeypatch.setattr(DelayedJobs, "sweep", later)
             async with (
