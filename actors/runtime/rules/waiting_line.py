@@ -5,6 +5,7 @@ comes after a pause is served before those that had much in the meantime, but it
 for its memory, which ends with the last one that waits.
 """
 
+import itertools
 from collections.abc import Iterator
 
 
@@ -62,6 +63,9 @@ class WaitingLine:
 
     def ahead(self, place: LinePlace) -> int:
         """Return how many are to be served before it, if it is not blocked."""
+        if len(self._members) == 1:  # as most lines are, and each that waits calls this often
+            earlier = itertools.takewhile(lambda each: each is not place, self._members[place.member].places)
+            return sum(not each.is_blocked for each in earlier)
         own = next(start for start, each in self._members[place.member].starts(self._now, place) if each is place)
         return sum(
             (start, each.number) < (own, place.number)
