@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_MS = 86_400_000
 MOST_MOVES = 1_000
+LONGEST_WAIT_MS = 20_000
+"""For which a question about shards waits for a change."""
 MOST_NAMED = 5
 NO_MAP = "there is no shard map; make one with `penstock routing apply FILE`"
 
@@ -152,6 +155,16 @@ class ZoneShown(Struct, frozen=True, kw_only=True):
     handovers: list[HandoverView]
 
 
+class ZoneShards(Struct, frozen=True, kw_only=True):
+    """What a zone owns now. `shards`: numbers, or region codes. `epoch`: of the map."""
+
+    zone: str
+    epoch: int
+    function: Function
+    count: int
+    shards: list[int | str]
+
+
 class UnknownZone(Exception):
     """The map does not know this zone."""
 
@@ -225,6 +238,22 @@ class ZoneDesk:
             jobs=[_job(shards, zone, job, each) for job, each in sorted(stored.items())],
             handovers=sorted(moves, key=lambda move: -move.taken_ms)[:MOST_MOVES],
         )
+
+    async def shards(self, zone: str, *, after: int | None = None, wait_ms: int = 0) -> ZoneShards:
+        """Return the shards of a zone. With `after`, wait up to `wait_ms` for a map of a later epoch than that."""
+        changed = anyio.Event()
+        forget = self._routing.on_change(lambda: changed.set())
+        try:
+            with anyio.move_on_after(min(wait_ms, LONGEST_WAIT_MS) / 1000):
+                while after is not None and (self._routing.current() or ShardMap()).epoch <= after:
+                    await changed.wait()
+                    changed = anyio.Event()
+        finally:
+            forget()
+        shards = self._routing.current() or ShardMap()
+        names = in_order(shards.shards_of(zone))
+        own: list[int | str] = [*names] if shards.function == "region" else [int(name) for name in names]
+        return ZoneShards(zone=zone, epoch=shards.epoch, function=shards.function, count=shards.count, shards=own)
 
     async def routing(self) -> MapView:
         """Return the map in force."""

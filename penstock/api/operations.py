@@ -12,7 +12,7 @@ from actors.flow.rates_desk import RateChanged, RatesView
 from actors.flow.rules.obstacles import RowWhy
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
-from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShown
+from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShards, ZoneShown
 from actors.zone.rules.report import MoveReport
 from penstock.api.forms import batch, flows, jobs, rates, schedules, zones
 from penstock.api.forms.reading import RequestForm
@@ -317,6 +317,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", Z + "/{zone}", "showZone", "Show a zone with its jobs, and how its shards came", "read",
         {200: ZoneShown}, http_zones.show, problems=(404, 422),
         endpoint=DeskEndpoint("zones", "show", zones.ZoneAsk, nats_zones.show),
+    ),
+    Operation(
+        "GET", Z + "/{zone}/shards", "shardsOfZone", "Say which shards a zone owns, and wait for a change", "read",
+        {200: ZoneShards}, http_zones.shards, query=zones.ShardsQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("zones", "shards", zones.ShardsAsk, nats_zones.shards),
     ),
     Operation(
         "POST", Z + "/{zone}/drain", "drainZone", "Deal a zone's shards to the others", "admin",

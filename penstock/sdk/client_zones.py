@@ -5,17 +5,23 @@ told = await client.zones.drain("a", dry_run=True)
 """
 
 import builtins
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from actors.zone.desk import ChangeView, MapView, RoutingChange, RoutingDocument, ZoneShown, ZoneView
+from actors.runtime.rules.setting_values import Duration, span_ms
+from actors.runtime.supervisor import one_error
+from actors.zone.desk import ChangeView, MapView, RoutingChange, RoutingDocument, ZoneShards, ZoneShown, ZoneView
 from actors.zone.rules.report import MoveReport
 from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.zone_programs import run_program
+from penstock.sdk.zones import zone_handler
 
-__all__ = ["RoutingChange", "RoutingDocument", "ZoneCalls"]
+__all__ = ["RoutingChange", "RoutingDocument", "ZoneCalls", "ZoneShards"]
 
 
 class ZoneCalls:
@@ -32,6 +38,35 @@ class ZoneCalls:
     async def show(self, zone: str) -> ZoneShown:
         """Return a zone with its jobs, and how its shards came."""
         return decode((await self._service.request("show", encode({"zone": zone}))).payload, ZoneShown)
+
+    async def shards(self, zone: str, *, after: int | None = None, wait: Duration = 0) -> ZoneShards:
+        """Return the shards that a zone owns, and the epoch of the map. With `after`, an epoch that is known, wait up
+        to `wait` (20 s at most) for a later one: a program of one's own asks again and again."""
+        wait_ms = span_ms("wait", wait)
+        ask = encode({"zone": zone, "after": after, "wait_ms": wait_ms})
+        answer = await self._service.request("shards", ask, wait_s=wait_ms / 1000)
+        return decode(answer.payload, ZoneShards)
+
+    async def run(
+        self,
+        job: str,
+        function: Callable[..., Any],
+        *,
+        zone: str,
+        pause: Duration = "1s",
+        name: str = "",
+        hub: str = "",
+    ) -> None:
+        """Run a zoned job in this program, which is no node, until cancelled.
+
+        `function` is as one of `@penstock.zoned`: it takes a context with the shards of this run, from where to start
+        and when to stop, and is called again and again, `pause` after it returned. The program lives in the zone as a
+        node does, under its `name`. Several programs and nodes of a zone may run one job: one of them has the run.
+        `hub`: the domain of the hub, for zones on servers of their own. Its login needs what a node's has. Raises
+        UsageError, and the broker's errors."""
+        handler = zone_handler(job, function, pause=pause)
+        with one_error():
+            await run_program(self._service.connection, handler, zone=zone, name=name, hub=hub)
 
     async def drain(self, zone: str, *, dry_run: bool = False, by: str = "") -> ChangeView:
         """Deal the zone's shards to the others. `dry_run`: only say what it would do."""

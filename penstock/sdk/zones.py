@@ -41,7 +41,7 @@ from actors.zone.runner import ZoneHandler
 from penstock.errors import UsageError
 from penstock.sdk.batch_code import as_failure, guarded
 
-__all__ = ["PlainZoneContext", "ZoneContext", "zone_handlers", "zoned"]
+__all__ = ["PlainZoneContext", "ZoneContext", "zone_handler", "zone_handlers", "zoned"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST_PAUSE_MS = 86_400_000
@@ -69,37 +69,50 @@ def zoned(
     `cron` (by the clock of `tz`) each tick calls it once, on one node of each zone. Raises UsageError."""
 
     def register(function: Function) -> Function:
-        if not isinstance(key, str) or not JOB.fullmatch(key) or len(key) > LONGEST_JOB:
-            raise UsageError(
-                f"zoned {key!r}: use 1 to {LONGEST_JOB} of A-Z a-z 0-9 - and single _ inside: @penstock.zoned('sync')"
-            )
         known = _jobs.get(key)
         if known is not None and _place(known.function) != _place(function):
             raise UsageError(f"zoned {key!r}: {_place(known.function)} and {_place(function)} both serve it")
-        _check_takes(key, function)
-        try:
-            every_ms = 0 if every is None else span_ms("every", every)
-            pause_ms = span_ms("pause", pause)
-            if not 0 <= pause_ms <= LONGEST_PAUSE_MS:
-                raise ValueError(f"pause: {pause!r}: use 0s to 1d")
-            if every is not None or cron:
-                check_wanted(Schedule(every_ms=every_ms, cron=cron, tz=tz))
-        except (BadSetting, BadRecurrence, ValueError) as error:
-            raise UsageError(f"zoned {key}: {error}") from error
-        handler = ZoneHandler(
-            job=key,
-            name=function.__qualname__,
-            call=_code(function),
-            is_loop=every is None and not cron,
-            pause_ms=pause_ms,
-            every_ms=every_ms,
-            cron=cron,
-            tz=tz,
-        )
+        handler = zone_handler(key, function, pause=pause, every=every, cron=cron, tz=tz)
         _jobs[key] = _Registered(handler, function)
         return function
 
     return register
+
+
+def zone_handler(
+    key: str,
+    function: Callable[..., Any],
+    *,
+    pause: Duration = "1s",
+    every: Duration | None = None,
+    cron: str = "",
+    tz: str = "UTC",
+) -> ZoneHandler:
+    """Return a job whose code is the function. Raises UsageError."""
+    if not isinstance(key, str) or not JOB.fullmatch(key) or len(key) > LONGEST_JOB:
+        raise UsageError(
+            f"zoned {key!r}: use 1 to {LONGEST_JOB} of A-Z a-z 0-9 - and single _ inside: @penstock.zoned('sync')"
+        )
+    _check_takes(key, function)
+    try:
+        every_ms = 0 if every is None else span_ms("every", every)
+        pause_ms = span_ms("pause", pause)
+        if not 0 <= pause_ms <= LONGEST_PAUSE_MS:
+            raise ValueError(f"pause: {pause!r}: use 0s to 1d")
+        if every is not None or cron:
+            check_wanted(Schedule(every_ms=every_ms, cron=cron, tz=tz))
+    except (BadSetting, BadRecurrence, ValueError) as error:
+        raise UsageError(f"zoned {key}: {error}") from error
+    return ZoneHandler(
+        job=key,
+        name=function.__qualname__,
+        call=_code(function),
+        is_loop=every is None and not cron,
+        pause_ms=pause_ms,
+        every_ms=every_ms,
+        cron=cron,
+        tz=tz,
+    )
 
 
 def zone_handlers() -> Mapping[str, ZoneHandler]:

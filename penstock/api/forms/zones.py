@@ -1,15 +1,40 @@
 """The forms of zones and of the shard map, the same for HTTP, NATS and the Python client."""
 
-from msgspec import Struct
+from typing import Annotated
 
-from actors.zone.desk import MapView, RoutingChange, ZoneView
+from msgspec import Meta, Struct
+
+from actors.zone.desk import LONGEST_WAIT_MS, MapView, RoutingChange, ZoneView
 from penstock.api.forms.reading import RequestForm
 
-__all__ = ["MapsShown", "ReportAsk", "RoutingApplyAsk", "ZoneAsk", "ZoneChangeAsk", "ZoneSteer", "ZonesShown"]
+__all__ = [
+    "MapsShown",
+    "ReportAsk",
+    "RoutingApplyAsk",
+    "ShardsAsk",
+    "ShardsQuery",
+    "ZoneAsk",
+    "ZoneChangeAsk",
+    "ZoneSteer",
+    "ZonesShown",
+]
 
 
 class ZoneAsk(RequestForm, frozen=True, kw_only=True):
     """A request about one zone."""
+
+    zone: str
+
+
+class ShardsQuery(RequestForm, frozen=True, kw_only=True):
+    """With `after`, wait up to `wait_ms` for a shard map of a later epoch than that."""
+
+    after: Annotated[int, Meta(ge=0)] | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=LONGEST_WAIT_MS)] = 0
+
+
+class ShardsAsk(ShardsQuery, frozen=True, kw_only=True):
+    """The same for one zone."""
 
     zone: str
 

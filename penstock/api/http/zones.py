@@ -7,7 +7,7 @@ import msgspec
 
 from actors.zone.desk import ChangeView, RoutingChange, UnknownZone
 from actors.zone.rules.routing import BadMap
-from penstock.api.forms.zones import MapsShown, ReportAsk, ZonesShown, ZoneSteer
+from penstock.api.forms.zones import MapsShown, ReportAsk, ShardsQuery, ZonesShown, ZoneSteer
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
@@ -26,6 +26,13 @@ async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show a zone with its jobs, and how its shards came."""
     with _telling(shared, call):
         return HttpAnswer(await shared.zones.zone(call.value("zone")))
+
+
+async def shards(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Say which shards a zone owns, at which epoch, and wait for a change if that is asked for."""
+    with _telling(shared, call):
+        asked = query_of(ShardsQuery, call.query)
+        return HttpAnswer(await shared.zones.shards(call.value("zone"), after=asked.after, wait_ms=asked.wait_ms))
 
 
 async def drain(shared: GatewayState, call: HttpCall) -> HttpAnswer:

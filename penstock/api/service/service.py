@@ -59,7 +59,7 @@ SERVICES: dict[Engine, _Facts] = {
         "penstock-zones",
         "zones and the shard map: look, plan, change, in JSON",
         64,
-        "list show drain restore routing plan apply history report",
+        "list show shards drain restore routing plan apply history report",
     ),
 }
 

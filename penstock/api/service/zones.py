@@ -1,8 +1,16 @@
 """Zones and the shard map over NATS."""
 
-from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShown
+from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShards, ZoneShown
 from actors.zone.rules.report import MoveReport
-from penstock.api.forms.zones import MapsShown, ReportAsk, RoutingApplyAsk, ZoneAsk, ZoneChangeAsk, ZonesShown
+from penstock.api.forms.zones import (
+    MapsShown,
+    ReportAsk,
+    RoutingApplyAsk,
+    ShardsAsk,
+    ZoneAsk,
+    ZoneChangeAsk,
+    ZonesShown,
+)
 from penstock.api.service.calls import Question
 
 
@@ -12,6 +20,10 @@ async def list_zones(desk: ZoneDesk, _ask: object, _question: Question) -> Zones
 
 async def show(desk: ZoneDesk, ask: ZoneAsk, _question: Question) -> ZoneShown:
     return await desk.zone(ask.zone)
+
+
+async def shards(desk: ZoneDesk, ask: ShardsAsk, _question: Question) -> ZoneShards:
+    return await desk.shards(ask.zone, after=ask.after, wait_ms=ask.wait_ms)
 
 
 async def drain(desk: ZoneDesk, ask: ZoneChangeAsk, _question: Question) -> ChangeView:

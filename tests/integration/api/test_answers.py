@@ -638,6 +638,8 @@ async def test_zones(asker: Recorder) -> None:
     await http("GET", zones)
     await http("GET", routing)
     await http("POST", f"{zones}/a/drain")
+    await http("GET", f"{zones}/a/shards?after=0&wait_ms=1")
+    await http("GET", f"{zones}/a/shards?after=x")
     whole = '{"map": {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "takeover": "5s"}}'
     await http("POST", f"{routing}/plan", whole)
     await http("PATCH", routing, whole)
