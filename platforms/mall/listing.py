@@ -60,12 +60,17 @@ class Listing(NamedTuple):
     end: int | None
 
 
-def look(shop: Shop, low_ms: int, high_ms: int, begin: int, limit: int, config: MallConfig, *, newest: bool) -> Listing:
-    """Return what the shop lists of [low_ms, high_ms), so many rows down. `newest`: the newest one first."""
+def look(
+    shop: Shop, low_ms: int, high_ms: int, begin: int, limit: int, config: MallConfig, *, newest: bool, by_key: bool
+) -> Listing:
+    """Return what the shop lists of [low_ms, high_ms), so many rows down. `newest`: the newest one first. `by_key`:
+    sorted by their keys, and not by their times."""
     first, last = shop.shelf.between(low_ms, high_ms)
     rows = shop.shelf.listed[first:last]
     if newest:
         rows.reverse()
+    if by_key:
+        rows.sort(key=lambda row: row[1:])
     limit = min(config.page_size, limit)
     page = shop.page_of(rows, begin, limit, config)
     end = begin + len(page)

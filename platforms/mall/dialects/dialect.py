@@ -74,11 +74,13 @@ class Clerk:
         self.is_empty = False
         self._shop = shop
 
-    def list(self, question: Inquiry, *, newest: bool = False) -> Listing:
+    def list(self, question: Inquiry, *, newest: bool = False, by_key: bool = False) -> Listing:
         """Return the page that is listed now."""
         self.asked = question
         low_ms, high_ms = half_open(question.low_ms, question.high_ms, self.config)
-        seen = look(self._shop, low_ms, high_ms, question.begin, question.size, self.config, newest=newest)
+        seen = look(
+            self._shop, low_ms, high_ms, question.begin, question.size, self.config, newest=newest, by_key=by_key
+        )
         self.is_empty = not seen.rows
         return seen
 

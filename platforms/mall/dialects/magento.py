@@ -36,7 +36,8 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         page = count(call.query.get("searchCriteria[currentPage]"), 1)
     except (KeyError, ValueError) as error:
         raise _refuse(400, f"wrong criteria: {error}") from error
-    seen = clerk.list(Inquiry(low, high, (page - 1) * size, size))
+    by_key = call.query.get("searchCriteria[sortOrders][0][field]") == "entity_id"
+    seen = clerk.list(Inquiry(low, high, (page - 1) * size, size), by_key=by_key)
     rows = [
         {"entity_id": number_key(number), "state": "complete", "updated_at": wall(at_ms, 0), "version": version}
         for at_ms, number, version in seen.rows

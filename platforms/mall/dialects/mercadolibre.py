@@ -42,7 +42,7 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         raise _refuse(400, "bad_request", f"wrong parameter: {error}") from error
     if size > 50 or begin > 10_000:
         raise _refuse(400, "bad_request", "limit or offset too large")
-    seen = clerk.list(Inquiry(low, high, begin, size))
+    seen = clerk.list(Inquiry(low, high, begin, size), by_key=True)  # by creation, never by change
     rows = [
         {"id": number_key(number), "status": "paid", "last_updated": iso(at_ms, _HOURS), "version": version}
         for at_ms, number, version in seen.rows

@@ -41,7 +41,7 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         raise _refuse(400, "rest_invalid_param", f"wrong parameter: {error}") from error
     if size > 100:
         raise _refuse(400, "rest_invalid_param", "per_page must be between 1 and 100")
-    seen = clerk.list(Inquiry(low, high, (page - 1) * size, size))
+    seen = clerk.list(Inquiry(low, high, (page - 1) * size, size), by_key=query.get("orderby") == "id")
     rows = [
         {
             "id": number_key(number),

@@ -69,25 +69,6 @@ async def backfill(connection: Connection, publisher: Publisher, node: Node, mal
     await ledger_when(node.engine, SHOP, lambda ledger: not is_running(ledger), within_s=WITHIN_S)
 
 
-@pytest.mark.parametrize(
-    ("name", "manner"),
-    [
-        ("number", {"paging": "number", "past_end": "last"}),
-        ("offset", {"paging": "offset", "ties": "shuffled"}),
-    ],
-)
-async def test_groups_of_one_moment_larger_than_a_page_arrive_whole(
-    connection: Connection, publisher: Publisher, tmp_path: Path, orders: int, name: str, manner: dict[str, Any]
-) -> None:
-    param = {"page": "{page.number}"} if name == "number" else {"offset": "{page.offset}"}
-    table = adapter_table(pages=PAGES, request={"path": "/orders", "params": PARAMS | param})
-    mall = {"orders": orders, "crowd": 60, "crowds": orders // 600, **manner}
-    async with shop(connection, publisher, table, mall=mall) as (running, node):
-        ledger = await read_to_end(node, running, within_s=WITHIN_S)
-        await store_all(connection, publisher, tmp_path / "orders.db")
-        assert (ledger.holes, judge(running, tmp_path / "orders.db")) == ((), Judged(orders, 0, 0))
-
-
 HASHED: dict[str, Any] = {
     "rows": "orders",
     "key": "id",
