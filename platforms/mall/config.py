@@ -27,9 +27,10 @@ class MallConfig(Struct, frozen=True):
     many requests, 0 for no end.
 
     platform: speak and behave as this platform does (see `dialects`). "" is the mall's own /orders. listing: each order
-    once, or once per change. totals: the orders of the window, its rows, one more than there are where the window holds
-    the middle of the history, or none. is_renamed: orders of the second half of the history have their key under
-    another name. frozen_share: see `Plan`. tells_limits: answers tell what is left of `faults.rate_per_s`."""
+    once, or once per change. by_arrival: the time of the window is when a version came to be listed. totals: the orders
+    of the window, its rows, one more than there are where the window holds the middle of the history, or none.
+    is_renamed: orders of the second half of the history have their key under another name. frozen_share: see `Plan`.
+    tells_limits: answers tell what is left of `faults.rate_per_s`."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -44,6 +45,7 @@ class MallConfig(Struct, frozen=True):
     page_size: Annotated[int, Meta(ge=1)] = 100
     platform: str = ""
     listing: Literal["orders", "changes"] = "orders"
+    by_arrival: bool = False
     totals: Totals = "orders"
     is_renamed: bool = False
     tells_limits: bool = False

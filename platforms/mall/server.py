@@ -47,10 +47,9 @@ class Mall:
     def __init__(self, config: MallConfig, clock: Clock, start_ms: int) -> None:
         self.config = config
         self.start_ms = start_ms
-        is_by_arrival = config.platform == "taobao"
         keeps_changes = config.listing == "changes"
         self.shops = {
-            plan.shop: Shop(plan, keeps_changes=keeps_changes, by_arrival=is_by_arrival)
+            plan.shop: Shop(plan, keeps_changes=keeps_changes, by_arrival=config.by_arrival)
             for plan in config.plans(start_ms)
         }
         self.kinds: Counter[str] = Counter()

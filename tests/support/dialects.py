@@ -31,7 +31,7 @@ class StillShop:
         self.now_ms = START_MS + LATER_MS
         (plan,) = self.config.plans(START_MS)
         keeps_changes = self.config.listing == "changes"
-        self.shop = Shop(plan, keeps_changes=keeps_changes, by_arrival=platform == "taobao")
+        self.shop = Shop(plan, keeps_changes=keeps_changes, by_arrival=self.config.by_arrival)
         self.shop.shelf.advance(self.now_ms)
         self.requests = 0
 

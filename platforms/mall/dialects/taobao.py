@@ -76,7 +76,7 @@ def spoil(retry_after_s: int) -> Answer:
 
 TAOBAO = Dialect(
     "taobao",
-    {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100},
+    {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100, "by_arrival": True},
     {"app_key": "12345678", "app_secret": SECRET, "session": SESSION},
     answer,
     spoil,
