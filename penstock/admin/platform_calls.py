@@ -15,6 +15,7 @@ from actors.fetch.budget import NO_SHARES, Budgets
 from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
+from actors.fetch.grants import Grants
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.rate_client import LeasedRates
@@ -94,7 +95,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
     time = AttemptTime(settings, anyio.CancelScope())
     time.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
     async with open_transport() as transport, _own_rates(records) as rates:
-        logins = Logins(sources, transport, records.clock)
+        logins = Logins(sources, Grants(records.session.bucket("DIGESTS")), transport, records.clock)
         try:
             adapter, account = sources.adapter(source), logins.account(source)
         except (UnknownSource, UnusableSource) as error:

@@ -12,6 +12,7 @@ from actors.fetch.budget import Budgets
 from actors.fetch.digests import Digest, Digests
 from actors.fetch.fetcher.lanes import Fetcher
 from actors.fetch.fetcher.window import WindowReader
+from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import Ledgers
 from actors.fetch.monitor import Monitor
@@ -64,6 +65,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
             sources=sources,
             publisher=node.publisher,
             digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
+            grants=Grants(node.bucket("DIGESTS")),
             budgets=Budgets(rates or node.rates),
             measures=node.measures,
             namespace=namespace,

@@ -35,6 +35,7 @@ class Teashop:
         self.requests = 0
         self.logins: list[str] = []
         """The keys that were shown, in their order."""
+        self.session_length = 60
         self.largest_batch = 0
         self._session_left = 0
 
@@ -70,7 +71,7 @@ class Teashop:
         if shown != (f"refresh-{len(self.logins)}" if self.logins else KEY):
             return web.json_response({"fault": {"text": f"{shown} was used before"}}, status=401)
         self.logins.append(shown)
-        self._session_left = 20
+        self._session_left = self.session_length
         answer = web.json_response({"session": f"session-{len(self.logins)}"})
         answer.set_cookie("other", "1")
         answer.set_cookie("refresh", f"refresh-{len(self.logins)}")

@@ -1,8 +1,8 @@
 """Credentials that expire. They are renewed once for all slices of a source that detect it together.
 
 First the account's references are read again, since a file may hold a new secret by now. If that changes nothing and
-the adapter can renew credentials itself (`Refreshing`), it does so. The new ones stay in this process only. Another
-node renews for itself, and after a restart the first slice detects it again.
+the adapter can renew credentials itself (`Refreshing`), one node of the cluster does so, and all nodes use the result
+(actors/fetch/grants.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import anyio
 
 from actors.fetch.fetcher.calling import called
+from actors.fetch.grants import Grants
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.secrets import Secret, without_secrets
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
@@ -36,8 +37,9 @@ class _Grant(NamedTuple):
 class Logins:
     """The renewed credentials of this node's sources."""
 
-    def __init__(self, sources: Sources, transport: Transport, clock: Clock) -> None:
+    def __init__(self, sources: Sources, grants: Grants, transport: Transport, clock: Clock) -> None:
         self._sources = sources
+        self._stored = grants
         self._transport = transport
         self._clock = clock
         self._grants: dict[SourceKey, _Grant] = {}
@@ -57,10 +59,19 @@ class Logins:
             now = self.account(source)
             if now.values != refused.values or not isinstance(adapter, Refreshing):
                 return now  # a file was replaced, or another slice renewed before us
-            granted = await self._ask(adapter, now)  # a renewed refresh key takes the place of the account's own
             account = self._sources.account(source)
-            known = {name: value for name, value in now.values.items() if account.values.get(name) != value}
-            self._grants[source] = _Grant(account.values, {**known, **granted})
+
+            def is_other(values: Mapping[str, str]) -> bool:
+                return {**account.values, **values} != dict(refused.values)
+
+            async def ask(values: Mapping[str, str]) -> Mapping[str, str]:
+                return await self._ask(adapter, Account(account.name, {**account.values, **values}))
+
+            timeout_s = adapter.declaration.timeout_s
+            values = await self._stored.renewed(source, account, is_other, ask, timeout_s=timeout_s)
+            for value in values.values():
+                Secret(value)  # the log's redaction knows it from here on
+            self._grants[source] = _Grant(account.values, values)
             return self.account(source)
 
     async def _ask(self, adapter: Adapter, account: Account) -> Mapping[str, str]:
@@ -80,6 +91,4 @@ class Logins:
                 said = getattr(outcome, "reason", "")
                 words = f": {without_secrets(said)}" if said else ""
                 raise LoginRefused(f"the platform refuses to renew the credentials (HTTP {response.status}){words}")
-        for value in granted.values():
-            Secret(value)  # the log's redaction knows it from here on
         return granted

@@ -43,6 +43,7 @@ from actors.fetch.fetcher.prefetch import prefetching
 from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
+from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
@@ -103,6 +104,7 @@ class WindowReader:
         sources: Sources,
         publisher: Publisher,
         digests: Digests,
+        grants: Grants,
         budgets: Budgets,
         measures: Measures,
         namespace: Namespace,
@@ -118,7 +120,7 @@ class WindowReader:
         self._measures = measures
         self._namespace = namespace
         self._clock = clock
-        self._logins = Logins(sources, transport, clock)
+        self._logins = Logins(sources, grants, transport, clock)
         self._clocks = PlatformClocks()
         self._kept = UnfinishedReadings()
         self._obeying = Obeying()

@@ -8,7 +8,7 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey
 from streams.connection import Connection
 from streams.publisher import Publisher
-from tests.support.engine import add_source, ledger_when, put_setting, running_node, stored_orders
+from tests.support.engine import Node, add_source, ledger_when, put_setting, running_node, stored_orders
 from tests.support.teashop import KEY, TeaOrder, open_teashop
 
 REST = """
@@ -118,6 +118,7 @@ async def test_short_files_read_whole_shops_with_default_settings(connection: Co
     files = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}
     assert all(len(text.strip().splitlines()) < 60 for text in files.values())
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.session_length = 10
         for name, text in files.items():
             table: dict[str, Any] = tomllib.loads(text)
             await put_setting(connection, publisher, f"adapter.{name}", table)
@@ -141,3 +142,42 @@ async def test_short_files_read_whole_shops_with_default_settings(connection: Co
     assert found["teaql"] == {(f"gid://{order.number}", order.changed_s * 1000) for order in orders}
     assert shop.largest_batch == 20
     assert shop.logins[:2] == [KEY, "refresh-1"]
+
+
+async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The shop's refresh key is void once it was used: two renewals by the same key would park the source."""
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1, now_s - 400 - 20 * number) for number in range(300)]
+    key, table = SourceKey("teashare", "s1"), {**tomllib.loads(PARTIAL), "name": "teashare"}
+    async with open_teashop(orders) as shop:
+
+        async def read_until(until_s: int, *nodes: Node) -> None:
+            reached_ms = until_s * 1000
+            ledger = await ledger_when(
+                nodes[0].engine,
+                key,
+                lambda ledger: ledger.watermark_ms > reached_ms or ledger.state == "parked",
+                within_s=120,
+            )
+            assert (ledger.state, ledger.reason, ledger.holes) == ("running", "", ())
+
+        async with running_node(connection, publisher, node="one") as one:
+            async with running_node(connection, publisher, node="two") as two:
+                await put_setting(connection, publisher, "adapter.teashare", table)
+                start_ms = (now_s - 6_500) * 1000
+                account = {"code": KEY}
+                await add_source(
+                    connection, publisher, key, adapter="teashare", url=shop.url, start_ms=start_ms, account=account
+                )
+                await put_setting(connection, publisher, "fetch.teashare", {"slice": "60s"})
+                await read_until(now_s - 2_000, one, two)
+        before = len(shop.logins)
+        assert before > 1
+        async with running_node(connection, publisher, node="three") as three:
+            await read_until(now_s - 350, three)
+        assert len(shop.logins) > before
+        found = {order.order_key for order in await stored_orders(connection)}
+    assert found == {str(order.number) for order in orders}
+    assert len(set(shop.logins)) == len(shop.logins)
