@@ -34,7 +34,7 @@ from platforms.diagnosis import (
 from platforms.errors import PlatformError
 from platforms.reading import Reading
 
-__all__ = ["AdapterTrial", "TrialCost", "TrialHalves", "cost_text", "first_problem", "try_adapter"]
+__all__ = ["AdapterTrial", "FirstProblem", "TrialCost", "TrialHalves", "cost_text", "first_problem", "try_adapter"]
 
 MOST_BAD = 5
 HISTORY_MS = 90 * 86_400_000
@@ -63,6 +63,13 @@ class TrialCost(Struct, frozen=True):
     requests: int
     seconds: int
     per_second: float
+
+
+class FirstProblem(NamedTuple):
+    """What is wrong with a first answer. `may_pass`: a node may fare better, or has less to read."""
+
+    text: str
+    may_pass: bool
 
 
 class AdapterTrial(TrialLog, kw_only=True):
@@ -150,21 +157,21 @@ async def try_adapter(
 
 async def first_problem(
     adapter: Adapter, account: Account, window: Window, *, stored: Mapping[str, str], transport: Transport, now_ms: int
-) -> AdapterTrial:
-    """Send one request and look at its answer. `verdict` is `unproven` if it has orders, or could have."""
+) -> FirstProblem | None:
+    """Send one request, and return what is wrong with its answer. None: it could be read."""
     trial = AdapterTrial(
         adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
     )
     client = _Client(adapter, account, stored, transport, trial, now_ms)
     try:
         await _first_answer(client, window)
-        trial.verdict = "unproven"
     except TrialRefused as refused:
-        trial.why = refused.reason
-        trial.hints += [refused.hint] if refused.hint else []
+        return FirstProblem("; look at ".join(filter(None, (refused.reason, refused.hint))), may_pass=refused.may_pass)
     except (PlatformError, PlatformDown, TooMuch, BadUrl) as error:
-        trial.why = without_secrets(str(error))
-    return trial
+        return FirstProblem(without_secrets(str(error)), may_pass=True)
+    if not trial.hints:
+        return None
+    return FirstProblem("look at " + "; and at ".join(trial.hints), may_pass=not trial.bad_rows)
 
 
 # ---- what is tried

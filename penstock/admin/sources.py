@@ -19,6 +19,7 @@ from actors.fetch.settings_levels import LevelName
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.rules.setting_values import start_ms_of
+from penstock.admin.first_request import try_first_request
 from penstock.admin.records import Broken, Records
 from penstock.admin.source_door import AdapterTable, check_account
 from penstock.admin.source_moves import ADDED_SO, make_ledger, pause
@@ -35,7 +36,8 @@ __all__ = ["Edit", "SourceAdded", "Wanted", "add", "change", "ensure_lanes"]
 
 class Wanted(Struct, frozen=True):
     """A source as a person asks for it. `start` is `-90d`, a moment with an offset to the second, or empty.
-    `is_paused`: nothing is read before a person resumes it."""
+    `is_paused`: nothing is read before a person resumes it. `is_tried`: the platform is asked once, before anything is
+    stored."""
 
     source: SourceKey
     adapter: str | AdapterTable
@@ -43,6 +45,7 @@ class Wanted(Struct, frozen=True):
     settings: Mapping[str, object] = {}
     start: str = ""
     is_paused: bool = False
+    is_tried: bool = False
 
     @property
     def adapter_name(self) -> str:
@@ -76,6 +79,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
                 f"{source} is there, but its ledger is not; say where to begin: sources rewind {source}"
             )
         return SourceAdded(source, ledger, False, True, tuple(_state_note(ledger)))
+    tried = await try_first_request(adapter, wanted.account, now_ms=now_ms) if wanted.is_tried else []
     if isinstance(wanted.adapter, AdapterTable):
         await _store_adapter(records, wanted.adapter, may_replace=False)
     revision = await _store_settings(records, source, values)
@@ -89,7 +93,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
         await records.settings.create(f"source.{source.key}", msgspec.json.encode(record))
     except RevisionConflict:
         return await add(records, wanted)  # somebody was faster: theirs is the same, or we say how it differs
-    notes = _notes(adapter, ledger, made, now_ms)
+    notes = [*tried, *_notes(adapter, ledger, made, now_ms)]
     return SourceAdded(source, made, True, ledger is not None, tuple(notes))
 
 

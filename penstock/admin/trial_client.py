@@ -68,10 +68,11 @@ class TrialTooLong(Exception):
 
 
 class TrialRefused(Exception):
-    """No rows: the reason, and what in the file may be wrong."""
+    """No rows: the reason, and what in the file may be wrong. `may_pass`: the same request may succeed later."""
 
-    def __init__(self, reason: str, hint: str = "") -> None:
+    def __init__(self, reason: str, hint: str = "", *, may_pass: bool = False) -> None:
         super().__init__(reason)
+        self.may_pass = may_pass
         self.reason = reason
         self.hint = hint
 
@@ -131,7 +132,8 @@ class TrialClient:
                 case Later(after_ms=after_ms, reason=said) | SlowDown(after_ms=after_ms, reason=said):
                     wait_s = (after_ms or 500) / 1000
                     if tried == TRIES or wait_s > LONGEST_WAIT_S:
-                        raise TrialRefused(_later(response, said), self._refusal_hint(response, request))
+                        hint = self._refusal_hint(response, request)
+                        raise TrialRefused(_later(response, said), hint, may_pass=True)
                     await anyio.sleep(wait_s)
         raise TrialRefused("the platform could not answer")
 

@@ -58,10 +58,11 @@ async def _add(
     ] = "",
     set_: Set = None,
     pin: Pin = None,
+    untried: Annotated[bool, typer.Option("--untried", help="Do not ask the platform first.")] = False,
     tz: Zone = "",
     paused: Annotated[bool, typer.Option("--paused", help="Read nothing before `penstock sources resume`.")] = False,
 ) -> None:
-    """Add a source. Nodes begin with it at once. The same again changes nothing.
+    """Add a source, if the platform takes a first request. Nodes begin at once. The same again changes nothing.
 
     A source that was removed with --keep goes on where its ledger is. Then --start only guards against a gap before it.
     """
@@ -74,6 +75,7 @@ async def _add(
         settings=_settings(set_, pin),
         start=_start(start, tz),
         is_paused=paused,
+        is_tried=not untried,
     )
     async with call.session() as session:
         from penstock.admin.records import Records

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.root import app
-from tests.support.cli import Answer
+from tests.support.cli import Answer, CommandLine
 from tests.support.teashop import KEY, TeaOrder, Teashop, open_teashop
 
 RIGHT = """
@@ -129,3 +129,33 @@ async def test_a_platform_that_is_not_there_is_said_to_be_so(shop: Teashop, tmp_
     shop.url = "http://127.0.0.1:9"
     told = await tried(shop, tmp_path / "tea.toml", RIGHT)
     assert (told.code, "look at base_url: no answer came from there" in told.out) == (1, True)
+
+
+async def test_a_source_is_added_only_if_the_platform_takes_a_first_request(
+    cli: CommandLine, shop: Teashop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEA_KEY", KEY)
+    path = tmp_path / "tea.toml"
+
+    async def add(source: str, text: str, *more: str) -> Answer:
+        await anyio.Path(path).write_text(text)
+        account = ("--account", f"base_url={shop.url}", "--account", "key=env:TEA_KEY")
+        return await cli("sources", "add", source, "--adapter", str(path), "--start", "-1h", *account, *more)
+
+    for mistake in ("path", "auth", "rows", "key"):
+        right, wrong, sign = MISTAKES[mistake]
+        told = await add("tea/s1", RIGHT.replace(right, wrong))
+        assert (told.code, sign.partition(";")[0] in told.err, "--untried" in told.err) == (2, True, True), told.err
+        assert KEY not in told.err
+    asked = shop.requests
+    assert "note:" not in (await add("tea/s1", RIGHT)).ok().out
+    assert shop.requests > asked
+    monkeypatch.delenv("TEA_KEY")
+    assert (
+        "note: the platform was not asked, since a reference leads nowhere here"
+        in (await add("tea/s2", RIGHT)).ok().out
+    )
+    monkeypatch.setenv("TEA_KEY", KEY)
+    shop.url = "http://127.0.0.1:9"
+    assert "note: asked the platform once: GET http://127.0.0.1:9/v2/orders" in (await add("tea/s3", RIGHT)).ok().out
+    assert "note:" not in (await add("tea/s4", RIGHT, "--untried")).ok().out
