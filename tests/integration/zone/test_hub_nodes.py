@@ -111,6 +111,8 @@ async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(b
         assert set(land.senders(last - 100).values()) == {"west"}
         listed = {each["zone"]: each["state"] for each in await land.told("west", "zones", "list")}
         assert listed == {"east": "drained", "west": "live"}
+        refused = await penstock("zones", "restore", "east", "--nats", land.servers.url("west"))
+        assert (refused.code, "zone east: is dead" in refused.err) == (2, True)
 
         await land.servers.start("east")
         async with land.node("east"):

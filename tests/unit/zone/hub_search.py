@@ -17,7 +17,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from actors.zone.rules.hub import ZoneRecord, are_free, gains, joined, joining, put_out, renewed, taken, without_gains
+from actors.zone.rules.hub import (
+    ZoneRecord,
+    are_free,
+    gains,
+    is_behind,
+    is_met_first,
+    joined,
+    joining,
+    put_out,
+    renewed,
+    taken,
+    without_gains,
+)
 from actors.zone.rules.routing import ShardMap
 from tests.support.collector import no_collector
 
@@ -29,6 +41,9 @@ class HubRules:
     """The agreement as it is. A variant overrides one rule."""
 
     changes = 2
+    losses = 0
+    """How often the hub loses its store, and a person makes its map again, as any map and at any moment. After that
+    the map is not changed any more."""
     looks_back = False
     """Whether a keeper trusts what it once read of the zones."""
 
@@ -54,6 +69,14 @@ class HubRules:
     def held(self, place: Place) -> tuple[str, ...]:
         """Return what a zone says that it still holds."""
         return (SHARD,) if place.runs and place.owner != place.zone else ()
+
+    def may_meet(self, world: World) -> bool:
+        """Return whether a zone has waited long enough at a new hub: as long as a lease, so all leases at the one
+        before are over."""
+        return not any(place.may_act for place in world.places)
+
+    def may_join_without_map(self) -> bool:
+        return not is_behind(None, _map(1, "a"))
 
     def comes_back(self, record: ZoneRecord) -> ZoneRecord:
         return joining(record, "n", lease_ms=1)
@@ -82,6 +105,13 @@ class World(NamedTuple):
     owners: tuple[str, ...]
     records: tuple[ZoneRecord, ...]
     places: tuple[Place, ...]
+    losses: int = 0
+    is_lost: bool = False
+    """Whether the hub has no map."""
+
+
+UNKNOWN = ZoneRecord(state="out")
+"""What a new hub knows of a zone: nothing. Others do not wait for it."""
 
 
 def _epoch(changes: int) -> int:
@@ -93,11 +123,19 @@ def _map(epoch: int, owner: str) -> ShardMap:
     return ShardMap(epoch=epoch, count=1, owners={SHARD: owner})
 
 
-def start() -> World:
+def start(rules: HubRules) -> World:
     """Return a world whose shard is in zone `a`, and runs there."""
     records = tuple(ZoneRecord(state="in", lease_ms=1, taken=_epoch(1)) for _ in ZONES)
     places = tuple(
-        Place(zone, epoch=_epoch(1), seen=_epoch(1), may_act=True, runs=zone == "a", view=records) for zone in ZONES
+        Place(
+            zone,
+            epoch=_epoch(1),
+            seen=_epoch(1),
+            may_act=True,
+            runs=zone == "a",
+            view=records if rules.looks_back else (),
+        )
+        for zone in ZONES
     )
     return World(("a",), records, places)
 
@@ -105,7 +143,7 @@ def start() -> World:
 @no_collector()
 def search(rules: HubRules) -> tuple[int, str]:
     """Return how many worlds there are, and what is wrong in the first bad one. Empty: nothing is."""
-    first = start()
+    first = start(rules)
     known, waiting = {first}, deque([first])
     while waiting:
         world = waiting.popleft()
@@ -120,7 +158,13 @@ def search(rules: HubRules) -> tuple[int, str]:
 
 
 def _steps(rules: HubRules, world: World) -> Iterator[World]:
-    if len(world.owners) <= rules.changes:
+    if world.losses < rules.losses:
+        places = tuple(place._replace(joins=0, may_join=False) for place in world.places)
+        yield World(world.owners, (UNKNOWN, UNKNOWN), places, world.losses + 1, is_lost=True)
+    if world.is_lost:
+        for zone in ZONES:
+            yield world._replace(owners=(*world.owners, zone), is_lost=False)
+    elif len(world.owners) <= rules.changes and not world.losses:
         for zone in ZONES:
             if zone != world.owners[-1]:
                 yield world._replace(owners=(*world.owners, zone))
@@ -132,14 +176,14 @@ def _steps(rules: HubRules, world: World) -> Iterator[World]:
             records = world.records
             if record is not None:
                 records = (*records[:at], replace(record, beat=0, node=""), *records[at + 1 :])
-            return World(world.owners, records, places)
+            return world._replace(records=records, places=places)
 
         yield from _node_steps(place, record, now)
         if rules.may_put_out(place) and record.state != "out":
             yield now(record=put_out(record))
         if rules.looks_back and place.view != world.records:
             yield now(place._replace(view=world.records))
-        if place.seen < _epoch(len(world.owners)):
+        if place.seen < _epoch(len(world.owners)) and not world.is_lost:
             yield now(place._replace(seen=_epoch(len(world.owners))))
         if record.state == "in":
             yield from _taking(rules, world, place, record, now)
@@ -186,6 +230,13 @@ def _joining(rules: HubRules, world: World, place: Place, record: ZoneRecord, no
             yield now(place._replace(joins=0, may_join=False))
         elif record.state == "out":
             yield now(record=rules.comes_back(record))
+        elif is_met_first(record, _map(place.epoch, place.owner)) and not rules.may_meet(world):
+            return
+        elif world.is_lost:
+            if rules.may_join_without_map():
+                yield now(record=joined(taken(record, place.epoch)))
+            elif record.taken != place.epoch:
+                yield now(record=taken(record, place.epoch))
         else:
             yield now(place._replace(joins=rules.joins_at(world, place)))
         return

@@ -13,6 +13,33 @@ def test_no_shard_runs_in_two_zones_whatever_happens_when() -> None:
     assert worlds > 10_000
 
 
+class _Lost(HubRules):
+    """The hub loses its store once."""
+
+    changes = 1
+    losses = 1
+
+
+def test_no_shard_runs_in_two_zones_when_the_hub_is_lost_and_made_again() -> None:
+    worlds, fault = search(_Lost())
+    assert not fault
+    assert worlds > 10_000
+
+
+class _Hasty(_Lost):
+    """A zone comes in at a new hub while leases at the one before go on."""
+
+    def may_meet(self, world: World) -> bool:
+        return True
+
+
+class _Mapless(_Lost):
+    """A zone comes in at a hub that has no map, with its own."""
+
+    def may_join_without_map(self) -> bool:
+        return True
+
+
 class _Unheld(HubRules):
     """A zone takes a map, and does not say what it still holds."""
 
@@ -67,7 +94,9 @@ class _Unheard(HubRules):
         return True
 
 
-@pytest.mark.parametrize("variant", [_Unheld, _OldView, _Impatient, _OldMap, _Returns, _Later, _Unheard])
+@pytest.mark.parametrize(
+    "variant", [_Hasty, _Mapless, _Unheld, _OldView, _Impatient, _OldMap, _Returns, _Later, _Unheard]
+)
 def test_a_variant_of_the_rules_is_caught(variant: type[HubRules]) -> None:
     _, fault = search(variant())
     assert "the shard runs in" in fault
