@@ -38,7 +38,8 @@ from streams.subjects import Namespace, token_of
 log = logging.getLogger(__name__)
 
 PAGES = 50
-SHORTEST_PAGE, LONGEST_PAGE = 1_000, 20_000
+SHORTEST_PAGE, LONGEST_PAGE = 8_000, 20_000
+"""The server needs some 50 ms for a page besides its messages, if 60,000 subjects are there."""
 PAGE_BYTES = 16 * 1024 * 1024
 """Bounds a page beside the number of messages: the server closes a link on which more than 64 MB wait."""
 TAKEN = 500

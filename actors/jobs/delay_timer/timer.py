@@ -60,7 +60,7 @@ AWAKE_S, AWAKE_EVERY_S = 0.0012, 0.025
 LOOK_S = 0.0003
 TRY_EVERY_S = 0.05
 """How often the timer measures a round trip while the last ones were too long for firing."""
-REST = 3.0
+REST = 1.0
 """So many times as long as reading a page takes, a sweep rests after it while others fire. Each page keeps the server
 from what they send."""
 OVERLAP = 10_000
