@@ -21,8 +21,9 @@ from streams.store_memory import StoreMemory
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 60.0
-"""Between two looks without a reconnect. In a cluster a server other than ours may have been killed."""
+EVERY_S, ALONE_S = 60.0, 600.0
+"""Between two looks without a reconnect. In a cluster a server other than ours may have been killed. A single server is
+ours, and a look reads once for each consumer."""
 SETTLE_S = 10.0
 """Wait after a reconnect before a look. In this time the messages in hand are redelivered, the ack floor rises past
 them, and every node has checked whether the server lost data."""
@@ -47,7 +48,7 @@ class ResurrectedMessages:
                 while True:
                     for stream in self._streams:
                         await self._look(stream)
-                    with anyio.move_on_after(EVERY_S):
+                    with anyio.move_on_after(EVERY_S if self._connection.is_clustered else ALONE_S):
                         await is_back.wait()
                         is_back = anyio.Event()
                         await anyio.sleep(SETTLE_S)

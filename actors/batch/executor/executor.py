@@ -145,7 +145,7 @@ class Executor:
         """Look after the parts of all tasks, until the node stops."""
         for turn in itertools.count():
             some = list(self._shared)
-            parts = 1 if len(some) <= FEW else 4  # of many tasks each is looked at once a second
+            parts = 1 if len(some) <= FEW else 12  # of many tasks each is looked at once in three seconds
             for puller in some[turn % parts :: parts]:
                 self._share(puller)
             await anyio.sleep(SHARE_S)
