@@ -200,7 +200,7 @@ class Declaration(Struct, frozen=True):
 
     settle_ms: how far behind the platform's own clock (`Page.server_time_ms`) a window may end.
     overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
-    again_ms: when closed windows are looked at once more.
+    again_ms: when closed windows are looked at once more. sweep_ms: how often everything is read again, 0 for never.
     has_times: rows have the time by which the window selects.
     account: the names that an account's values must have. granted: those that a login brings, before any other request.
     detail_batch: the list is partial, and a detail request takes so many keys (see `Detailing`). 0: the list is whole.
@@ -215,6 +215,7 @@ class Declaration(Struct, frozen=True):
     settle_ms: NotNegative = 5 * MINUTE_MS
     overlap_ms: NotNegative = 5_000
     again_ms: tuple[Positive, ...] = ()
+    sweep_ms: NotNegative = 0
     rate: tuple[RateBucket, ...] = ()
     account: tuple[str, ...] = ()
     has_times: bool = True

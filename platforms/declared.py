@@ -299,6 +299,7 @@ def _declaration(file: AdapterFile, account: tuple[str, ...], granted: tuple[str
         settle_ms=int(file.settle),
         overlap_ms=int(file.overlap),
         again_ms=tuple(int(each) for each in file.again),
+        sweep_ms=int(file.sweep),
         rate=tuple(RateBucket(part.per_second, part.burst, part.scope) for part in file.rate),
         has_times=file.record.modified is not None,
         account=account,

@@ -218,6 +218,7 @@ class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     settle: Duration = Duration(300_000)
     overlap: Duration = Duration(5_000)
     again: list[Duration] = []
+    sweep: Duration = Duration(0)
     server_time: TimePart | None = None
     server_time_path: str = ""
     timeout: Duration = Duration(30_000)

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 ROLE = "allocator"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
+LISTING_MS = 600_000
+"""How often a list without a time filter is read, unless a sweep is set."""
 SETTINGS_SOON_MS = 50
 """Settings are in force a quarter of a second after they arrive. A new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
@@ -59,6 +61,18 @@ def lane_name(lane: str, place: str) -> str:
     return f"{lane}_{place}" if place else lane
 
 
+def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettings:
+    """Return the settings with what the adapter asks for: a longer settle time, and its sweep if none is set. Each
+    reading of a list without a time filter is a second look and a sweep by itself."""
+    is_whole = declared.window.bounds.lower == "absent"
+    return structs.replace(
+        settings,
+        settle_ms=max(settings.settle_ms, declared.settle_ms),
+        sweep_ms=settings.sweep_ms or declared.sweep_ms,
+        again_ms=() if is_whole else settings.again_ms,
+    )
+
+
 def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
     """Return what bounds the slices of a source. A list whose windows can only be halved has one page in a slice. Of
     such pages a quarter is left free, because a page that overflows costs two more."""
@@ -75,6 +89,7 @@ def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
         overlap_ms=overlap_ms,
         per_s=per_s,
         is_one_walk=bounds.upper == "absent",
+        least_live_ms=(settings.sweep_ms or LISTING_MS) if bounds.lower == "absent" else 0,
     )
 
 
@@ -160,8 +175,8 @@ class SliceAllocator:
         if not self._settings.has_seen(source.platform, source.source, self._sources.settings_revision(source)):
             return None
         settings = self._settings.current(source.platform, source.source)
-        settle_ms = self._sources.adapter(source).declaration.settle_ms
-        return settings if settle_ms <= settings.settle_ms else structs.replace(settings, settle_ms=settle_ms)
+        declared = self._sources.adapter(source).declaration
+        return with_declared(settings, declared)
 
     def _cutter(self, settings: FetchSettings, lengths: Lengths) -> Callable[[Ledger], tuple[Ledger, Ledger]]:
         def move(ledger: Ledger) -> tuple[Ledger, Ledger]:

@@ -44,12 +44,14 @@ class NewVersions:
     def __init__(self, known: set[bytes]) -> None:
         self._known = known
         self.fresh: set[bytes] = set()
+        self.seen: set[bytes] = set()
 
     def take(self, rows: list[Row], _read_ms: int) -> list[Row]:
         """Return the rows that are new."""
         new = []
         for row in rows:
             mark = row_hash(row)
+            self.seen.add(mark)
             if mark not in self._known:
                 self.fresh.add(mark)
                 new.append(row)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
-from actors.fetch.digests import Digests
+from actors.fetch.digests import CONTENTS_MS, Digests
 from actors.fetch.fetch_events import late_orders, slice_completed
 from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.fetcher.decisions import (
@@ -45,6 +45,7 @@ from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSessi
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
 from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
+from actors.fetch.rules.cutting import SWEEP
 from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
@@ -161,9 +162,12 @@ class WindowReader:
         return upto_ms
 
     async def _store_fresh(self, work: ReadSlice, progress: UnfinishedReading) -> None:
-        """Keep which rows were published, for second looks."""
-        if work.settings.again_ms and isinstance(progress.new, NewVersions) and progress.new.fresh:
-            await self._digests.put(work.source, work.slice, progress.new.fresh, keep_ms=max(work.settings.again_ms))
+        """Keep which rows were published, for second looks and sweeps."""
+        declared, new = progress.adapter.declaration, progress.new
+        keep_ms = _keep_ms(work, declared)
+        if keep_ms and isinstance(new, NewVersions) and new.seen:
+            hashes = new.seen if _compares_all(work, declared) else new.fresh
+            await self._digests.put(work.source, work.slice, hashes, keep_ms=keep_ms)
 
     async def _remember(
         self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome, *, is_part: bool
@@ -183,7 +187,7 @@ class WindowReader:
 
     async def _store_contents(self, work: ReadSlice, progress: UnfinishedReading, new: NewContents) -> None:
         """Store what the reading found under the fence of its first attempt, in place of what that attempt stored."""
-        keep_ms = max(work.settings.again_ms, default=0)
+        keep_ms = _keep_ms(work, progress.adapter.declaration)
         try:
             await self._digests.put_contents(work.source, work.slice, progress.fence, new.stored, keep_ms=keep_ms)
             new.has_more = False
@@ -307,7 +311,7 @@ class WindowReader:
         if not declared.is_version_ordered:
             latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
             return NewContents(latest, self._recent.of(work.source))
-        if work.slice.kind != "a":
+        if work.slice.kind != "a" and not _compares_all(work, declared):
             return NewVersions(set())
         return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms))
 
@@ -393,6 +397,18 @@ class WindowReader:
         for answer in await self._publisher.publish_many(messages):
             if isinstance(answer, Refused):
                 raise answer
+
+
+def _compares_all(work: ReadSlice, declared: Declaration) -> bool:
+    """Return whether the reading lists what was read before, so that only what differs is to be published."""
+    return work.slice.pass_name == SWEEP or declared.window.bounds.lower == "absent"
+
+
+def _keep_ms(work: ReadSlice, declared: Declaration) -> int:
+    """Return how long later readings may compare with this one. 0: none does."""
+    sweep_ms = work.settings.sweep_ms or declared.sweep_ms
+    is_whole = declared.window.bounds.lower == "absent"
+    return max(*work.settings.again_ms, 2 * sweep_ms, CONTENTS_MS if is_whole else 0, 0)
 
 
 def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:

@@ -22,6 +22,10 @@ from actors.fetch.rules.tuning import Lengths, due_ms_of, end_ms_of, judged, mos
 OfferKey = tuple[Kind, int, int, int, int, int]
 """The identity of one offer: kind, epoch, start, end, attempt, and the moment from which it may be taken."""
 
+SWEEP = "sweep"
+"""The name of the pass that reads everything again."""
+CAUGHT_UP_MS = 600_000
+
 NOTHING_OFFERED: Mapping[OfferKey, int] = {}
 USUAL = Lengths()
 
@@ -45,12 +49,16 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths =
     if ledger.state != "running":
         return ledger
     tail = _cut_tail(ledger, settings, now_ms, lengths)
+    swept_ms = _swept_ms(ledger, settings, now_ms)
     passes = _without_late(_passes(ledger, settings), tail, now_ms)
+    if ledger.swept_ms and swept_ms != ledger.swept_ms:
+        passes = (*passes, Pass(SWEEP, "b", ledger.start_ms, ledger.start_ms, ledger.watermark_ms))
     back, passes = _cut_passes(ledger, passes, settings, now_ms, lengths)
     if not tail and not back:
         return ledger
     back = [_with_shortfall(held, ledger.holes) for held in back]
-    after = replace(ledger, frontier_ms=tail[-1].end_ms if tail else ledger.frontier_ms, passes=passes)
+    frontier_ms = tail[-1].end_ms if tail else ledger.frontier_ms
+    after = replace(ledger, frontier_ms=frontier_ms, passes=passes, swept_ms=swept_ms)
     if tail and not settings.slice_ms:
         tuning = judged(ledger.tuning, lengths)
         for fresh in tail:
@@ -147,6 +155,17 @@ def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
     return (*(each for each in ledger.passes if each.kind == "b"), *again)
 
 
+def _swept_ms(ledger: Ledger, settings: FetchSettings, now_ms: int) -> int:
+    """Return when the last sweep began: now, if one is due. The time before the first one begins when the source has
+    caught up."""
+    if not settings.sweep_ms or any(each.name == SWEEP for each in ledger.passes):
+        return ledger.swept_ms
+    if not ledger.swept_ms:
+        return now_ms if now_ms - settings.settle_ms - ledger.watermark_ms < CAUGHT_UP_MS else 0
+    is_due = now_ms >= ledger.swept_ms + settings.sweep_ms and ledger.watermark_ms > ledger.start_ms
+    return now_ms if is_due else ledger.swept_ms
+
+
 def _without_late(passes: tuple[Pass, ...], tail: list[OpenSlice], now_ms: int) -> tuple[Pass, ...]:
     """Move second looks past tail slices that are cut, and so read for the first time, only after the second look was
     due. Without it, catching up with three months would read everything once more for every look."""
@@ -215,6 +234,9 @@ def _cut_moments(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> l
     if _tail_room(ledger, settings, lengths) > 0:
         moments.append(_tail_due_ms(ledger, settings, lengths))
     room = {"b": settings.back_open > _count_open(ledger, "b"), "a": settings.back_open > _count_open(ledger, "a")}
+    is_swept = any(each.name == SWEEP for each in ledger.passes)
+    if settings.sweep_ms and ledger.swept_ms and room["b"] and not is_swept:
+        moments.append(ledger.swept_ms + settings.sweep_ms)
     for each in _passes(ledger, settings):
         piece = _next_piece(ledger, each, settings, lengths) if room[each.kind] else None
         if piece is not None:

@@ -147,6 +147,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: int = 0
     outage: Outage | None = None
     owes_end: bool = False
+    swept_ms: int = 0  # when the last sweep began, or the source had caught up for the first time
     tuning: Tuning | None = None
     limit: Limit | None = None
 

@@ -115,6 +115,15 @@ SETTINGS: dict[str, Setting] = {
         default=("10m", "2h", "1d"),
         why="most late orders come within minutes, some after hours. The day is the promised horizon",
     ),
+    "sweep": Setting(
+        what="how often all that was read is read again, and only what differs is published. auto: as the adapter says",
+        unit="duration",
+        low="1s",
+        high="365d",
+        choices=("auto",),
+        default="auto",
+        why="only platforms whose time of change does not move with each change need it, and it costs a whole reading",
+    ),
     "again_slice": Setting(
         what="length of the window of a second look",
         unit="duration",

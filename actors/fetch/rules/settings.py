@@ -62,6 +62,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_holes: int = 500
     back_open: int = 4
     again_ms: tuple[int, ...] = (600_000, 7_200_000, 86_400_000)
+    sweep_ms: int = 0  # auto
     again_slice_ms: int = 600_000
     timeout_ms: int = 60_000
     request_timeout_ms: int = 15_000

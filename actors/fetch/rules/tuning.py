@@ -39,7 +39,8 @@ class Lengths(NamedTuple):
     """What bounds the slices of one source: by its adapter, its settings and its rate.
 
     longest_ms: of one slice. rows, pages: what a slice should hold. overlap_ms: what is read beside it. per_s: requests
-    a second. is_one_walk: the platform's lists have no end, so all of the past is one slice."""
+    a second. is_one_walk: the platform's lists have no end, so all of the past is one slice. least_live_ms: of a slice
+    at the end of time."""
 
     longest_ms: int = 86_400_000
     rows: int = 1_000
@@ -47,6 +48,7 @@ class Lengths(NamedTuple):
     overlap_ms: int = 4_000
     per_s: float = 10.0
     is_one_walk: bool = False
+    least_live_ms: int = 0
 
 
 def pages_of(per_s: float, timeout_ms: int) -> int:
@@ -87,6 +89,7 @@ def live_ms(tuning: Tuning, lengths: Lengths) -> int:
     """Return the length of a slice at the end of time: about a page's worth, within some seconds and a minute, and no
     shorter than the rate and the overlap allow."""
     least_ms = max(LEAST_LIVE_MS, OVERLAPS * lengths.overlap_ms, int(LIVE_SHARE * 1_000 / lengths.per_s))
+    least_ms = max(least_ms, lengths.least_live_ms)
     wanted_ms = max(least_ms, min(MOST_LIVE_MS, tuning.length_ms // lengths.pages))
     if wanted_ms > MOST_LIVE_MS:
         return -(-wanted_ms // MOST_LIVE_MS) * MOST_LIVE_MS
