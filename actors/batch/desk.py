@@ -419,6 +419,7 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     try:
         limits = msgspec.convert({**declared, **values, **changed}, TaskLimits)
         check_path("slot_key", limits.slot_key)
+        check_path("region_key", limits.region_key)
         read_bound("zone", limits.zone)
         return limits
     except BadSetting as error:

@@ -45,6 +45,8 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What becomes of an item whose key has no free slot."""
     zone: str = ""
     """Where its code may run (actors/runtime/rules/bounds.py). Empty: anywhere."""
+    region_key: str = ""
+    """Where the key by which an item finds its shard is, as a dotted path. An item of another zone's shard fails."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,7 +39,7 @@ RANGES = {
     "load_timeout": (100, LONGEST_LOAD_MS),
 }
 SLOTS = ("slots", "slot_key", "when_full")
-SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", "zone", *SLOTS)
+SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", "zone", "region_key", *SLOTS)
 
 
 class FlowJobsDoor(Protocol):
@@ -67,8 +67,8 @@ class FlowJobsDoor(Protocol):
         """Have rounds at this interval."""
         ...
 
-    async def bind(self, flow: str, bound: str) -> None:
-        """Have rounds and rows where a bound says."""
+    async def bind(self, flow: str, bound: str, region_key: str) -> None:
+        """Have rounds and rows where a bound says, and refuse rows of other zones by their region."""
         ...
 
     async def job(self, flow: str, shard: str, key: str) -> RowJob | None:
@@ -170,7 +170,7 @@ class FlowDesk:
                 raise BadFlow(str(error)) from error
         if changes:
             record = await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
-            await self._jobs.bind(flow, record.limits.zone)
+            await self._jobs.bind(flow, record.limits.zone, record.limits.region_key)
             await self._jobs.follow(flow, interval_ms(record.limits, self._flows.progress(flow).every_ms))
         if rate is not None:
             await self._jobs.change(flow, rate=rate)
@@ -200,7 +200,13 @@ class FlowDesk:
 
 def _document(limits: FlowLimits) -> dict[str, object]:
     spans = {name: duration_text(getattr(limits, field)) for name, field in SPANS.items()}
-    return {**spans, "most_in_flight": limits.most_in_flight, "groups": limits.groups, "zone": limits.zone}
+    return {
+        **spans,
+        "most_in_flight": limits.most_in_flight,
+        "groups": limits.groups,
+        "zone": limits.zone,
+        "region_key": limits.region_key,
+    }
 
 
 def _slots_document(slots: Slots | None) -> dict[str, object]:

@@ -18,6 +18,7 @@ from actors.flow.rules.groups import check_groups
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import read_bound
+from actors.runtime.rules.slot_keys import check_path
 from streams.bucket import Bucket
 from streams.entries import Entry
 from streams.errors import MalformedMessage
@@ -44,7 +45,8 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`every_ms` and `longest_ms`: the bounds of the interval between two rounds. Equal: it does not change. `lead_ms`:
     for how long rows are in flight beyond the interval. `most_in_flight`: rows that are loaded at most. `groups`: which
     groups of nodes load which part of the shards. Empty: any node loads any shard. `load_timeout_ms`: of one shard.
-    `zone`: where all of the flow runs (actors/runtime/rules/bounds.py). Empty: anywhere."""
+    `zone`: where all of the flow runs (actors/runtime/rules/bounds.py). Empty: anywhere. `region_key`: where the key by
+    which a row finds its shard of the map is in the row. A row of another zone's shard is left out."""
 
     every_ms: Every = 5_000
     longest_ms: Every = 5_000
@@ -53,6 +55,7 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     groups: dict[str, float | str] = {}
     load_timeout_ms: Annotated[int, Meta(ge=100, le=STORED_LOAD_MS)] = 10_000
     zone: str = ""
+    region_key: str = ""
 
 
 class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,6 +135,7 @@ def checked_limits(values: Mapping[str, object], limits: FlowLimits) -> FlowLimi
     try:
         made = msgspec.convert({**msgspec.to_builtins(limits), **values}, FlowLimits)
         made = msgspec.structs.replace(made, groups=check_groups(made.groups), zone=read_bound("zone", made.zone))
+        check_path("region_key", made.region_key)
     except (msgspec.ValidationError, ValueError) as error:
         raise BadFlow(f"{', '.join(values)}: {error}") from error
     if made.load_timeout_ms > LONGEST_LOAD_MS:

@@ -24,11 +24,22 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from actors.flow.flows import FlowLimits
-from actors.flow.handler import BadRows, FlowContext, FlowHandler, LoadedRow, StillRunning, reason_of, rows_of
+from actors.flow.handler import (
+    ROW_PATH,
+    BadRows,
+    FlowContext,
+    FlowHandler,
+    Loaded,
+    LoadedRow,
+    StillRunning,
+    reason_of,
+    rows_of,
+)
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import bound_text
+from actors.runtime.rules.slot_keys import key_reader
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
@@ -163,6 +174,20 @@ class Loader:
             limit += ask.limit - done.new
         return done if done.error else msgspec.structs.replace(done, error=left_out[:LONGEST_ERROR])
 
+    def _in_region(self, flow: str, loaded: Loaded) -> Loaded:
+        """Leave out rows whose region belongs to another zone."""
+        limits = self._limits(flow)
+        if not limits.region_key:
+            return loaded
+        read, kept, refused = key_reader(f"{ROW_PATH}{limits.region_key}"), list[LoadedRow](), list(loaded.refused)
+        for row in loaded.rows:
+            why = self._bounds.stray(f"flow {flow}", read(bytes(row.body)), limits.zone)
+            if why:
+                refused.append(f"row {row.key!r} may not be here: {why}")
+            else:
+                kept.append(row)
+        return loaded._replace(rows=kept, refused=tuple(refused))
+
     async def _read(
         self, handler: FlowHandler, ask: LoadShard, done: ShardLoaded, limit: int, epoch: int
     ) -> tuple[ShardLoaded, int, str]:
@@ -177,6 +202,7 @@ class Loader:
                     zone = "" if handler.scope is None else handler.scope.zone
                     context = FlowContext(flow=handler.key, shard=ask.shard, after=done.after, zone=zone)
                     loaded = rows_of(await handler.load(context, ask.shard, limit), ask.shard, epoch)
+            loaded = self._in_region(ask.flow, loaded)
             rows, count, refused = loaded.rows, loaded.read, loaded.error
             if refused:
                 log.warning("flow.rows_left_out", extra=fields(flow=ask.flow, shard=ask.shard, error=refused))

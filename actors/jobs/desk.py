@@ -62,10 +62,12 @@ from actors.jobs.rules.job_rules import (
     named_nonce,
 )
 from actors.jobs.rules.obstacles import JobWhy
-from actors.jobs.rules.topic_settings import DEFAULT, as_document
+from actors.jobs.rules.topic_settings import DEFAULT, TopicSettings, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.slot_keys import key_reader
 from streams.backoff import next_delay_ms
 from streams.chance import chance
 from streams.clock import Clock, monotonic_s
@@ -120,6 +122,7 @@ class JobDesk:
         check: Callable[[], None] = lambda: None,
         fresh_nonce: Callable[[], str] = fresh_nonce,
         stood_still_s: Callable[[], float] = lambda: 0.0,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -134,6 +137,7 @@ class JobDesk:
         self._check = check
         self._fresh_nonce = fresh_nonce
         self._stood_still_s = stood_still_s
+        self._bounds = bounds or Anywhere()
         self._quota = Quota(self.waiting)
 
     # ---- adding
@@ -189,6 +193,7 @@ class JobDesk:
             fresh_nonce = "" if new.nonce else self._fresh_nonce()
             job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
             check_depth(job.body)
+            self._check_region(job, settings)
         except ExpiredJob as error:
             if await self._is_repeat(error.job):
                 return error.job
@@ -203,6 +208,14 @@ class JobDesk:
                 code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
             )
         return job
+
+    def _check_region(self, job: JobRecord, settings: TopicSettings) -> None:
+        """Raise BadJob for a job whose region belongs to another zone than that of its topic."""
+        if settings.region_key:
+            region = key_reader(settings.region_key)(bytes(job.body))
+            why = self._bounds.stray(f"topic {job.topic}", region, settings.zone)
+            if why:
+                raise BadJob("body", region, f"may not be here: {why}", "add it in its zone")
 
     async def _is_repeat(self, job: JobRecord) -> bool:
         """Return whether an earlier try of this add is known."""

@@ -24,6 +24,11 @@ class WorkBounds(Protocol):
         """Return those of the live nodes that are in the zone that a bound means."""
         ...
 
+    def stray(self, what: str, key: str, bound: str) -> str:
+        """Return why a record with this key may not be in the zone that a bound means, and write a line for the audit.
+        Empty: it may. `what` the record is of, as `topic refunds`."""
+        ...
+
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when this node may begin other work than before. It must be short. Return a function that
         removes it."""
@@ -46,6 +51,9 @@ class Anywhere:
 
     def among(self, bound: str, nodes: Collection[str]) -> list[str]:
         return [] if bound else list(nodes)
+
+    def stray(self, what: str, key: str, bound: str) -> str:
+        return ""
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

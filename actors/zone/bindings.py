@@ -25,7 +25,7 @@ from actors.runtime.membership import Members
 from actors.runtime.rules.bounds import SHARD, shard_in
 from actors.zone.overdue import Overdue
 from actors.zone.routing import Routing
-from actors.zone.rules.binding import has_given_up, usable, zone_of
+from actors.zone.rules.binding import has_given_up, stray, usable, zone_of
 from actors.zone.rules.routing import ShardMap
 from actors.zone.runner import ZoneLife
 
@@ -36,13 +36,16 @@ LOOK_S = 0.05
 
 
 class Bindings:
-    """One node's view. `zone`: its zone, empty if it has none."""
+    """One node's view. `zone`: its zone, empty if it has none. `is_alone`: no other zone is on its server."""
 
-    def __init__(self, *, zone: str, members: Members, routing: Routing, life: ZoneLife) -> None:
+    def __init__(
+        self, *, zone: str, members: Members, routing: Routing, life: ZoneLife, is_alone: bool = False
+    ) -> None:
         self.zone = zone
         self.taken = 0
         """The epoch of the newest map that this node has taken."""
         self._members = members
+        self._is_alone = is_alone
         self._routing = routing
         self._life = life
         self._usable: dict[str, int] = {}
@@ -86,6 +89,16 @@ class Bindings:
         """Return those of the live nodes that are in the zone that a bound means."""
         zone, live = self.zone_of(bound), self._members.live()
         return [node for node in nodes if not bound or (node in live and zone and live[node].zone == zone)]
+
+    def stray(self, what: str, key: str, bound: str) -> str:
+        """Return why a record with this key may not be in the zone that a bound means, and write a line for the audit.
+        Without a bound it is this node's zone, if its server has no other. Empty: it may, or nothing says where."""
+        own = self.zone if self._is_alone and not bound else ""
+        shards, zone = self._routing.current(), self.zone_of(bound) or own
+        why = "" if shards is None or not zone else stray(shards, zone, key)
+        if why and shards is not None:
+            log.warning("zone.record_refused", extra=fields(of=what, zone=zone, epoch=shards.epoch, why=why))
+        return why
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when this node may begin other work than before. Return a function that removes it."""

@@ -65,10 +65,14 @@ class ZoneScope:
         """Raise ShardElsewhere for a record that does not belong here, and write a line for the audit."""
         self._run.require(key)
 
-    def mine(self, rows: Iterable[Row], *, key: Reader, offset: Reader | None = None) -> list[Row]:
+    def mine(
+        self, rows: Iterable[Row], *, key: Reader, offset: Reader | None = None, refuse: bool = False
+    ) -> list[Row]:
         """Return the rows that belong to this run. `key`, `offset`: the name of a field, a place in a tuple, or a
-        function. With `offset`, rows are left out that their shard has passed. Raises RunEnded if the run is to end."""
-        return self._run.mine(rows, key, offset)
+        function. With `offset`, rows are left out that their shard has passed. With `refuse`, each row of another
+        zone is a line for the audit, for rows that may not be in this zone at all. Raises RunEnded if the run is to
+        end."""
+        return self._run.mine(rows, key, offset, refuse=refuse)
 
 
 class ZoneContext(ZoneScope):

@@ -102,13 +102,18 @@ class ShardRun:
         """Raise ShardElsewhere, and write a line for the audit, if a record with this key is not the run's."""
         shard = self.shards.shard_of(key)
         if shard not in self._stored:
-            owner = self.shards.owners.get(shard, "")
-            told = fields(job=self.job, zone=self.zone, epoch=self.shards.epoch, shard=shard, owner=owner)
-            log.warning("zone.record_refused", extra=told)
+            owner = self._tell_refused(shard)
             belongs = f"belongs to zone {owner}" if owner else "belongs to no zone"
             raise ShardElsewhere(f"shard {shard[:40]!a} {belongs}, not to this run of {self.job} in zone {self.zone}")
 
-    def mine(self, rows: Iterable[Row], key: Reader, offset: Reader | None) -> list[Row]:
+    def _tell_refused(self, shard: str) -> str:
+        """Write a line for the audit. Return the zone to which the shard belongs."""
+        owner = self.shards.owners.get(shard, "")
+        told = fields(job=self.job, zone=self.zone, epoch=self.shards.epoch, shard=shard, owner=owner)
+        log.warning("zone.record_refused", extra=told)
+        return owner
+
+    def mine(self, rows: Iterable[Row], key: Reader, offset: Reader | None, *, refuse: bool = False) -> list[Row]:
         """Return the rows of the run's shards. With `offset`, leave out those that their shard has passed. Raises
         RunEnded if the run is to end: a batch that has not begun is the next run's. Raises BadKey."""
         if self.is_stopped():
@@ -119,6 +124,8 @@ class ShardRun:
             shard = self.shards.shard_of(read(row, key))
             if shard not in self._stored:
                 self._tell_foreign(shard)
+                if refuse:
+                    self._tell_refused(shard)
                 continue
             if is_behind and offset is not None and is_passed(self._records(), shard, read(row, offset)):
                 self._passed[shard] += 1

@@ -31,7 +31,7 @@ Items = Annotated[
     typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.", show_default=False),
 ]
 
-TEXTS = ("slot_key", "when_full", "zone")
+TEXTS = ("slot_key", "when_full", "zone", "region_key")
 """Limits that are no numbers."""
 
 
@@ -246,7 +246,8 @@ async def _task(
     ] = None,
 ) -> None:
     """Show a task, or change its limits: main_concurrency, main_rate, item_rate, item_concurrency, slots (items at once
-    under each key), slot_key, when_full, zone (where its code runs, as east or shard:7). 0 is no limit."""
+    under each key), slot_key, when_full, zone (where its code runs, as east or shard:7), region_key.
+    0 is no limit."""
     from actors.batch.tasks import UnknownTask
 
     limits = {name: _limit(name, value) for name, value in map(_pair, changes or [])}
@@ -262,8 +263,8 @@ async def _task(
         value = getattr(task.limits, name)
         if name not in TEXTS:
             call.out.say(f"{name} = {value:g}" if value else f"{name} = 0 (no limit)")
-        elif name == "zone":
-            call.out.say(f"zone = {value or '(anywhere)'}")
+        elif name in ("zone", "region_key"):
+            call.out.say(f"{name} = {value or '(any)'}")
         elif task.limits.slots:
             call.out.say(f"{name} = {value or '(all under one key)'}")
     if task.is_streaming:

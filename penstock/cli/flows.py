@@ -133,7 +133,8 @@ async def _set(
     ],
 ) -> None:
     """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even), slots
-    (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (as east or shard:7)."""
+    (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (as east or shard:7),
+    region_key."""
     values = dict(map(_pair, changes))
     async with _open(call) as flows:
         view = await flows.set(which, **values)

@@ -189,6 +189,7 @@ def _executor(
         stop=node.stop,
         bound_of=lambda task: _limits(tasks, task).zone,
         bounds=node.bounds,
+        region_key_of=lambda task: _limits(tasks, task).region_key,
     )
 
 

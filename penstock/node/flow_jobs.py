@@ -96,12 +96,15 @@ class FlowJobs:
         """Have a round now, beside the schedule. Return its id."""
         return (await self._schedules.trigger(rounds_topic(flow), ROUND)).id
 
-    async def bind(self, flow: str, bound: str) -> None:
-        """Have rounds and rows where a bound says. Topics that are bound so stay as they are."""
-        for topic in (rows_topic(flow), rounds_topic(flow)):
-            if self._topics.current(topic).zone != bound:
+    async def bind(self, flow: str, bound: str, region_key: str) -> None:
+        """Have rounds and rows where a bound says, and refuse rows of other zones by their region. Topics that are
+        bound so stay as they are."""
+        path = f"{ROW_PATH}{region_key}" if region_key else ""
+        for topic, wanted in ((rows_topic(flow), (bound, path)), (rounds_topic(flow), (bound, ""))):
+            settings = self._topics.current(topic)
+            if (settings.zone, settings.region_key) != wanted:
                 await self._topics.use(topic, "normal")
-                await self._topics.change(topic, {"zone": bound or None})
+                await self._topics.change(topic, {"zone": wanted[0] or None, "region_key": wanted[1] or None})
 
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""

@@ -106,7 +106,7 @@ class FlowLoads:
             log.info("flow.rate", extra=told)
             await self.jobs.change(flow, rate=handler.rate)
         limits = self.flows.current(flow).limits
-        await self.jobs.bind(flow, limits.zone)
+        await self.jobs.bind(flow, limits.zone, limits.region_key)
         await self.jobs.follow(flow, interval_ms(limits, self.flows.progress(flow).every_ms))
 
 

@@ -79,6 +79,7 @@ async def open_desk(
                 admit=connection.store.admit,
                 check=partial(connection.store.check, connection.namespace.stream("JOBS")),
                 stood_still_s=standstill.lasted_s,
+                bounds=bounds,
             )
 
 

@@ -93,7 +93,9 @@ def zone_ground(node: Node) -> ZoneGround:
     life: ZoneLife = hub.life if hub is not None else MemberLife(node.members, routing.current)
     if hub is not None:
         node.measures.follow_hub(partial(hub.figures, routing))
-    bounds = node.bounds = Bindings(zone=node.config.zone, members=node.members, routing=routing, life=life)
+    bounds = node.bounds = Bindings(
+        zone=node.config.zone, members=node.members, routing=routing, life=life, is_alone=hub is not None
+    )
     return ZoneGround(routing=routing, hub=hub, life=life, bounds=bounds)
 
 

@@ -35,7 +35,7 @@ from actors.batch.executor.handler import Reject, Skip, TaskHandler
 from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_values import BadSetting
-from actors.runtime.rules.slot_keys import Slots
+from actors.runtime.rules.slot_keys import Slots, check_path
 from penstock.errors import UsageError
 from penstock.rows.batch_rows import row_reader
 from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
@@ -69,7 +69,8 @@ class TaskOptions(TypedDict, total=False):
     of the items that may fail before the instance is stopped. `streaming`: items run while the split still runs. If the
     split begins again, it must give the same items in the same order. `callback`: the URL for instances whose submitter
     names none. The operator must allow its host. `zone`: where its code runs, as `east`, or `shard:7` for the zone that
-    owns that shard."""
+    owns that shard. `region_key`: where the key by which an item finds its shard is in the item. One of another zone
+    fails."""
 
     item_rate: float
     item_concurrency: int
@@ -86,6 +87,7 @@ class TaskOptions(TypedDict, total=False):
     version: str
     slots: Slots | None
     zone: str
+    region_key: str
 
 
 class BatchOptions(TaskOptions, total=False):
@@ -158,6 +160,7 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
     record = TaskRecord(task=_checked_key(task), app=cls.__module__, limits=TaskLimits(**limits), **fields)
     try:
         read_bound("zone", record.limits.zone)
+        check_path("region_key", record.limits.region_key)
         return msgspec.convert(msgspec.to_builtins(record), TaskRecord)
     except (BadSetting, msgspec.ValidationError) as error:
         raise UsageError(f"task {task!r}: {error}") from error

@@ -92,6 +92,7 @@ def flow(
     slots: Slots | None = None,
     zone: str = "",
     each_zone: bool = False,
+    region_key: str = "",
 ) -> Callable[[ClassT], ClassT]:
     """Have the decorated class run the flow. It is made without arguments, once in each process.
 
@@ -102,7 +103,8 @@ def flow(
     `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of `execute` at once under each key in
     the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. `zone`: where all of it runs, as
     `east`, or `shard:7` for the zone that owns that shard. `each_zone`: it runs in each zone, over the shards that the
-    zone owns (`ctx.shards`), under the key `KEY__ZONE`. Then `rate` is that of each zone. Raises UsageError.
+    zone owns (`ctx.shards`), under the key `KEY__ZONE`. Then `rate` is that of each zone. `region_key`: where the key
+    by which a row finds its shard of the map is in the row. A row of another zone is left out. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
@@ -129,6 +131,7 @@ def flow(
                     "most_in_flight": most_in_flight,
                     "load_timeout_ms": span_ms("load_timeout", load_timeout),
                     "zone": zone,
+                    "region_key": region_key,
                 },
                 FlowLimits(),
             )

@@ -6,6 +6,7 @@
 import os
 import sqlite3
 import time
+from typing import Any
 
 import anyio
 
@@ -39,13 +40,14 @@ class Rows:
 
     kind = "row"
 
-    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, dict[str, int]]]:
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, dict[str, Any]]]:
         with sqlite3.connect(os.environ["ZONE_DB"], timeout=30) as db:
             done = "SELECT number FROM worked WHERE kind = ?"
             query = f"SELECT id FROM rows WHERE key % 10 = ? AND id NOT IN ({done}) LIMIT ?"
-            return [(row, {"id": row}) for (row,) in db.execute(query, (int(shard), self.kind, limit))]
+            rows = [row for (row,) in db.execute(query, (int(shard), self.kind, limit))]
+        return [(row, {"id": row, "country": "FR" if row % 20 == 2 else "DE"}) for row in rows]
 
-    async def execute(self, ctx: penstock.FlowContext, row: dict[str, int]) -> None:
+    async def execute(self, ctx: penstock.FlowContext, row: dict[str, Any]) -> None:
         begun = time.monotonic()
         await anyio.sleep(0.2 if row["id"] > 40 else 0)
         note(self.kind, row["id"], begun)
@@ -71,11 +73,14 @@ class Numbers:
     """Numbers that take a while each."""
 
     async def split(self, ctx: penstock.SplitContext) -> None:
-        first, count, self.ms = ctx.input
+        first, count, self.ms, *countries = ctx.input
         note("split", first, time.monotonic())
-        await ctx.commit(*({"n": first + n, "ms": self.ms} for n in range(count)))
+        items = [{"n": first + n, "ms": self.ms} for n in range(count)]
+        for item, country in zip(items, countries, strict=False):
+            item["country"] = country
+        await ctx.commit(*items)
 
-    async def map(self, item: dict[str, int]) -> None:
+    async def map(self, item: dict[str, Any]) -> None:
         begun = time.monotonic()
         await anyio.sleep(item["ms"] / 1000)
         note("item", item["n"], begun)

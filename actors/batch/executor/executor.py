@@ -17,14 +17,16 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
+from msgspec import Raw
 
 from actors.batch.executor.chunks import Chunks, NothingBegan
 from actors.batch.executor.external import open_external
-from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.handler import Reject, TaskHandler
 from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.rules.record import FINAL, made_so_far
@@ -32,6 +34,7 @@ from actors.batch.rules.versions import is_older
 from actors.runtime.actor import FATAL, handle_each
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
+from actors.runtime.rules.slot_keys import key_reader
 from streams.batch_messages import Pointer, decode_pointer
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -81,6 +84,7 @@ class Executor:
         stop: anyio.Event,
         bound_of: Callable[[str], str] = lambda _task: "",
         bounds: WorkBounds | None = None,
+        region_key_of: Callable[[str], str] = lambda _task: "",
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
         self._connection = connection
@@ -93,6 +97,7 @@ class Executor:
         self._shared: dict[Puller, tuple[TaskHandler, bool]] = {}
         """With whether the task's limit of items counts."""
         self._bound_of = bound_of
+        self._region_key_of = region_key_of
         self._bounds = bounds or Anywhere()
         self._working: Counter[str] = Counter()
         self._bounds.watch(lambda: [bound for bound, count in self._working.items() if count])
@@ -164,6 +169,22 @@ class Executor:
             most = 0
         if puller.capacity != most and puller not in self._aside and not self._stop.is_set():
             puller.set_capacity(most)
+
+    def _in_region(self, handler: TaskHandler) -> TaskHandler:
+        """Return the handler, which rejects items whose region belongs to another zone."""
+        task, decode = handler.record.task, handler.decode
+        path, bound = self._region_key_of(task), self._bound_of(task)
+        if not path:
+            return handler
+        read = key_reader(f"1.{path}" if handler.record.is_sheet else path)
+
+        def decode_in_region(item: Raw) -> object:
+            why = self._bounds.stray(f"task {task}", read(bytes(item)), bound)
+            if why:
+                raise Reject(f"it may not be here: {why}")
+            return decode(item)
+
+        return replace(handler, decode=decode_in_region)
 
     def _may_run(self, task: str) -> bool:
         return self._bounds.may_run(self._bound_of(task))
@@ -250,6 +271,6 @@ class Executor:
         if pointer.step == "map":
             is_open = any((each.chunk, each.round) == (pointer.chunk, pointer.round) for each in record.open)
             if is_open:
-                await self._chunks.run(handler, record, pointer, deliveries=deliveries)
+                await self._chunks.run(self._in_region(handler), record, pointer, deliveries=deliveries)
         elif (record.state, record.step_fence) == (STATES[pointer.step], pointer.fence) and not record.is_cancelling:
             await self._steps.run(handler, record, is_repeat=deliveries > 1)

@@ -44,7 +44,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     body, as a dotted path. `when_full`: what becomes of a job whose key has no free slot. `declared_slots`: what the
     code said last about these three, so that it does not undo what a person has set since.
 
-    `zone`: where its handlers run (actors/runtime/rules/bounds.py). Empty: anywhere.
+    `zone`: where its handlers run (actors/runtime/rules/bounds.py). Empty: anywhere. `region_key`: where the key by
+    which a job finds its shard is in the body, as a dotted path. A job of a shard of another zone is refused.
     """
 
     ttr_ms: int = 60_000
@@ -62,6 +63,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     when_full: WhenFull = "queue"
     declared_slots: str = ""
     zone: str = ""
+    region_key: str = ""
 
     @property
     def backoff(self) -> Backoff:
@@ -197,4 +199,5 @@ _READERS: dict[str, tuple[str, Callable[[str, object], object]]] = {
     "when_full": ("when_full", check_when_full),
     "declared_slots": ("declared_slots", read_text),
     "zone": ("zone", read_bound),
+    "region_key": ("region_key", check_path),
 }

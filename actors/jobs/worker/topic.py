@@ -42,7 +42,7 @@ from actors.jobs.worker.shared import Shared
 from actors.runtime.actor import FATAL
 from actors.runtime.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.logs import fields
-from actors.runtime.rules.slot_keys import Slots
+from actors.runtime.rules.slot_keys import Slots, key_reader
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
@@ -549,12 +549,22 @@ class TopicWorker:
             most_attempts = handler.attempts or record.most_attempts
             if (attempt > 1 or record.expires_ms) and not self._is_fit(delivery, record, attempt, most_attempts):
                 continue
+            if self._settings.region_key and self._is_stray(delivery, record, attempt):
+                continue
             if handler.ttr_ms is None and (ttr_ms is None or record.ttr_ms < ttr_ms):
                 ttr_ms = record.ttr_ms
             jobs.append(Job(record, delivery, attempt, most_attempts, call))
         if ttr_ms is not None:
             call.begin(ttr_ms / 1000, now_s)
         return jobs
+
+    def _is_stray(self, delivery: Delivery, record: JobRecord, attempt: int) -> bool:
+        """Set aside a job whose region has left the zone since it was added."""
+        region = key_reader(self._settings.region_key)(bytes(record.body))
+        why = self._shared.bounds.stray(f"topic {self.topic}", region, self._settings.zone)
+        if why:
+            self._set_aside(Unfit(delivery, record, attempt - 1, f"it may not be here: {why}"))
+        return bool(why)
 
     def _is_fit(self, delivery: Delivery, record: JobRecord, attempt: int, most_attempts: int) -> bool:
         why = unfit(attempt, most_attempts, record.expires_ms, self._shared.clock.now_ms())

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from actors.runtime.rules.bounds import shard_in
 from actors.zone.rules.routing import ShardMap
+from actors.zone.rules.shards import BadKey
 
 
 def zone_of(shards: ShardMap | None, bound: str) -> str | None:
@@ -40,3 +41,16 @@ def usable(
 def has_given_up(shards: ShardMap, zone: str, held: Iterable[str]) -> bool:
     """Return whether none of the work under way is bound to a shard that the zone does not own. `held`: its bounds."""
     return all(shards.owners.get(shard) == zone for shard in map(shard_in, held) if shard)
+
+
+def stray(shards: ShardMap, zone: str, key: str) -> str:
+    """Return why a record with this key does not belong to the zone. Empty: it does."""
+    try:
+        shard = shards.shard_of(key)
+    except BadKey as error:
+        return str(error)
+    owner, named = shards.owners.get(shard, ""), "region" if shards.function == "region" else "shard"
+    if owner == zone:
+        return ""
+    belongs = f"belongs to zone {owner}" if owner else "belongs to no zone"
+    return f"{named} {shard[:40]!a} {belongs}, not to zone {zone}"

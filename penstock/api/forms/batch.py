@@ -151,6 +151,7 @@ class TaskChanges(RequestForm, frozen=True, kw_only=True):
     slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType | None = UNSET
     zone: Annotated[str, Meta(max_length=70)] | UnsetType | None = UNSET
+    region_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
 
 
 class BatchCall(Struct, frozen=True, kw_only=True):
@@ -213,6 +214,7 @@ class TaskShown(Struct, frozen=True, kw_only=True):
     slot_key: str
     when_full: WhenFull
     zone: str
+    region_key: str
     attempts: int
     is_idempotent: bool
     is_streaming: bool

@@ -411,6 +411,7 @@ class TopicChanges(RequestForm, frozen=True, kw_only=True):
     slot_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
     when_full: WhenFull | UnsetType | None = UNSET
     zone: Annotated[str, Meta(max_length=70)] | UnsetType | None = UNSET
+    region_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
 
 
 class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
