@@ -57,6 +57,9 @@ def test_a_record_of_another_region_is_refused_with_a_line_for_the_audit(caplog:
     assert [record.message for record in caplog.records][:1] == ["zone.record_refused"]
     assert run.mine(["DE", "JP", "US"], str, None) == ["DE"]
     assert "zone.region_unknown" in [record.message for record in caplog.records]
+    caplog.clear()
+    assert run.mine(["DE", "US", "US"], str, None, refuse=True) == ["DE"]
+    assert [record.message for record in caplog.records] == ["zone.record_refused"] * 2
     assert run.owns("FR")
     assert not run.owns("US")
 
