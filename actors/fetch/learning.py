@@ -50,7 +50,10 @@ class LearnedLimits:
         return max(0, limit.until_ms - self._clock.now_ms()) if limit is not None else 0
 
     async def refused(self, source: SourceKey, settings: FetchSettings, named_ms: int | None) -> int:
-        """Take a refusal into account. `named_ms`: the wait that the platform named. Return the wait."""
+        """Take a refusal into account. `named_ms`: the wait that the platform named. Return the wait. If that is
+        0, we were not too fast."""
+        if named_ms == 0:
+            return 0
         now_ms, known = self._clock.now_ms(), self._limit(source)
         times = self._times(source, now_ms, 0 if known is None else known.met_ms)
         span_ms = now_ms - times[0] if times else 0
