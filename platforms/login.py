@@ -22,6 +22,7 @@ class LoginCall:
     def __init__(self, part: LoginPart) -> None:
         self.request = CompiledRequest("login.request", part.request, part.auth, KNOWN)
         self.takes = tuple(part.take)
+        self.reads_body = any(not place.startswith(("header:", "cookie:")) for place in part.take.values())
         if not part.take:
             raise BadDeclaration("login.take", 'names no account value; write access_token = "access_token"')
         self._readers = {name: _reader(f"login.take.{name}", place) for name, place in part.take.items()}

@@ -148,7 +148,7 @@ class Mall:
         if fault == "cut":
             return await _cut(request, body)
         made = web.Response(
-            body=body[: len(body) // 2] if fault == "half" else body,
+            body=body[: len(body) // 2] if fault == "half" and answer.status == 200 else body,
             status=answer.status,
             headers=dict(answer.headers),
             content_type="application/json",

@@ -148,6 +148,8 @@ def table_of(found: dict[str, Played]) -> str:
         unread = each.coverage.length_ms("hole", "open", "ahead", "gap") // 1000
         lines.append(f"{name:24} {orders:7} {missing:7} {doubled:7} {each.mall.requests:8} {each.ideal:6} {unread:8}s")
         lines += [f"    parked: {each.parked[:200]}"] if each.parked else []
+        reasons = {stretch.reason[:200] for stretch in each.coverage.stretches if stretch.state == "hole"}
+        lines += [f"    hole: {reason}" for reason in sorted(reasons)]
     return "\n".join(lines)
 
 

@@ -80,6 +80,8 @@ def test_a_login_brings_a_token_that_is_good(platform: str) -> None:
         assert adapter.login_outcome(response) is None
         values |= adapter.refreshed(response)
         assert values["access_token"] == TOKEN
+    half = msgspec.structs.replace(response, body=response.body[: len(response.body) // 2])
+    assert isinstance(adapter.login_outcome(half), Later)
     refused = shop.answer(adapter.refresh(Account("s1", {**values, "refresh_token": "old"}), shop.now_ms))
     assert adapter.login_outcome(refused) is not None
 
