@@ -14,7 +14,7 @@ from msgspec import Struct
 from platforms.adapter import Page, Row
 from platforms.bounds import RequestedBounds
 from platforms.declared_file import AdapterFile
-from platforms.fields import Step, steps_of
+from platforms.fields import steps_of, value_at
 from platforms.mending import read_json
 from platforms.reading import is_asked
 from platforms.times import TimeFormat, TimeStyle, time_reader
@@ -72,18 +72,7 @@ def shown(value: Any) -> str:
 
 def at(value: Any, path: str) -> Any:
     """Return what lies at a path, None if nothing does."""
-    return _walk(value, steps_of("path", path)) if path else value
-
-
-def _walk(value: Any, steps: Sequence[Step]) -> Any:
-    for step in steps:
-        if isinstance(step, str) and isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
+    return value_at(value, steps_of("path", path)) if path else value
 
 
 def leaves(value: Any, path: str = "", depth: int = 0) -> Iterator[Leaf]:

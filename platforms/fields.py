@@ -19,6 +19,7 @@ _PATH = re.compile(r"[^.\s\[\]]+(\[-?\d{1,6}\])*(\.[^.\s\[\]]+(\[-?\d{1,6}\])*)*
 _STEP = re.compile(r"\[(-?\d+)\]|([^.\[\]]+)")
 
 Step = str | int
+Steps = tuple[Step, ...]
 
 
 class Field(NamedTuple):
@@ -59,7 +60,7 @@ class Picker:
         return self._decoder.decode(body)
 
 
-def steps_of(where: str, path: str) -> tuple[Step, ...]:
+def steps_of(where: str, path: str) -> Steps:
     """Return the path's steps. BadDeclaration unless it is names joined by single dots, each with numbers or none."""
     if not _PATH.fullmatch(path):
         raise BadDeclaration(where, f"{path!r} is no path such as 'data.orders' or 'errors[0].code'")
@@ -174,3 +175,15 @@ def _getter(place: str) -> Callable[[Any], Any]:
         return head
 
     return get
+
+
+def value_at(value: Any, path: Steps) -> Any:
+    """Return what lies at a path in decoded JSON, None if nothing does."""
+    for step in path:
+        if isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
+            value = value[step]
+        else:
+            return None
+    return value

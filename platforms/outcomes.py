@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
+from platforms.fields import Steps, value_at
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _PASSING = frozenset({408, 425})  # request timeout, too early
@@ -58,9 +59,6 @@ def json_outcome(response: Response) -> Outcome | None:
     return Later()
 
 
-Steps = tuple[str | int, ...]
-
-
 def platform_text(body: bytes, path: Steps = ()) -> str:
     """Return the platform's own words for an error: the text at `path`, or under a name that platforms often use.
     Empty: there are none. It is printable, on one line, and at most 300 characters long."""
@@ -70,7 +68,7 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    found = _at(answer, path) if path else _usual_words(answer)
+    found = value_at(answer, path) if path else _usual_words(answer)
     text = " ".join(str(found).split()) if isinstance(found, str | int | float) else ""
     return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST_TEXT]
 
@@ -94,7 +92,7 @@ def graphql_outcome(response: Response) -> Outcome | None:
     if not errors:
         return None
     said = platform_text(response.body, ("errors", 0, "message"))
-    code = str(_at(errors, (0, "extensions", "code")))
+    code = str(value_at(errors, (0, "extensions", "code")))
     if code == "THROTTLED":
         return SlowDown(None, said)
     if code in _PASSING_GRAPHQL:
@@ -106,17 +104,6 @@ def graphql_outcome(response: Response) -> Outcome | None:
 
 class _Graphql(msgspec.Struct):
     errors: list[Any] | None = None
-
-
-def _at(value: Any, path: Steps) -> Any:
-    for step in path:
-        if isinstance(step, str) and isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
 
 
 def _usual_words(answer: Any, depth: int = 0) -> Any:

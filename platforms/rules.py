@@ -12,9 +12,9 @@ import msgspec
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
 from platforms.declared_file import ErrorPart, Scalar, WaitPart
 from platforms.errors import BadDeclaration
-from platforms.fields import Field, Picker, steps_of
+from platforms.fields import Field, Picker, Steps, steps_of
 from platforms.mending import read_json
-from platforms.outcomes import Steps, platform_text, retry_after_ms
+from platforms.outcomes import platform_text, retry_after_ms
 
 Fine = Literal["fine"]
 Condition = Callable[[Response], bool]
