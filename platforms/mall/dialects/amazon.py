@@ -18,7 +18,8 @@ from platforms.mall.dialects.dialect import (
 )
 
 _TWO_MINUTES_MS = 120_000
-_RATE = {"x-amzn-RateLimit-Limit": "0.0167"}
+_RATE = {"x-amzn-RateLimit-Limit": "100"}
+"""What the mall allows. The platform itself tells 0.0167 for its lists."""
 
 
 def _refuse(status: int, code: str, message: str) -> MallRefusal:

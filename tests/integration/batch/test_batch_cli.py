@@ -94,7 +94,8 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
     assert "slot_key = merchant.id" in slotted
     limits = (await penstock("batch", "task", UNSERVED, "item_rate=", "--json")).ok().json()["limits"]
     slots = {"slots": 2, "slot_key": "merchant.id", "when_full": "queue"}
-    assert limits == {"main_concurrency": 10, "main_rate": 3.0, "item_rate": 0.0, "item_concurrency": 0, **slots}
+    rates = {"main_concurrency": 10, "main_rate": 3.0, "item_rate": 0.0, "item_concurrency": 0}
+    assert limits == {**rates, **slots, "zone": "", "region_key": ""}
     assert "main_rate = 3" in (await penstock("batch", "task", UNSERVED)).ok().out
     assert "streaming" not in changed
     assert "streaming: items run before the split has ended" in (await penstock("batch", "task", "odd")).ok().out

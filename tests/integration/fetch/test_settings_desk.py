@@ -38,9 +38,9 @@ async def test_a_change_is_stored_and_shows_old_and_new_at_every_source_below(de
     changed = await put(desk, MALL, slice="2m", retries=7)
     assert (changed.before, changed.after) == ({}, {"slice": "2m", "retries": 7})
     assert changed.effects == {
-        "mall": {"slice": ("1m", "2m"), "retries": (5, 7)},
-        "mall/one": {"slice": ("1m", "2m")},
-        "mall/two": {"slice": ("1m", "2m"), "retries": (5, 7)},
+        "mall": {"slice": ("auto", "2m"), "retries": (5, 7)},
+        "mall/one": {"slice": ("auto", "2m")},
+        "mall/two": {"slice": ("auto", "2m"), "retries": (5, 7)},
     }
     assert (await desk.bucket.get("fetch.mall")) is not None
 

@@ -46,6 +46,15 @@ async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_on
         assert hand.began[count] - asked < 0.25
 
 
+async def has_equal_parts(town: FlowTown, one: FlowHand) -> bool:
+    """Measure for as long as one of three hands begins a second's worth of all."""
+    began = monotonic_s()
+    await one.begins(RATE)
+    ended = monotonic_s()
+    parts = [hand.between(began, ended) / (ended - began) for hand in town.hands]
+    return sum(parts) >= RATE * 0.9 and max(parts) <= RATE / 2
+
+
 @pytest.mark.three_servers
 async def test_nodes_that_join_and_die_never_take_the_rate_above_and_come_to_equal_parts(
     server: Reachable, connection: Connection
@@ -55,12 +64,9 @@ async def test_nodes_that_join_and_die_never_take_the_rate_above_and_come_to_equ
         await first.has_begun(RATE)
         second, third = await town.join("b", governs=False), await town.join("c", governs=False)
         await third.has_begun(RATE)
-        joined = monotonic_s()
-        await second.begins(RATE)
-        until = monotonic_s()
-        parts = [hand.between(joined, until) / (until - joined) for hand in town.hands]
-        assert sum(parts) >= RATE * 0.9
-        assert max(parts) <= RATE / 2
+        with anyio.fail_after(30):
+            while not await has_equal_parts(town, second):
+                pass
         third.die()
         died = monotonic_s()
         await first.begins(STEADY)

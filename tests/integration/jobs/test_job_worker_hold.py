@@ -29,6 +29,12 @@ def log() -> Log:
 # ---- the link
 
 
+@pytest.fixture
+def slow_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is silent for longer than the ack wait of three seconds, and the client has not given it up yet."""
+    monkeypatch.setattr("streams.connection.PING_INTERVAL_S", 30)
+
+
 @asynccontextmanager
 async def working_behind_a_proxy(
     server: EmbeddedServer, jobs: Jobs, log: Log
@@ -79,6 +85,7 @@ async def another_ends_it(jobs: Jobs) -> None:
     await delivery.ack()
 
 
+@pytest.mark.usefixtures("slow_pings")
 async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
@@ -95,6 +102,7 @@ async def test_what_waits_in_the_link_from_before_a_silence_is_not_begun(
     assert log.lines[0] == "begun 2"
 
 
+@pytest.mark.usefixtures("slow_pings")
 async def test_what_waits_in_a_new_link_that_fell_silent_is_not_begun(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:
@@ -123,6 +131,7 @@ async def test_what_waits_in_a_new_link_that_fell_silent_is_not_begun(
     assert log.lines[0] == "begun 2"
 
 
+@pytest.mark.usefixtures("slow_pings")
 async def test_what_came_before_the_link_broke_is_not_begun_on_another(
     server: EmbeddedServer, jobs: Jobs, log: Log
 ) -> None:

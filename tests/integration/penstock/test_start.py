@@ -103,7 +103,8 @@ tokens forget n --yes
 """.strip().splitlines()
 LONG_RUNNING = {"up", "work", "demo", "outbox relay"}
 """They go on for long after they have loaded what they run."""
-ALONE = {"config"}
+ALONE = {"config", "adapter check", "adapter list", "adapter show", "adapter try"}
+"""They ask no server."""
 MOST_CPU_S = 0.35
 YARDSTICK, YARDSTICK_S = "import asyncio, nats.aio.client, typer", 0.33
 """The CPU of this work on the machine on which the limit was set. A slow or busy machine takes more, so it is measured
