@@ -33,7 +33,7 @@ async def test_hard_platforms_and_expiring_tokens_lose_nothing(tmp_path: Path, f
                 live_ms=live_ms,
                 tokens="offset",
             )
-        tell(await world.verdict("hard platforms", form, within_s=form.pick(90, 600)))
+        tell(await world.verdict("hard platforms", form, within_s=form.pick(240, 1_200)))
 
 
 @pytest.mark.timeout(1800)
