@@ -85,6 +85,11 @@ def without_secrets(text: str) -> str:
     return _SECRET_LOOK.sub(HIDDEN, _NAMED_VALUE.sub(_hidden_value, text))
 
 
+def quoted(said: str) -> str:
+    """Return what somebody else said as the end of a reason, without secrets. Empty if nothing was said."""
+    return f": {without_secrets(said)}" if said else ""
+
+
 def _hidden_value(found: re.Match[str]) -> str:
     return f'"{found[1]}":"{HIDDEN}"' if is_secret_name(found[1]) else found[0]
 

@@ -98,22 +98,6 @@ class AdapterTrial(TrialLog, kw_only=True):
         return self.verdict in ("proven", "unproven") and not self.hints and not self.bad_rows
 
 
-class _Client(TrialClient):
-    """The client of a trial, and what was found so far."""
-
-    def __init__(
-        self,
-        adapter: Adapter,
-        account: Account,
-        stored: Mapping[str, str],
-        transport: Transport,
-        trial: AdapterTrial,
-        now_ms: int,
-    ) -> None:
-        super().__init__(adapter, account, stored, transport, trial, now_ms)
-        self.trial = trial
-
-
 class _Found(NamedTuple):
     keys: set[str]
     rows: dict[str, int | None]
@@ -132,10 +116,8 @@ async def try_adapter(
     slice_ms: int = 0,
 ) -> AdapterTrial:
     """Try an adapter on a window. `stored`: the account with its references. Trouble is part of the result."""
-    trial = AdapterTrial(
-        adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
-    )
-    client = _Client(adapter, account, stored, transport, trial, now_ms)
+    trial = _trial_of(adapter, window)
+    client = TrialClient(adapter, account, stored, transport, trial, now_ms)
     try:
         await _try(client, window, slice_ms)
     except TrialRefused as refused:
@@ -159,10 +141,8 @@ async def first_problem(
     adapter: Adapter, account: Account, window: Window, *, stored: Mapping[str, str], transport: Transport, now_ms: int
 ) -> FirstProblem | None:
     """Send one request, and return what is wrong with its answer. None: it could be read."""
-    trial = AdapterTrial(
-        adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
-    )
-    client = _Client(adapter, account, stored, transport, trial, now_ms)
+    trial = _trial_of(adapter, window)
+    client = TrialClient(adapter, account, stored, transport, trial, now_ms)
     try:
         await _first_answer(client, window)
     except TrialRefused as refused:
@@ -174,11 +154,17 @@ async def first_problem(
     return FirstProblem("look at " + "; and at ".join(trial.hints), may_pass=not trial.bad_rows)
 
 
+def _trial_of(adapter: Adapter, window: Window) -> AdapterTrial:
+    return AdapterTrial(
+        adapter=adapter.declaration.name, start=time_text(window.start_ms), end=time_text(window.end_ms)
+    )
+
+
 # ---- what is tried
 
 
-async def _try(client: _Client, window: Window, slice_ms: int) -> None:
-    trial = client.trial
+async def _try(client: TrialClient[AdapterTrial], window: Window, slice_ms: int) -> None:
+    trial = client.log
     first = await _first_answer(client, window)
     if first is not None and first.rows and not trial.hints:
         await _try_pages(client, window, first)
@@ -198,7 +184,7 @@ async def _try(client: _Client, window: Window, slice_ms: int) -> None:
         trial.hints.append("--from: there are no orders in this window; take a longer one to see rows")
 
 
-async def _first_answer(client: _Client, window: Window) -> Page | None:
+async def _first_answer(client: TrialClient[AdapterTrial], window: Window) -> Page | None:
     """Look at the first answer, and say what of it is not as declared. None: the platform finds the window too wide."""
     declared = client.declared
     longest = Window(max(window.start_ms, window.end_ms - declared.window.longest_ms), window.end_ms)
@@ -211,7 +197,7 @@ async def _first_answer(client: _Client, window: Window) -> Page | None:
     return page
 
 
-async def _try_window(client: _Client, file: AdapterFile, window: Window, page: Page) -> None:
+async def _try_window(client: TrialClient[AdapterTrial], file: AdapterFile, window: Window, page: Page) -> None:
     """If most orders are from outside of the window, ask for another one, and say what that shows."""
     bounds = client.declared.window.bounds
     if not is_outside(bounds.request(window), page):
@@ -219,17 +205,17 @@ async def _try_window(client: _Client, file: AdapterFile, window: Window, page: 
     middle_ms = (window.start_ms + window.end_ms) // 2 // bounds.step_ms * bounds.step_ms
     later = await client.page(Window(max(middle_ms, window.start_ms), window.end_ms), None)
     is_moving = later is not None and {row.key for row in later.rows} != {row.key for row in page.rows}
-    client.trial.hints.append(outside_hint(file, bounds.request(window), page, is_moving=is_moving))
+    client.log.hints.append(outside_hint(file, bounds.request(window), page, is_moving=is_moving))
 
 
-def _ignored(client: _Client) -> str:
+def _ignored(client: TrialClient[AdapterTrial]) -> str:
     assert client.file is not None
     where = f"{sent(client.file, 'window.start')} and {sent(client.file, 'window.end')}"
     return f"{where}: the platform ignores one of them, or both"
 
 
-def _look(client: _Client, page: Page) -> None:
-    trial, file = client.trial, client.file
+def _look(client: TrialClient[AdapterTrial], page: Page) -> None:
+    trial, file = client.log, client.file
     trial.bad_rows = len(page.bad)
     trial.bad = [f"{each.key or '-'}: {without_secrets(each.reason)}" for each in page.bad[:MOST_BAD]]
     trial.total = page.total
@@ -244,8 +230,7 @@ def _look(client: _Client, page: Page) -> None:
         return
     if isinstance(rows, list) and rows:
         trial.row_names = [leaf.path for leaf in leaves(rows[0])][:60]
-        read = page.rows[0] if page.rows else None
-        trial.first = first_fields(file, rows[0], read if not page.bad else None if len(page.rows) == 0 else read)
+        trial.first = first_fields(file, rows[0], page.rows[0] if page.rows else None)
         if page.bad:
             trial.hints += row_hints(file, decoded(page.bad[0].body)) if _is_json(page.bad[0].body) else []
     trial.hints += envelope_hints(file, answer, page)
@@ -265,7 +250,7 @@ def _kind(value: Any) -> str:
     return shown(value) if not isinstance(value, str) else "text"
 
 
-async def _try_pages(client: _Client, window: Window, first: Page) -> None:
+async def _try_pages(client: TrialClient[AdapterTrial], window: Window, first: Page) -> None:
     """Ask for the second page: does the platform know how it is named?"""
     file, rules = client.file, client.declared.pages
     keys = {row.key for row in first.rows}
@@ -276,17 +261,19 @@ async def _try_pages(client: _Client, window: Window, first: Page) -> None:
         second = await client.page(window, first.next)
         if second is not None and second.rows and {row.key for row in second.rows} <= keys:
             where = sent(file, "page.token")
-            client.trial.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
+            client.log.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
     if rules.numbered:
         await _try_numbers(client, file, window, first, keys)
 
 
-async def _try_numbers(client: _Client, file: AdapterFile, window: Window, first: Page, keys: set[str]) -> None:
+async def _try_numbers(
+    client: TrialClient[AdapterTrial], file: AdapterFile, window: Window, first: Page, keys: set[str]
+) -> None:
     rules = client.declared.pages
     where = sent(file, f"page.{rules.numbered}")
     second = await client.page(window, 1 if rules.numbered == "number" else len(first.rows) + len(first.bad))
     if second is not None and second.rows and {row.key for row in second.rows} <= keys:
-        client.trial.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
+        client.log.hints.append(f"{where}: the platform returns the first page again: it does not know that name")
         return
     begins_at = file.pages.first if file.pages.first is not None else int(rules.numbered == "number")
     if begins_at > 0:
@@ -297,10 +284,10 @@ async def _try_numbers(client: _Client, file: AdapterFile, window: Window, first
         second_keys = {row.key for row in second.rows} if second is not None else set()
         if before is not None and {row.key for row in before.rows} - keys - second_keys:
             name = where.rpartition("] ")[2]
-            client.trial.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
+            client.log.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
 
 
-async def _read(client: _Client, window: Window) -> _Found:
+async def _read(client: TrialClient[AdapterTrial], window: Window) -> _Found:
     """Read a window as a fetcher does."""
     has_keys: dict[str, int | None] = {}
     reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True)
@@ -315,8 +302,8 @@ async def _read(client: _Client, window: Window) -> _Found:
     return _Found(set(has_keys), has_keys, listed, reading)
 
 
-def _judge(client: _Client, window: Window, found: _Found) -> None:
-    trial, result, file = client.trial, found.reading.result, client.file
+def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
+    trial, result, file = client.log, found.reading.result, client.file
     trial.orders, trial.missing = result.distinct, result.missing
     trial.bad_rows = max(trial.bad_rows, len(result.bad))
     total = sum(part.listed for part in result.short)
@@ -351,7 +338,7 @@ def _judge(client: _Client, window: Window, found: _Found) -> None:
         )
 
 
-def _cost(client: _Client, window: Window, found: _Found, slice_ms: int) -> TrialCost:
+def _cost(client: TrialClient[AdapterTrial], window: Window, found: _Found, slice_ms: int) -> TrialCost:
     """Return what 90 days would cost: windows of the given length, or as wide as the pages allow."""
     declared = client.declared
     length_ms = window.end_ms - window.start_ms
@@ -367,7 +354,7 @@ def _cost(client: _Client, window: Window, found: _Found, slice_ms: int) -> Tria
     return TrialCost(slice_ms, windows, orders, requests, round(requests / per_second), round(per_second, 3))
 
 
-async def _try_halves(client: _Client, window: Window, found: _Found) -> None:
+async def _try_halves(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
     step_ms = client.declared.window.bounds.step_ms
     middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
     if not window.start_ms < middle_ms < window.end_ms or client.declared.window.bounds.upper == "absent":
@@ -375,7 +362,7 @@ async def _try_halves(client: _Client, window: Window, found: _Found) -> None:
     first = await _read(client, Window(window.start_ms, middle_ms))
     second = await _read(client, Window(middle_ms, window.end_ms))
     both, halves = first.keys & second.keys, first.keys | second.keys
-    trial = client.trial
+    trial = client.log
     trial.halves = TrialHalves(
         len(first.keys), len(second.keys), len(both), len(found.keys - halves), len(halves - found.keys)
     )
@@ -388,7 +375,7 @@ async def _try_halves(client: _Client, window: Window, found: _Found) -> None:
         )
 
 
-async def _try_bounds(client: _Client, window: Window, found: _Found) -> None:
+async def _try_bounds(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
     """Ask for windows that begin and that end exactly at an order's time: is the order in them, as the file says?"""
     bounds = client.declared.window.bounds
     step_ms = max(bounds.step_ms, bounds.clock_ms)
@@ -399,7 +386,7 @@ async def _try_bounds(client: _Client, window: Window, found: _Found) -> None:
     )
     if not times:
         return
-    trial = client.trial
+    trial = client.log
     at_ms, key = times[-1]
     if (
         bounds.lower == "includes"

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from time import monotonic
+from typing import Generic, TypeVar
 from urllib.parse import quote, quote_plus
 
 import anyio
 from msgspec import Struct
 
 from actors.fetch.fetcher.calling import called
-from actors.runtime.secrets import is_reference, is_secret_name, without_secrets
+from actors.runtime.secrets import is_reference, is_secret_name, quoted, without_secrets
 from actors.runtime.transport import Transport, shown_url
 from platforms.adapter import (
     EMPTY_PAGE,
@@ -77,8 +78,11 @@ class TrialRefused(Exception):
         self.hint = hint
 
 
-class TrialClient:
-    """Sends the trial's requests, and keeps the first ones for the report."""
+LogT = TypeVar("LogT", bound=TrialLog)
+
+
+class TrialClient(Generic[LogT]):
+    """Sends the trial's requests, and keeps the first ones in its `log`."""
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class TrialClient:
         account: Account,
         stored: Mapping[str, str],
         transport: Transport,
-        log: TrialLog,
+        log: LogT,
         now_ms: int,
     ) -> None:
         self.adapter = adapter
@@ -199,9 +203,8 @@ class TrialClient:
 
     async def _log_in(self, response: Response, said: str) -> None:
         if self._has_renewed or not isinstance(self.adapter, Refreshing):
-            words = f": {without_secrets(said)}" if said else ""
             raise TrialRefused(
-                f"the platform refuses the credentials (HTTP {response.status}){words}",
+                f"the platform refuses the credentials (HTTP {response.status}){quoted(said)}",
                 "[auth]: look at its kind and names, and at the account's values",
             )
         await self._renew()
@@ -212,9 +215,9 @@ class TrialClient:
         renewed = await self._send(called(self.adapter.refresh, self._account, self.now_ms))
         refusal = called(self.adapter.login_outcome, renewed)
         if refusal is not None:
-            said = without_secrets(getattr(refusal, "reason", ""))
+            said = getattr(refusal, "reason", "")
             raise TrialRefused(
-                f"the platform refuses to log in (HTTP {renewed.status}){f': {said}' if said else ''}",
+                f"the platform refuses to log in (HTTP {renewed.status}){quoted(said)}",
                 "[login]: look at its request, and at the account's values",
             )
         granted = called(self.adapter.refreshed, renewed)
@@ -251,8 +254,7 @@ class TrialClient:
 
 
 def _later(response: Response, said: str) -> str:
-    words = f": {without_secrets(said)}" if said else ""
-    return f"the platform could not answer and may later (HTTP {response.status}){words}"
+    return f"the platform could not answer and may later (HTTP {response.status}){quoted(said)}"
 
 
 def _hidden(account: Account, stored: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import anyio
 from actors.fetch.fetcher.calling import called
 from actors.fetch.grants import Grants
 from actors.fetch.sources import SourceKey, Sources
-from actors.runtime.secrets import Secret, without_secrets
+from actors.runtime.secrets import Secret, quoted
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
 from streams.clock import Clock
@@ -89,6 +89,7 @@ class Logins:
                 raise PlatformDown("the platform renews no credentials at the moment")
             case outcome:
                 said = getattr(outcome, "reason", "")
-                words = f": {without_secrets(said)}" if said else ""
-                raise LoginRefused(f"the platform refuses to renew the credentials (HTTP {response.status}){words}")
+                raise LoginRefused(
+                    f"the platform refuses to renew the credentials (HTTP {response.status}){quoted(said)}"
+                )
         return granted

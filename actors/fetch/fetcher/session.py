@@ -28,7 +28,7 @@ from actors.fetch.fetcher.logins import LoginRefused, Logins
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.rules.texts import printable
-from actors.runtime.secrets import without_secrets
+from actors.runtime.secrets import quoted, without_secrets
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import (
     EMPTY_PAGE,
@@ -299,7 +299,7 @@ class PlatformSession:
         return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
 
     def _refusal(self, said: str) -> Outcome:
-        reason = "the platform refuses the credentials, also after they were renewed" + _words(said)
+        reason = "the platform refuses the credentials, also after they were renewed" + quoted(said)
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
         return PlatformRefused(reason) if is_sure else Failed(reason)
 
@@ -307,11 +307,6 @@ class PlatformSession:
 def shown(said: bytes) -> str:
     """Return the beginning of a response as a person may read it: printable, and without secrets."""
     return without_secrets(printable(said[:MOST_SHOWN].decode(errors="replace")))
-
-
-def _words(said: str) -> str:
-    """Return the platform's own words as the end of a reason."""
-    return f": {without_secrets(said)}" if said else ""
 
 
 def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
@@ -335,9 +330,9 @@ def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answer
             wait_ms = min(after_ms or 0, settings.throttle_cap_ms)
             # It throttled again and again in spite of its own short waits, so they cannot be right.
             wait_ms = wait_ms if wait_ms > IN_PLACE_MS else max(wait_ms, settings.throttle_wait_ms)
-            return Throttled(f"the platform asks us to slow down (HTTP {status}){_words(said)}", wait_ms)
+            return Throttled(f"the platform asks us to slow down (HTTP {status}){quoted(said)}", wait_ms)
         case Later(after_ms=after_ms, reason=said):
-            reason = f"the platform could not answer and may later (HTTP {status}){_words(said)}"
+            reason = f"the platform could not answer and may later (HTTP {status}){quoted(said)}"
             return bad(reason, min(after_ms or 0, settings.throttle_cap_ms))
         case PlatformDown():
             return bad(str(trouble))
