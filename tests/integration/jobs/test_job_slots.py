@@ -57,7 +57,8 @@ async def test_jobs_of_a_full_key_do_not_stand_in_the_way_of_other_keys(jobs: Jo
         async with working(jobs, handler(calls.handle, concurrency=200), settings={**BY_M, "slots": 1}) as work:
             await calls.log.until(lambda log: log.count("begun b") == 100)
             took_s = monotonic_s() - began_s
-            await calls.log.until(lambda log: log.count("begun a") == 1)
+            # A call may be cancelled and begun anew, when a busy machine lets its slot's lease run out.
+            await calls.log.until(lambda log: log.count("begun a") - log.count("cancelled a") == 1)
             with anyio.fail_after(30):
                 while (counts := await jobs.store.count("mail")).ready + counts.delayed < 10_100:
                     await jobs.connection.flush()
